@@ -1,0 +1,66 @@
+"""The mistakes kernelgen reports to its user: one class a kind, one exit code a class.
+
+A failed kernel is not here: it is a typed outcome (`kernelgen.outcomes`). Anything that is neither is a
+fault of kernelgen itself and is left to crash loudly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class KernelgenError(Exception):
+    """A mistake with one clear line for the user; `exit_code` is what the process returns."""
+
+    exit_code = 2
+
+
+class UsageError(KernelgenError):
+    """A flag, a path or a setting is wrong."""
+
+
+@dataclass(frozen=True, order=True)
+class Mistake:
+    """One mistake in a spec file. `line` and `column` count from 1."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column}: {self.message}"
+
+
+class SpecError(KernelgenError):
+    """A spec that does not say what an operator is; carries every mistake found in the file."""
+
+    def __init__(self, mistakes: list[Mistake]) -> None:
+        self.mistakes = tuple(sorted(set(mistakes)))
+        super().__init__("\n".join(str(m) for m in self.mistakes))
+
+
+class UnsupportedError(SpecError):
+    """A right spec whose reference no family can lower; nothing half-right is written."""
+
+
+class HandEditedError(KernelgenError):
+    """A generated file was changed by hand and would be overwritten."""
+
+
+class StaleError(KernelgenError):
+    """A generated file no longer matches its spec."""
+
+    exit_code = 1
+
+
+class WrongOrSlowError(KernelgenError):
+    """The kernel is wrong, or slower than was asked for."""
+
+    exit_code = 1
+
+
+class NoDeviceError(KernelgenError):
+    """The device or compiler that was asked for is not on this machine."""
+
+    exit_code = 3

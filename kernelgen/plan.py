@@ -1,0 +1,100 @@
+"""The plan: which kernels an operator lowers to, and every tunable decision of them as plain frozen data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kernelgen.spec.model import OperatorSpec
+
+Scalar = int | str | bool
+
+
+@dataclass(frozen=True, order=True)
+class Schedule:
+    """Every tunable decision of one kernel: the variant of the family's template and its named values.
+
+    `values` is sorted by name, so two equal schedules compare and hash equal.
+    """
+
+    variant: str
+    values: tuple[tuple[str, Scalar], ...]
+
+    @staticmethod
+    def make(variant: str, **values: Scalar) -> Schedule:
+        return Schedule(variant, tuple(sorted(values.items())))
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Schedule:
+        return Schedule.make(data["variant"], **data["values"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"variant": self.variant, "values": dict(self.values)}
+
+    def __getitem__(self, name: str) -> Scalar:
+        return dict(self.values)[name]
+
+    def get(self, name: str, default: Scalar | None = None) -> Scalar | None:
+        return dict(self.values).get(name, default)
+
+    def int(self, name: str) -> int:
+        """An integer value; a schedule without it is a fault of the family that made it."""
+        value = self[name]
+        assert isinstance(value, int)
+        return value
+
+    def replace(self, **changes: Scalar) -> Schedule:
+        """The same schedule with some values changed."""
+        unknown = changes.keys() - dict(self.values).keys()
+        assert not unknown, f"{self.variant} has no parameter {sorted(unknown)}"
+        return Schedule.make(self.variant, **{**dict(self.values), **changes})
+
+    def __str__(self) -> str:
+        return " ".join([self.variant, *(f"{name}={value}" for name, value in self.values)])
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One line of the schedule table: which problem sizes it serves, and how."""
+
+    max_bytes: int | None
+    """The largest key, in bytes, that this row serves (see `families.key_bytes`); None: no limit."""
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One axis of a schedule space."""
+
+    name: str
+    choices: tuple[Scalar, ...]
+    """Legal values, in ascending order where they have one."""
+    strategy: str
+    """The strategy that searches it: a name of `spec.model.STRATEGIES`."""
+    kind: Literal["constexpr", "launch", "structure"]
+    """constexpr: a kernel argument; launch: an option of the launch; structure: changes the kernel's text."""
+    meaning: str
+    """One clause for the log, such as "rows a program handles at once"."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An operator lowered to a family, with the schedules chosen so far."""
+
+    spec: OperatorSpec
+    family: str
+    body: Any
+    """What the family's template is filled with; only the family and its template know its type."""
+    table: tuple[TableRow, ...]
+    """Rows in ascending order of max_bytes; the last has no limit."""
+    notes: tuple[str, ...] = ()
+    """What a reviewer should know: algebra that changes rounding, copies a wrapper may make."""
+
+    def with_table(self, table: tuple[TableRow, ...]) -> Plan:
+        return replace(self, table=table)
+
+    def with_schedule(self, row: int, schedule: Schedule) -> Plan:
+        """The plan with the schedule of one row of the table changed."""
+        rows = list(self.table)
+        rows[row] = TableRow(rows[row].max_bytes, schedule)
+        return self.with_table(tuple(rows))

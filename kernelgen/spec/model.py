@@ -1,0 +1,123 @@
+"""What a spec says, as frozen data. Built only by `kernelgen.spec.load_spec`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Size = int | str
+"""One entry of a declared shape: a number, the name of a size, or "..." (any number of leading dimensions)."""
+
+SizeValue = int | tuple[int, ...]
+"""What a case binds a size name to; a tuple for "..."."""
+
+ELLIPSIS = "..."
+
+STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse", "dynamic_shape")
+
+DTYPES = ("float16", "bfloat16", "float32", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the spec file something stands; `line` and `column` count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A declared input or output."""
+
+    name: str
+    shape: tuple[Size, ...]
+    """Sizes from the outermost dimension to the innermost; `()` is a zero-dimensional tensor."""
+    dtype: str
+    """A name of DTYPES or a variable declared under `dtypes`."""
+    role: Literal["data", "like"] = "data"
+    """`like`: only shape, dtype and device are read, never the elements."""
+    place: Place = Place(1, 1)
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A condition on the inputs, a Python expression such as `x.shape[-1] == bias.numel()`."""
+
+    text: str
+    place: Place = Place(1, 1)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One binding of every size name and every dtype variable: what is tested or timed."""
+
+    sizes: tuple[tuple[str, SizeValue], ...]
+    dtypes: tuple[tuple[str, str], ...]
+    label: str = ""
+
+    def size(self, name: Size) -> SizeValue:
+        """The value of a size: a number stands for itself."""
+        return name if isinstance(name, int) else dict(self.sizes)[name]
+
+    def dtype(self, name: str) -> str:
+        """The dtype behind a declared dtype: a variable's binding, or the name itself."""
+        return dict(self.dtypes).get(name, name)
+
+    def shape(self, declared: tuple[Size, ...]) -> tuple[int, ...]:
+        """The concrete shape of a tensor declared with `declared`."""
+        sizes: list[int] = []
+        for entry in declared:
+            value = self.size(entry)
+            sizes.extend(value if isinstance(value, tuple) else (value,))
+        return tuple(sizes)
+
+    def to_json(self) -> dict[str, object]:
+        return {"sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes}, "dtypes": dict(self.dtypes), "label": self.label}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What `optimize` aims at. `speedup` is over eager (x); the others are fractions of the peak, None: not asked."""
+
+    speedup: float = 1.0
+    bandwidth: float | None = None
+    l2_hit: float | None = None
+
+
+@dataclass(frozen=True)
+class OperatorSpec:
+    """An operator as its author declared it."""
+
+    name: str
+    summary: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    dtypes: tuple[tuple[str, tuple[str, ...]], ...]
+    """Each dtype variable with the dtypes it ranges over, in the spec's order."""
+    constraints: tuple[Constraint, ...]
+    reference: str
+    """The source of the PyTorch function that defines the operator; its def is named `name`."""
+    reference_place: Place
+    """Where the first line of `reference` stands in the file (column of the text, line of its first line)."""
+    accuracy: tuple[Case, ...]
+    """Every shape times every dtype binding."""
+    performance: tuple[Case, ...]
+    optimization_strategies: tuple[str, ...] = STRATEGIES
+    type: str | None = None
+    """The family the author expects; checked against what the reference lowers to."""
+    target: Target = Target()
+    max_rounds: int = 5
+    folder: str = ""
+    """Where the quartet goes below `operators/`; the operator's name when the spec does not say."""
+    path: str = "<spec>"
+    """The file as the user named it."""
+    sha256: str = ""
+    """Hash of the file's text."""
+
+    def dtype_bindings(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """Every combination of the dtype variables' values, in declaration order."""
+        combos: list[tuple[tuple[str, str], ...]] = [()]
+        for name, values in self.dtypes:
+            combos = [(*combo, (name, value)) for combo in combos for value in values]
+        return tuple(combos)
