@@ -1,0 +1,29 @@
+"""No accelerator: kernels run in Triton's interpreter, are compiled ahead of time and predicted, never measured."""
+
+from __future__ import annotations
+
+import difflib
+
+from kernelgen.devices import facts
+from kernelgen.devices.device import DEFAULT_ARCH, Device
+from kernelgen.errors import UsageError
+
+NAME = "cpu"
+PRIORITY = 0
+
+
+def present() -> bool:
+    """There is always a CPU."""
+    return True
+
+
+def open_device(arch: str | None) -> Device:
+    """The interpreter, with the facts of the GPU that predictions are for. Raises UsageError for an unknown `arch`."""
+    chosen = arch or DEFAULT_ARCH
+    target = facts.by_arch(chosen) or facts.by_name(chosen)
+    if target is None:
+        known = [*facts.DEFAULT_BY_ARCH, *(f.key for f in facts.TABLE)]
+        near = difflib.get_close_matches(chosen, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        raise UsageError(f"--arch {chosen}: no facts for it; {hint}")
+    return Device(name=NAME, measures=False, facts=target, environment=(("TRITON_INTERPRET", "1"),))

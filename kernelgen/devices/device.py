@@ -1,0 +1,63 @@
+"""What every device module hands out: one frozen `Device`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from kernelgen.devices.facts import DeviceFacts
+
+DEFAULT_ARCH = "sm_90"
+"""What the kernels are compiled for where no GPU and no `--arch` says otherwise."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A place where kernels are verified, and on some timed."""
+
+    name: str
+    """The device module: "cuda" or "cpu"."""
+    measures: bool
+    """False: nothing is ever timed here, every time is a prediction."""
+    facts: DeviceFacts
+    """The hardware that is measured, or that predictions are for."""
+    driver: str = ""
+    """The kernel driver's version; empty where there is none."""
+    cuda: str = ""
+    """The newest CUDA version that the driver supports."""
+    environment: tuple[tuple[str, str], ...] = ()
+    """Variables that processes running kernels on this device need."""
+
+    @property
+    def arch(self) -> str:
+        return self.facts.arch
+
+    def describe(self) -> dict[str, str]:
+        """What a log must say of the machine that the figures came from."""
+        shown = self.facts.name if self.measures else f"cpu (interpreter; compiled and predicted for {self.facts.name})"
+        return {
+            "device": shown,
+            "arch": self.arch,
+            "driver": self.driver or "none",
+            "cuda": self.cuda or "none",
+            "torch": installed("torch") or "not installed",
+            "triton": installed("triton") or "not installed",
+            "python": platform.python_version(),
+        }
+
+
+def installed(distribution: str) -> str | None:
+    """The version of an installed distribution, without importing it."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cache_folder() -> Path:
+    """Where compiled kernels are kept between runs: below XDG_CACHE_HOME, by default ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "kernelgen"

@@ -1,0 +1,172 @@
+"""The one table of what a device can do: limits that a launch must respect and peaks that a floor is computed from.
+
+Sources, named in short below:
+  guide      CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute Capability"
+  A100       NVIDIA A100 Tensor Core GPU Architecture whitepaper (2020) and the A100 80 GB datasheet
+  H100       NVIDIA H100 Tensor Core GPU Architecture whitepaper (2022) and the H100 datasheet, column SXM
+  H200       NVIDIA H200 Tensor Core GPU datasheet, column SXM
+  B200       NVIDIA HGX B200 datasheet, an eighth of the system's figures; Blackwell Tuning Guide
+  device     the card's own attributes (cuDeviceGetAttribute)
+  estimate   no document states it; close enough to rank kernels, never used for a limit or a floor
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """One device. Peaks are the vendor's; bandwidths in bytes a second, arithmetic in operations a second."""
+
+    key: str
+    """Short name, such as "h200"."""
+    name: str
+    """What people call it, such as "NVIDIA H200"."""
+    arch: str
+    """Such as "sm_90"."""
+    sms: int
+    dram_bytes_per_s: float
+    l2_bytes_per_s: float
+    """Read bandwidth of the L2 (estimate: bytes a clock of the whitepaper times the boost clock)."""
+    fp32_flops: float
+    fp16_tensor_flops: float
+    """Dense fp16 or bf16 on the tensor cores, fp32 accumulation."""
+    l2_bytes: int
+    memory_bytes: int
+    registers_per_sm: int
+    shared_per_sm: int
+    shared_per_block_max: int
+    max_warps_per_sm: int
+    max_programs_per_sm: int
+    """Resident thread blocks an SM can hold."""
+    max_threads_per_block: int
+    dram_latency_s: float
+    """Time from a load to its data, for Little's law (estimate: pointer-chasing benchmarks say 0.4 to 0.7 µs)."""
+    launch_latency_s: float
+    """Device time of a kernel that does nothing (estimate)."""
+    achievable_fraction: float
+    """The share of `dram_bytes_per_s` that a plain large copy reaches."""
+    source: str
+    """Where the figures are from."""
+    registers_per_thread_max: int = 255
+    register_allocation: int = 256
+    """Registers are handed to a warp in multiples of this (CUDA Occupancy Calculator, capability 3.0 and later)."""
+    shared_reserved: int = 1 * KIB
+    """Shared memory the system takes for itself from each resident block (guide: 1 KB from capability 8.0 on)."""
+
+    def in_flight_bytes(self) -> float:
+        """Bytes that must be on their way at any moment to keep the DRAM busy (Little's law)."""
+        return self.dram_bytes_per_s * self.dram_latency_s
+
+
+A100 = DeviceFacts(
+    key="a100",
+    name="NVIDIA A100-SXM4-80GB",
+    arch="sm_80",
+    sms=108,  # A100
+    dram_bytes_per_s=2.039e12,  # A100: 2039 GB/s
+    l2_bytes_per_s=5120 * 1.410e9,  # A100: 5120 bytes a clock, 1410 MHz
+    fp32_flops=19.5e12,  # A100
+    fp16_tensor_flops=312e12,  # A100, dense
+    l2_bytes=40 * MIB,  # A100
+    memory_bytes=80 * 10**9,  # A100
+    registers_per_sm=65536,  # guide
+    shared_per_sm=164 * KIB,  # guide
+    shared_per_block_max=163 * KIB,  # guide
+    max_warps_per_sm=64,  # guide
+    max_programs_per_sm=32,  # guide
+    max_threads_per_block=1024,  # guide
+    dram_latency_s=0.45e-6,  # estimate
+    launch_latency_s=2.0e-6,  # estimate
+    achievable_fraction=0.88,  # estimate, as measured on the H200
+    source="A100 80 GB datasheet and whitepaper; CUDA C++ Programming Guide",
+)
+
+H100 = DeviceFacts(
+    key="h100",
+    name="NVIDIA H100 80GB HBM3",
+    arch="sm_90",
+    sms=132,  # H100, SXM5
+    dram_bytes_per_s=3.35e12,  # H100: 3.35 TB/s
+    l2_bytes_per_s=5120 * 1.755e9,  # estimate: as wide as the A100's, 1755 MHz
+    fp32_flops=67e12,  # H100
+    fp16_tensor_flops=989.4e12,  # H100, dense
+    l2_bytes=50 * MIB,  # H100
+    memory_bytes=80 * 10**9,  # H100
+    registers_per_sm=65536,  # guide
+    shared_per_sm=228 * KIB,  # guide
+    shared_per_block_max=227 * KIB,  # guide
+    max_warps_per_sm=64,  # guide
+    max_programs_per_sm=32,  # guide
+    max_threads_per_block=1024,  # guide
+    dram_latency_s=0.5e-6,  # estimate
+    launch_latency_s=2.0e-6,  # estimate
+    achievable_fraction=0.88,  # estimate, as measured on the H200
+    source="H100 SXM datasheet and whitepaper; CUDA C++ Programming Guide",
+)
+
+H200 = DeviceFacts(
+    key="h200",
+    name="NVIDIA H200",
+    arch="sm_90",
+    sms=132,  # device; the H100's GH100 die
+    dram_bytes_per_s=4.8e12,  # H200: 4.8 TB/s
+    l2_bytes_per_s=5120 * 1.98e9,  # estimate: as wide as the A100's, 1980 MHz
+    fp32_flops=67e12,  # H200
+    fp16_tensor_flops=989.5e12,  # H200: 1979 with sparsity, halved
+    l2_bytes=60 * MIB,  # device; the full GH100's 60 MB (H100 whitepaper)
+    memory_bytes=141 * 10**9,  # H200
+    registers_per_sm=65536,  # guide
+    shared_per_sm=228 * KIB,  # guide
+    shared_per_block_max=227 * KIB,  # guide
+    max_warps_per_sm=64,  # guide
+    max_programs_per_sm=32,  # guide
+    max_threads_per_block=1024,  # guide
+    dram_latency_s=0.5e-6,  # estimate
+    launch_latency_s=2.0e-6,  # estimate
+    achievable_fraction=0.883,  # measured: a 2 GiB copy in torch 2.11 moved 4.24 of 4.8 TB/s
+    source="H200 SXM datasheet; CUDA C++ Programming Guide",
+)
+
+B200 = DeviceFacts(
+    key="b200",
+    name="NVIDIA B200",
+    arch="sm_100",
+    sms=148,  # device; 74 on each of two dies
+    dram_bytes_per_s=8.0e12,  # B200: up to 8 TB/s
+    l2_bytes_per_s=2 * 5120 * 1.965e9,  # estimate: two dies as wide as the A100's, 1965 MHz
+    fp32_flops=75e12,  # B200: 600 TFLOPS in a system of eight
+    fp16_tensor_flops=2250e12,  # B200: 36 PFLOPS with sparsity in a system of eight, halved
+    l2_bytes=126 * MIB,  # B200, tuning guide
+    memory_bytes=180 * 10**9,  # B200: 1.44 TB in a system of eight
+    registers_per_sm=65536,  # guide
+    shared_per_sm=228 * KIB,  # guide
+    shared_per_block_max=227 * KIB,  # guide
+    max_warps_per_sm=64,  # guide
+    max_programs_per_sm=32,  # guide
+    max_threads_per_block=1024,  # guide
+    dram_latency_s=0.6e-6,  # estimate
+    launch_latency_s=2.0e-6,  # estimate
+    achievable_fraction=0.88,  # estimate, as measured on the H200
+    source="HGX B200 datasheet; Blackwell Tuning Guide; CUDA C++ Programming Guide",
+)
+
+TABLE = (A100, H100, H200, B200)
+
+DEFAULT_BY_ARCH = {"sm_80": A100, "sm_90": H200, "sm_100": B200}
+"""The device that stands for an architecture when only that was named."""
+
+
+def by_arch(arch: str) -> DeviceFacts | None:
+    """The default device of an architecture such as "sm_90"; None where the table has none."""
+    return DEFAULT_BY_ARCH.get(arch)
+
+
+def by_name(name: str) -> DeviceFacts | None:
+    """The device whose key is a word of the name that the driver or torch reports, such as "NVIDIA H200"."""
+    words = name.lower().replace("-", " ").split()
+    return next((facts for facts in TABLE if facts.key in words), None)
