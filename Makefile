@@ -1,0 +1,73 @@
+# make demo   from a fresh clone to an optimised kernel, on whatever device is there
+# make test   lint, types, staleness of the generated files and the tests
+#
+# PYTHON=python3.12                   another interpreter (3.11 or newer)
+# VENV=DIR                            another place than .venv
+# VENV_FLAGS=--system-site-packages   take torch and triton from the system's Python where it has them
+# PIP_FLAGS=...                       handed to every `pip install`
+
+PYTHON ?=
+VENV ?= .venv
+VENV_FLAGS ?=
+PIP_FLAGS ?=
+TORCH ?= torch==2.13.0
+
+BIN = $(VENV)/bin
+KERNELGEN = $(abspath $(BIN))/kernelgen
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS)
+HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)'
+# A driver that answers counts, a leftover of one does not.
+EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
+
+.PHONY: demo install dev test test-gpu clean
+.DELETE_ON_ERROR:
+
+demo: install
+	@mkdir -p demo
+	cd demo && $(KERNELGEN) new broadcast.yaml
+	cd demo && $(KERNELGEN) optimize broadcast --rounds 5
+	@echo "In demo/operators/broadcast: the kernel, its tests, definition.md and optimization_log.md."
+
+install: $(VENV)/.installed
+dev: $(VENV)/.dev
+
+$(BIN)/python:
+	@python="$(PYTHON)"; \
+	for p in $${python:-python3 python3.13 python3.12 python3.11}; do \
+	  if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$p; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "kernelgen needs Python 3.11 or newer; none found as $${python:-python3, python3.13, python3.12 or python3.11}." >&2; \
+	  echo "Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.12" >&2; exit 2; \
+	fi; \
+	if ! $$found -c 'import ensurepip, venv' 2>/dev/null; then \
+	  echo "$$found cannot make a virtual environment: install its venv package (Debian, Ubuntu: apt install python3-venv)." >&2; \
+	  exit 2; \
+	fi; \
+	echo "$$found -m venv $(VENV)"; $$found -m venv $(VENV_FLAGS) $(VENV)
+
+# torch goes first and alone on a machine without an NVIDIA GPU: beside other requirements pip may choose a build with CUDA.
+$(VENV)/.torch: | $(BIN)/python
+	@if [ $(EXTRA) = cpu ] && ! $(HAS) torch; then echo "pip install $(TORCH)"; $(PIP) $(TORCH); fi
+	@touch $@
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/.torch
+	$(PIP) -e '.[$(EXTRA)]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.torch
+	$(PIP) -e '.[$(EXTRA),dev]'
+	@touch $@ $(VENV)/.installed
+
+test: dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check kernelgen tests
+	$(BIN)/mypy
+	$(BIN)/kernelgen new --check
+	$(BIN)/pytest -m "not gpu"
+
+test-gpu: dev
+	$(BIN)/pytest -m gpu
+
+clean:
+	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,148 @@
+"""Settings: flag > `KERNELGEN_*` > `[tool.kernelgen]` of the nearest pyproject.toml > default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from kernelgen.errors import UsageError
+
+MAX_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set once for a machine or a project instead of on every command line."""
+
+    device: str | None = None
+    """A name that `devices.find` knows; None: the best that this machine has."""
+    arch: str | None = None
+    """What the cpu device compiles for, such as sm_90; None: its own default."""
+    rounds: int | None = None
+    """1 to MAX_ROUNDS; None: what the spec says."""
+    candidates: int | None = None
+    """How many candidates a round tries at most; None: the optimiser's own default."""
+    jobs: int | None = None
+    """Compile worker processes; None: one a core."""
+    max_minutes: float | None = None
+    """Wall-clock cap of one `optimize` call."""
+    stop_at_target: bool = False
+
+
+def resolve(
+    flags: Mapping[str, object], *, env: Mapping[str, str] | None = None, start: Path | None = None
+) -> Settings:
+    """The settings in force; a flag of None was not given. Raises UsageError on a bad value, naming where it stands."""
+    layers = (
+        _from_pyproject(start or Path.cwd()),
+        _from_environment(os.environ if env is None else env),
+        {name: (f"--{name.replace('_', '-')}", value) for name, value in flags.items() if value is not None},
+    )
+    values: dict[str, Any] = {}
+    for layer in layers:
+        for name, (where, value) in layer.items():
+            values[name] = _checked(name, value, where)
+    return Settings(**values)
+
+
+def nearest_pyproject(start: Path) -> Path | None:
+    """The pyproject.toml of `start` or of the closest folder above it."""
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            return path
+    return None
+
+
+_Layer = dict[str, tuple[str, object]]
+
+
+def _from_environment(env: Mapping[str, str]) -> _Layer:
+    names = {f"KERNELGEN_{field.name.upper()}": field.name for field in fields(Settings)}
+    return {field: (name, env[name]) for name, field in names.items() if env.get(name)}
+
+
+def _from_pyproject(start: Path) -> _Layer:
+    path = nearest_pyproject(start)
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("kernelgen", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    layer: _Layer = {}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        where = f"{path}: [tool.kernelgen] {key}"
+        if name not in _CHECKS:
+            raise UsageError(f"{where}: no such setting{_did_you_mean(name)}")
+        layer[name] = (where, value)
+    return layer
+
+
+def _did_you_mean(name: str) -> str:
+    near = get_close_matches(name, _CHECKS, n=1)
+    return f", did you mean {near[0]!r}?" if near else f"; there are {', '.join(_CHECKS)}"
+
+
+def _checked(name: str, value: object, where: str) -> Any:
+    try:
+        return _CHECKS[name](value)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}, not {value!r}") from None
+
+
+def _name(value: object) -> str:
+    """Which devices and architectures there are is for `devices.find` to say."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a name")
+    return value
+
+
+def _whole(low: int, high: int | None) -> Callable[[object], int]:
+    bounds = f"a whole number from {low} to {high}" if high else f"a whole number, {low} or more"
+
+    def check(value: object) -> int:
+        try:
+            number = int(str(value)) if not isinstance(value, bool) else low - 1
+        except ValueError:
+            number = low - 1
+        if number < low or (high is not None and number > high):
+            raise ValueError(f"must be {bounds}")
+        return number
+
+    return check
+
+
+def _minutes(value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise ValueError("must be a number of minutes above 0")
+    return number
+
+
+def _flag(value: object) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if str(value).lower() not in words:
+        raise ValueError("must be true or false")
+    return words[str(value).lower()]
+
+
+_CHECKS: dict[str, Callable[[object], Any]] = {
+    "device": _name,
+    "arch": _name,
+    "rounds": _whole(1, MAX_ROUNDS),
+    "candidates": _whole(1, None),
+    "jobs": _whole(1, None),
+    "max_minutes": _minutes,
+    "stop_at_target": _flag,
+}
+"""What makes each value right; every field of Settings has one."""

@@ -1,0 +1,227 @@
+"""The import rule of docs/architecture.md and the size of modules and functions, read from the source text."""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "kernelgen"
+
+ANYONE = {"errors", "files", "outcomes"}
+"""Rooms that every room but the judge may import."""
+
+GENERATION = {"spec", "frontend", "plan", "families", "analysis", "devices", "render"}
+MEASURING = {"predict", "evaluate", "diagnose", "strategies", "journal"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "files": set(),
+    "outcomes": set(),
+    "spec": set(),
+    "devices": set(),
+    "judge": set(),
+    "frontend": {"spec"},
+    "plan": {"spec"},
+    "families": {"spec", "frontend", "plan"},
+    "analysis": {"spec", "plan", "families", "devices"},
+    "render": {"spec", "plan", "families"},
+    "generate": GENERATION,
+    "predict": {"spec", "plan", "analysis", "devices"},
+    "worker": {"judge", "devices"},
+    "evaluate": {"spec", "plan", "devices", "analysis", "predict"},
+    "diagnose": {"plan", "analysis", "devices", "evaluate"},
+    "strategies": {"plan", "families", "diagnose", "analysis"},
+    "journal": {"plan", "spec"},
+    "optimize": {*GENERATION, *MEASURING, "generate"},
+    "settings": set(),
+    "export": {"judge"},
+    "cli": {*GENERATION, *MEASURING, "generate", "optimize", "settings", "export"},
+}
+"""Whom each room, a module or package directly under kernelgen/, may import besides itself and ANYONE."""
+
+HEAVY = {"torch", "triton", "openai", "jinja2", "pydantic", "numpy"}
+"""What costs too long to import for `kernelgen --help`."""
+
+MAX_LINES, MEDIAN_LINES, FUNCTION_LINES = 400, 150, 60
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a module imports; `name` is dotted and absolute."""
+
+    name: str
+    line: int
+    top_level: bool
+    """Runs when the module is imported: outside functions and `if TYPE_CHECKING`."""
+
+    @property
+    def room(self) -> str | None:
+        """The room of kernelgen it reaches; None: another package, or kernelgen itself."""
+        parts = self.name.split(".")
+        return parts[1] if parts[0] == "kernelgen" and len(parts) > 1 else None
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(module: str, source: str, is_package: bool = False) -> list[Import]:
+    """Every import in the source, relative ones made absolute."""
+    package = module.split(".") if is_package else module.split(".")[:-1]
+    found: list[Import] = []
+
+    def visit(node: ast.AST, top: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, node.lineno, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            found.extend(Import(f"{stem}.{alias.name}", node.lineno, top) for alias in node.names)
+        inner = top and not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inner = inner and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        for child in ast.iter_child_nodes(node):
+            visit(child, inner)
+
+    visit(ast.parse(source), True)
+    return found
+
+
+def rule_breaks(module: str, source: str, is_package: bool = False) -> list[str]:
+    """One line for each import that the table forbids."""
+    room = room_of(module)
+    if room == "":
+        allowed: set[str] = set()
+    elif room not in MAY_IMPORT:
+        return [f"{module}: the room {room!r} is not in the table"]
+    elif room == "judge":
+        return _judge_breaks(module, source, is_package)
+    else:
+        allowed = MAY_IMPORT[room] | ANYONE | {room}
+    return [
+        f"{module}:{i.line}: {room} may not import {i.room}"
+        for i in imports(module, source, is_package)
+        if i.room and i.room not in allowed and i.room != "__version__"
+    ]
+
+
+def _judge_breaks(module: str, source: str, is_package: bool) -> list[str]:
+    travels = {*sys.stdlib_module_names, "torch", "triton"}
+    return [
+        f"{module}:{i.line}: the judge travels alone and may not import {i.name}"
+        for i in imports(module, source, is_package)
+        if i.name.split(".")[0] not in travels and i.room != "judge"
+    ]
+
+
+def sources() -> Iterator[tuple[str, str, bool]]:
+    """(module name, text, is a package) of every module of kernelgen."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = ["kernelgen", *path.relative_to(PACKAGE).with_suffix("").parts]
+        is_package = parts[-1] == "__init__"
+        yield ".".join(parts[:-1] if is_package else parts), path.read_text(encoding="utf-8"), is_package
+
+
+MODULES = {name: (text, is_package) for name, text, is_package in sources()}
+
+
+def reached(start: str, modules: dict[str, tuple[str, bool]]) -> dict[str, list[Import]]:
+    """The modules of kernelgen that importing `start` runs, each with its top-level imports."""
+    seen: dict[str, list[Import]] = {}
+    waiting = [start]
+    while waiting:
+        name = waiting.pop()
+        while name not in modules and "." in name:  # `from kernelgen.errors import SpecError` names no module
+            name = name.rpartition(".")[0]
+        if name in seen or name not in modules:
+            continue
+        seen[name] = [i for i in imports(name, *modules[name]) if i.top_level]
+        waiting += [i.name for i in seen[name]] + [name.rpartition(".")[0]]
+    return seen
+
+
+def heavy_imports(start: str, modules: dict[str, tuple[str, bool]]) -> list[str]:
+    return [
+        f"{name}:{i.line}: imports {i.name}"
+        for name, found in sorted(reached(start, modules).items())
+        for i in found
+        if i.name.split(".")[0] in HEAVY
+    ]
+
+
+def long_functions(module: str, source: str) -> list[str]:
+    return [
+        f"{module}:{node.lineno}: {node.name} has {length} lines"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or node.lineno) - node.lineno + 1) > FUNCTION_LINES
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_room_imports_only_what_the_table_allows(module: str) -> None:
+    assert rule_breaks(module, *MODULES[module]) == []
+
+
+def test_help_reaches_nothing_heavy() -> None:
+    assert heavy_imports("kernelgen.cli", MODULES) == []
+
+
+def test_modules_are_short() -> None:
+    lines = {name: text.count("\n") for name, (text, _) in MODULES.items()}
+    assert {name: n for name, n in lines.items() if n > MAX_LINES} == {}
+    assert statistics.median(lines.values()) <= MEDIAN_LINES
+
+
+def test_functions_are_short() -> None:
+    assert [line for name, (text, _) in MODULES.items() for line in long_functions(name, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("kernelgen.spec.load", "from kernelgen.plan import Plan"),
+        ("kernelgen.spec.load", "from kernelgen import plan"),
+        ("kernelgen.spec.load", "from ..plan import Plan"),
+        ("kernelgen.spec.load", "def late():\n    import kernelgen.optimize"),
+        ("kernelgen.evaluate", "from kernelgen.judge import compare"),
+        ("kernelgen.judge.timing", "from kernelgen.errors import UsageError"),
+        ("kernelgen.judge.timing", "def late():\n    import numpy"),
+        ("kernelgen.newroom", "import os"),
+        ("kernelgen", "from kernelgen.cli import main"),
+    ],
+)
+def test_the_rule_can_be_broken(module: str, source: str) -> None:
+    assert len(rule_breaks(module, source)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("kernelgen.families.row", "from kernelgen.plan import Plan\nfrom . import space\nimport torch"),
+        ("kernelgen.judge.timing", "import math, torch, triton.language\nfrom .compare import pair"),
+        ("kernelgen.cli.app", "from kernelgen import __version__\nfrom kernelgen.errors import KernelgenError"),
+    ],
+)
+def test_the_rule_lets_right_imports_pass(module: str, source: str) -> None:
+    assert rule_breaks(module, source) == []
+
+
+def test_a_heavy_import_is_found_through_other_modules() -> None:
+    modules = {
+        "kernelgen": ("", True),
+        "kernelgen.cli": ("from kernelgen.cli.app import main", True),
+        "kernelgen.cli.app": ("def late():\n    import triton\nfrom kernelgen.plan import Plan", False),
+        "kernelgen.plan": ("if TYPE_CHECKING:\n    import openai\nimport torch.nn", False),
+    }
+    assert heavy_imports("kernelgen.cli", modules) == ["kernelgen.plan:3: imports torch.nn"]
+
+
+def test_a_long_function_is_found() -> None:
+    assert long_functions("m", "def f():\n" + "    pass\n" * FUNCTION_LINES) == ["m:1: f has 61 lines"]
+    assert long_functions("m", "def f():\n" + "    pass\n" * (FUNCTION_LINES - 1)) == []
