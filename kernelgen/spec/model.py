@@ -15,6 +15,9 @@ ELLIPSIS = "..."
 
 STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse", "dynamic_shape")
 
+FAMILIES = ("pointwise", "reduction")
+"""What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
+
 DTYPES = ("float16", "bfloat16", "float32", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
@@ -73,7 +76,11 @@ class Case:
         return tuple(sizes)
 
     def to_json(self) -> dict[str, object]:
-        return {"sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes}, "dtypes": dict(self.dtypes), "label": self.label}
+        return {
+            "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes},
+            "dtypes": dict(self.dtypes),
+            "label": self.label,
+        }
 
 
 @dataclass(frozen=True)

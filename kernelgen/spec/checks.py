@@ -1,0 +1,165 @@
+"""The checks that compare one part of a spec with another. Each yields what it finds; none stops at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen.spec import constraints, leaves, reference
+from kernelgen.spec.declared import Declared, DeclaredTensor
+from kernelgen.spec.model import DTYPES, ELLIPSIS, Place
+from kernelgen.spec.nearest import hint
+from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree
+
+
+def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:
+    """Every mistake that only shows when parts of the spec are held against one another."""
+    yield from _names(parts)
+    yield from _shapes(parts)
+    yield from _dtypes(tree, parts)
+    for key in ("accuracy", "performance"):
+        yield from _cases(tree.child(key), parts)
+    yield from _limits(tree.child("performance"), parts)
+    yield from _repeats(tree.entries("optimization_strategies"), "strategy")
+    yield from _constraints(tree, parts)
+    yield from _reference(tree, parts, lines)
+
+
+def _names(parts: Declared) -> Iterator[Finding]:
+    """No two things that appear in the generated code share a name."""
+    seen: dict[str, str] = {} if parts.name is None else {str(parts.name): "the operator's name"}
+    for tensor, what in [*((t, "an input") for t in parts.inputs), *((t, "an output") for t in parts.outputs)]:
+        if tensor.name is None:
+            continue
+        if tensor.name in seen:
+            yield tensor.name.place, f"'{tensor.name}' is already {seen[tensor.name]}"
+        seen.setdefault(str(tensor.name), what)
+    reported = set()
+    for tensor in (*parts.inputs, *parts.outputs):
+        for entry, place in tensor.shape or ():
+            if isinstance(entry, str) and entry in seen and entry not in reported:
+                reported.add(entry)
+                yield place, f"the size '{entry}' is already {seen[entry]}"
+
+
+def _shapes(parts: Declared) -> Iterator[Finding]:
+    for tensor in (*parts.inputs, *parts.outputs):
+        for position, (entry, place) in enumerate(tensor.shape or ()):
+            if entry == ELLIPSIS and position > 0:
+                yield place, "'...' may stand only first in a shape"
+    bound = parts.sizes
+    if bound is None:
+        return
+    for tensor in parts.outputs:
+        for entry, place in tensor.shape or ():
+            if isinstance(entry, str) and entry not in bound:
+                yield place, f"size '{entry}' is bound by no input{hint(entry, bound)}"
+
+
+def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:
+    known = (*parts.dtypes, *DTYPES)
+    for variable in parts.dtypes:
+        if variable in DTYPES:
+            yield variable.place, f"'{variable}' is a dtype itself; choose another name for the variable"
+        yield from _bad_name(variable)
+        values = tree.child("dtypes").get(variable)
+        yield from _repeats(values if isinstance(values, Seq) else [], "dtype")
+    for tensor in (*parts.inputs, *parts.outputs):
+        if tensor.dtype is not None and tensor.dtype not in known:
+            near = hint(tensor.dtype, known)
+            near = near if "did you mean" in near else "; declare it under 'dtypes' or name a dtype"
+            yield tensor.dtype.place, f"unknown dtype '{tensor.dtype}'{near}"
+    if any(tensor.dtype is None for tensor in (*parts.inputs, *parts.outputs)) or not parts.inputs:
+        return
+    of_inputs = {str(tensor.dtype) for tensor in parts.inputs}
+    of_outputs = {str(tensor.dtype): tensor for tensor in reversed(parts.outputs)}
+    for variable in parts.dtypes:
+        if variable not in of_inputs and variable in of_outputs:
+            place = _place(of_outputs[variable])
+            yield place, f"no input has the dtype '{variable}', so the output's cannot follow from the inputs"
+        elif variable not in of_inputs and variable not in DTYPES:
+            yield variable.place, f"no tensor has the dtype '{variable}'"
+
+
+def _place(tensor: DeclaredTensor) -> Place:
+    return tensor.dtype.place if tensor.dtype is not None else tensor.place
+
+
+def _cases(section: Map, parts: Declared) -> Iterator[Finding]:
+    """Each case binds exactly the sizes of the inputs, and no two cases bind the same values."""
+    sizes = parts.sizes
+    if sizes is None:
+        return
+    seen: dict[object, int] = {}
+    for case in section.entries("shapes"):
+        if not isinstance(case, Map):
+            continue
+        named = [key for key in case if not key.startswith("\0")]
+        missing = [size for size in sizes if size not in named]
+        for key in named:
+            if key not in sizes:
+                yield key.place, f"size '{key}' occurs in no input{hint(key, missing or sizes)}"
+            elif key == ELLIPSIS and isinstance(case[key], Text):
+                yield case[key].place, "'...' stands for any number of dimensions: give a list, such as [512, 512]"
+            elif key != ELLIPSIS and isinstance(case[key], Seq):
+                yield case[key].place, f"'{key}' is one size: give one number"
+        if len(named) == len(case):
+            for size in missing:
+                yield case.place, f"size '{size}' has no value here"
+        values = tuple(sorted((str(key), str(value)) for key, value in case.items()))
+        if values in seen:
+            yield case.place, f"the same sizes as on line {seen[values]}"
+        seen.setdefault(values, case.place.line)
+
+
+def _limits(section: Map, parts: Declared) -> Iterator[Finding]:
+    for variable, values in section.child("dtypes").items():
+        if variable.startswith("\0"):
+            continue
+        if variable not in parts.dtypes:
+            yield variable.place, f"'{variable}' is no dtype variable{hint(variable, parts.dtypes)}"
+            continue
+        yield from _repeats(values if isinstance(values, Seq) else [], "dtype")
+        for value in values if isinstance(values, Seq) else []:
+            if isinstance(value, Text) and value in DTYPES and value not in parts.dtypes[variable]:
+                yield value.place, f"'{variable}' does not range over {value}"
+
+
+def _repeats(values: list[Tree], what: str) -> Iterator[Finding]:
+    seen: dict[str, Place] = {}
+    for value in values:
+        if isinstance(value, Text):
+            if value in seen:
+                yield value.place, f"{what} '{value}' is listed twice"
+            seen.setdefault(value, value.place)
+
+
+def _bad_name(variable: Text) -> Iterator[Finding]:
+    try:
+        leaves.identifier(variable)
+    except leaves.PydanticCustomError as error:
+        yield variable.place, error.message()
+
+
+def _constraints(tree: Map, parts: Declared) -> Iterator[Finding]:
+    names = parts.input_names
+    for text in tree.entries("constraints"):
+        if not isinstance(text, Text) or text.is_null or not text.strip() or names is None:
+            continue
+        if "\n" in text.strip():
+            yield text.place, "a constraint is one line"
+            continue
+        leading = len(text) - len(text.lstrip()) + (1 if text.style in "'\"" and text.style else 0)
+        for offset, message in constraints.check(text, names, parts.size_spellings()):
+            yield Place(text.place.line, text.place.column + leading + offset), message
+
+
+def _reference(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:
+    source = tree.text("reference")
+    if source is None or not source.strip():
+        return
+    place = reference.block_place(source, lines)
+    if place is None:
+        yield source.place, "write the reference as a block, 'reference: |', with the function indented below it"
+        return
+    outputs = len(parts.outputs) or None
+    yield from reference.check(reference.trimmed(source), place, parts.name, parts.input_names, outputs)

@@ -1,0 +1,256 @@
+"""Constraints: Python conditions on the shapes, dtypes and layout of the inputs, held to a small allow-list.
+
+What is allowed can be checked on declared shapes, written into a wrapper, and turned into a message, without running
+anything else.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelgen.spec.model import Constraint, Place
+from kernelgen.spec.nearest import hint
+from kernelgen.spec.tree import shorten
+
+_COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_OPPOSITE = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<"}
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_ATTRIBUTES = ("shape", "ndim", "dtype")
+_METHODS = {"numel": 0, "dim": 0, "size": 1, "is_contiguous": 0, "stride": 1}
+"""Each method with the number of its arguments."""
+
+_ALLOWED = (
+    "a constraint compares .shape[i], .ndim, .dtype, .numel(), .dim(), .size(i), .stride(i), .is_contiguous(), "
+    "len() and whole numbers, with and/or/not and + - * // %"
+)
+
+
+def check(text: str, input_names: Sequence[str], sizes: Mapping[str, str] | None = None) -> list[tuple[int, str]]:
+    """Every mistake in a constraint, with the offset of its first character in `text`.
+
+    `sizes` says how a constraint would write each named size, for the message about one used by its bare name.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        return [(max(0, (error.offset or 1) - 1), f"not a Python expression: {error.msg}")]
+    except (ValueError, RecursionError, MemoryError) as error:
+        return [(0, f"not a Python expression: {shorten(str(error))}")]
+    try:
+        found = list(_mistakes(tree, tuple(input_names), sizes or {}))
+    except RecursionError:
+        return [(0, "not a constraint: nested too deeply")]
+    if not found:
+        found = [(node.col_offset, message) for node, message in _not_conditions(tree)]
+    if not found and not _names(tree):
+        found = [(0, f"names no input; the inputs are {', '.join(input_names)}")]
+    line = text.strip()
+    return sorted({(_characters(line, offset), message) for offset, message in found})
+
+
+def conjuncts(constraint: Constraint) -> tuple[Constraint, ...]:
+    """The conditions of a top-level `a and b`, each of which deserves a message of its own."""
+    line = constraint.text.strip()
+    tree = _parse(line)
+    if not (isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And)):
+        return (constraint,)
+    return tuple(
+        Constraint(_source(line, part), Place(constraint.place.line, constraint.place.column + part.col_offset))
+        for part in tree.values
+    )
+
+
+def failing(constraint: Constraint) -> str:
+    """The condition under which a constraint is broken, as one would write it: `x.ndim < 1` for `x.ndim >= 1`."""
+    line = constraint.text.strip()
+    tree = _parse(line)
+    if isinstance(tree, ast.Compare) and len(tree.ops) == 1:
+        left, right = _source(line, tree.left), _source(line, tree.comparators[0])
+        return f"{left} {_OPPOSITE[type(tree.ops[0])]} {right}"
+    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
+        return _source(line, tree.operand)
+    return f"not {line}" if isinstance(tree, ast.Call) else f"not ({line})"
+
+
+def message(operator: str, constraint: Constraint) -> str:
+    """The body of an f-string that says what was needed and what came: `broadcast: needs x.ndim >= 1, got x ...`."""
+    line = constraint.text.strip()
+    tree = _parse(line)
+    seen: dict[str, list[str]] = {name: [] for name in _names(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            name = node.value.id
+            shown = {
+                "dtype": f"{{{name}.dtype}}",
+                "is_contiguous": f"strides {{{name}.stride()}}",
+                "stride": f"strides {{{name}.stride()}}",
+            }.get(node.attr, f"{{tuple({name}.shape)}}")
+            if shown not in seen[name]:
+                seen[name].append(shown)
+    got = ", ".join(" ".join([name, *parts]) for name, parts in seen.items())
+    return f"{operator}: needs {line}, got {got}"
+
+
+@dataclass(frozen=True)
+class _Dtype:
+    """Compares equal to itself and has no order."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A contiguous tensor of which only shape and dtype are known; answers what a constraint may ask."""
+
+    shape: tuple[int, ...]
+    dtype_name: str = "float32"
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> _Dtype:
+        return _Dtype(self.dtype_name)
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def numel(self) -> int:
+        total = 1
+        for length in self.shape:
+            total *= length
+        return total
+
+    def size(self, index: int) -> int:
+        return self.shape[index]
+
+    def stride(self, index: int) -> int:
+        return Layout(self.shape[index % len(self.shape) + 1 :]).numel()
+
+    def is_contiguous(self) -> bool:
+        return True
+
+
+def broken(text: str, tensors: Mapping[str, Layout]) -> str | None:
+    """Why a checked constraint does not hold for these tensors; None where it holds."""
+    # `check` has let nothing through but arithmetic and the questions that Layout answers
+    code = compile(ast.Expression(_parse(text.strip())), "<constraint>", "eval")
+    try:
+        holds = eval(code, {"__builtins__": {}, "len": len}, dict(tensors))
+    except IndexError:
+        return "asks for a dimension that is not there"
+    except ZeroDivisionError:
+        return "divides by zero"
+    except TypeError:
+        return "compares things that have no order or are not numbers"
+    return None if holds else "does not hold"
+
+
+def _parse(line: str) -> ast.expr:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(line, mode="eval").body
+
+
+def _source(line: str, node: ast.expr) -> str:
+    """The text of a part, in brackets where the whole had it in brackets that matter."""
+    text = ast.get_source_segment(line, node) or ast.unparse(node)
+    return f"({text})" if isinstance(node, ast.BoolOp | ast.Compare) and _bracketed(line, node) else text
+
+
+def _bracketed(line: str, node: ast.expr) -> bool:
+    return isinstance(node, ast.BoolOp) and line[: node.col_offset].rstrip().endswith("(")
+
+
+def _names(tree: ast.AST) -> list[str]:
+    """The inputs a checked constraint is about, in order of appearance."""
+    names = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id != "len"]
+    return list(dict.fromkeys(n.id for n in sorted(names, key=lambda n: n.col_offset)))
+
+
+def _characters(line: str, offset: int) -> int:
+    """ast counts UTF-8 bytes; columns count characters."""
+    return len(line.encode()[:offset].decode(errors="ignore"))
+
+
+def _mistakes(node: ast.AST, inputs: tuple[str, ...], sizes: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    """Depth-first, each part that the allow-list does not know."""
+    children: list[ast.expr] = []
+    column = getattr(node, "col_offset", 0)
+    match node:
+        case ast.BoolOp(values=values):
+            children = values
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            children = [operand]
+        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _ARITHMETIC):
+            children = [left, right]
+        case ast.Compare(left=left, ops=ops, comparators=right) if all(isinstance(op, _COMPARISONS) for op in ops):
+            children = [left, *right]
+        case ast.Constant(value=value) if type(value) is int:
+            pass
+        case ast.Subscript(value=ast.Attribute(attr="shape") as shape, slice=index):
+            children = [shape]
+            yield from _index_mistakes(index)
+        case ast.Attribute(value=ast.Name() as name, attr=attribute):
+            yield from _name_mistakes(name, inputs, sizes)
+            if attribute in _METHODS:
+                yield column, f"'{attribute}' is a method: write {name.id}.{attribute}({'i' * _METHODS[attribute]})"
+            elif attribute not in _ATTRIBUTES:
+                known = (*_ATTRIBUTES, *_METHODS)
+                yield column, f"'.{attribute}' cannot be used in a constraint{hint(attribute, known)}"
+        case ast.Call(func=ast.Attribute(value=ast.Name() as name, attr=method), args=arguments, keywords=[]) if (
+            method in _METHODS
+        ):
+            yield from _name_mistakes(name, inputs, sizes)
+            if len(arguments) != _METHODS[method]:
+                wanted = f"{name.id}.{method}({'i' * _METHODS[method]})"
+                yield column, f"write {wanted}, with {_METHODS[method]} argument{'s' * (_METHODS[method] != 1)}"
+            for argument in arguments:
+                yield from _index_mistakes(argument)
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Attribute(attr="shape") as shape], keywords=[]):
+            children = [shape]
+        case ast.Name() as name:
+            yield from _name_mistakes(name, inputs, sizes)
+            if name.id in inputs:
+                yield column, f"'{name.id}' is a whole tensor; say what of it: {name.id}.shape, .ndim, .dtype, ..."
+        case _:
+            yield column, f"'{shorten(ast.unparse(node), 40)}' cannot be used here: {_ALLOWED}"
+    for child in children:
+        yield from _mistakes(child, inputs, sizes)
+
+
+def _name_mistakes(name: ast.Name, inputs: tuple[str, ...], sizes: Mapping[str, str]) -> Iterator[tuple[int, str]]:
+    if name.id in inputs:
+        return
+    if name.id in sizes:
+        yield name.col_offset, f"'{name.id}' is a size, not an input; write {sizes[name.id]}"
+    else:
+        yield name.col_offset, f"'{name.id}' is no input{hint(name.id, inputs)}"
+
+
+def _index_mistakes(index: ast.expr) -> Iterator[tuple[int, str]]:
+    """An index is a number, a slice two of them; a step would only hide what is compared."""
+    parts = [index.lower, index.upper, index.step] if isinstance(index, ast.Slice) else [index]
+    for part in parts:
+        number = part.operand if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub) else part
+        if number is not None and not (isinstance(number, ast.Constant) and type(number.value) is int):
+            yield getattr(part, "col_offset", 0), f"a dimension is a whole number, got '{ast.unparse(number)}'"
+
+
+def _not_conditions(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+    """The parts that should be true or false and are something else."""
+    if isinstance(node, ast.BoolOp):
+        for value in node.values:
+            yield from _not_conditions(value)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield from _not_conditions(node.operand)
+    elif not isinstance(node, ast.Compare) and not (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "is_contiguous"
+    ):
+        yield node, f"'{shorten(ast.unparse(node), 40)}' is a value, not a condition; compare it with something"

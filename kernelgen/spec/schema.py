@@ -1,0 +1,192 @@
+"""The shape of a spec file as pydantic models: they validate it, and the JSON Schema for editors is made from them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+
+from kernelgen.spec import leaves
+from kernelgen.spec.model import DTYPES, FAMILIES, STRATEGIES, Place
+from kernelgen.spec.nearest import hint
+from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind
+
+_NAME_PATTERN = "^[A-Za-z][A-Za-z0-9_]*$"
+
+
+def _leaf(function: Any, **schema: Any) -> tuple[PlainValidator, WithJsonSchema]:
+    return PlainValidator(function), WithJsonSchema(schema)
+
+
+Name = Annotated[str, *_leaf(leaves.identifier, type="string", pattern=_NAME_PATTERN)]
+FreeText = Annotated[str, *_leaf(leaves.text, type="string", minLength=1)]
+DtypeName = Annotated[str, *_leaf(leaves.dtype_name, enum=list(DTYPES))]
+Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
+Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
+Strategy = Annotated[str, *_leaf(leaves.strategy, enum=list(STRATEGIES))]
+Role = Annotated[str, *_leaf(leaves.role, enum=["data", "like"])]
+Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
+Speedup = Annotated[float, *_leaf(leaves.number, type="number", exclusiveMinimum=0)]
+Fraction = Annotated[float, *_leaf(partial(leaves.number, high=1.0), type="number", exclusiveMinimum=0, maximum=1)]
+SizeEntry = Annotated[
+    int | str,
+    *_leaf(
+        leaves.size, anyOf=[{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^([A-Za-z]\w*|\.{3})$"}]
+    ),
+]
+_LENGTH = {"type": "integer", "minimum": 0}
+SizeBinding = Annotated[
+    int | list[int], *_leaf(leaves.size_value, anyOf=[_LENGTH, {"type": "array", "items": _LENGTH}])
+]
+Shape = dict[str, SizeBinding]
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TensorEntry(_Entry):
+    """A tensor that goes in or comes out."""
+
+    name: Name = Field(description="The tensor's name; an input's is the parameter's name in the reference.")
+    shape: list[SizeEntry] = Field(
+        description="Sizes from the outermost dimension to the innermost: names, numbers, and '...' first "
+        "for any number of leading dimensions. [] is a zero-dimensional tensor."
+    )
+    dtype: Name = Field(description="A dtype, or a variable declared under dtypes.")
+
+
+class InputEntry(TensorEntry):
+    """A tensor that goes in."""
+
+    role: Role = Field("data", description="like: only shape, dtype and device are read, never the elements.")
+
+
+class AccuracyEntry(_Entry):
+    """What the kernel is tested on."""
+
+    shapes: list[Shape] = Field(min_length=1, description="One entry a case: every size that occurs in the inputs.")
+
+
+class PerformanceEntry(_Entry):
+    """What the kernel is timed on."""
+
+    shapes: list[Shape] | None = Field(
+        None, min_length=1, description="One entry a case: every size that occurs in the inputs."
+    )
+    dtypes: dict[str, list[DtypeName]] = Field(
+        {}, description="Times only these dtypes of a variable; all of them where it is not named."
+    )
+
+
+class TargetEntry(_Entry):
+    """What optimize aims at."""
+
+    speedup: Speedup = Field(1.0, description="Over PyTorch eager, geometric mean over the performance cases.")
+    bandwidth: Fraction | None = Field(None, description="Fraction of the device's peak memory bandwidth.")
+    l2_hit: Fraction | None = Field(None, description="L2 hit rate; checked only where counters can be read.")
+
+
+class SpecFile(_Entry):
+    """An operator: what it means, what it is tested on and what it should reach."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, title="kernelgen operator spec")
+
+    name: Name = Field(description="The operator's name and that of its function in the reference.")
+    type: Family | None = Field(None, description="The family the reference should lower to; checked if given.")
+    summary: FreeText | None = Field(None, description="One sentence: what the operator does.")
+    inputs: list[InputEntry] = Field(min_length=1, description="The tensors that go in, in the reference's order.")
+    outputs: list[TensorEntry] = Field(min_length=1, description="The tensors that come out, in the returned order.")
+    dtypes: dict[str, Annotated[list[DtypeName], Field(min_length=1)]] = Field(
+        {}, description="Dtype variables and the dtypes each ranges over."
+    )
+    constraints: list[FreeText] = Field([], description="Conditions on the inputs, as Python expressions.")
+    reference: FreeText = Field(
+        description="The PyTorch function that defines the operator, as a block: 'reference: |'."
+    )
+    optimization_strategies: list[Strategy] = Field(
+        list(STRATEGIES), min_length=1, description="The strategies that optimize may use."
+    )
+    accuracy: AccuracyEntry | None = Field(None, description="What the kernel is tested on; a few shapes if not given.")
+    performance: PerformanceEntry | None = Field(
+        None, description="What the kernel is timed on; one large shape if not given."
+    )
+    target: TargetEntry = Field(TargetEntry(), description="What optimize aims at.")
+    max_rounds: Rounds = Field(5, description="Rounds of one optimize run, unless --rounds says otherwise.")
+    folder: Folder | None = Field(None, description="Where the quartet goes below operators/; the name if not given.")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of a spec file, for editors."""
+    schema = SpecFile.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def validate(tree: Map) -> tuple[SpecFile | None, list[Finding]]:
+    """The file as validated data, None where it has mistakes, and all of these."""
+    try:
+        return SpecFile.model_validate(tree), []
+    except ValidationError as error:
+        found = [_finding(tree, details) for details in error.errors(include_url=False)]
+        return None, [finding for finding in found if finding is not None]
+
+
+def _finding(tree: Map, error: Any) -> Finding | None:
+    """One pydantic error at the place of the value it is about, in this project's words."""
+    location, context = error["loc"], error.get("ctx", {})
+    if error["type"] == "extra_forbidden":
+        parent, key = _descend(tree, location[:-1]), location[-1]
+        assert isinstance(parent, Map)
+        if key.startswith("\0"):  # the reader has already reported this key
+            return None
+        known = [name for name in _fields_at(location[:-1]) if name not in parent]
+        return parent.key_place(key), f"unknown key '{key}'{hint(key, known)}"
+    if error["type"] == "missing":
+        parent = _descend(tree, location[:-1])
+        return parent.place, f"{_where(location[:-1])} needs the key '{location[-1]}'"
+    value = _descend(tree, location)
+    place = context.get("place") or value.place
+    what = f"{_where(location)} "
+    match error["type"]:
+        case "spec":
+            message = context["message"]
+            return place, message if message.startswith(("unknown", "'")) else what + message
+        case "list_type":
+            return place, f"{what}needs a list, got {kind(value)}"
+        case "model_type" | "dict_type":
+            return place, f"{what}needs keys and values, got {kind(value)}"
+        case "too_short":
+            return place, f"{what}needs at least one entry"
+        case _:
+            return place, f"{what}is wrong: {error['msg']}"
+
+
+def _descend(tree: Tree, location: tuple[int | str, ...]) -> Tree:
+    """The value at a pydantic location."""
+    for step in location:
+        if isinstance(tree, Seq) and isinstance(step, int):
+            tree = tree[step]
+        elif isinstance(tree, Map) and step in tree:
+            tree = tree[Text(str(step), tree.place)]
+    return tree
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    """`inputs[0].shape`, in quotes; the file itself for the empty location."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    return f"'{path.removeprefix('.')}'" if path else "a spec"
+
+
+def _fields_at(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the model at a location knows."""
+    head = location[0] if location else ""
+    models: dict[int | str, type[BaseModel]] = {
+        "": SpecFile,
+        "inputs": InputEntry,
+        "outputs": TensorEntry,
+        "accuracy": AccuracyEntry,
+        "performance": PerformanceEntry,
+        "target": TargetEntry,
+    }
+    return list(models[head].model_fields)
