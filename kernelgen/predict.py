@@ -1,0 +1,134 @@
+"""How long a kernel should take: a roofline whose memory roof is lowered by Little's law.
+
+It is a model, not a measurement: it ranks schedules where no GPU can be timed, and is labelled *predicted*
+wherever it is shown. For one launch,
+
+    time = launch latency + the longest of
+        dram     = bytes / (achievable bandwidth x sustained)     sustained = what the bytes in flight can keep busy
+        l2       = (bytes + spill traffic) / L2 bandwidth
+        compute  = flops / fp32 peak / issue
+        programs = programs x cost of a program / programs resident at once
+
+and everything but the launch latency is stretched by the idle part of the last wave. The terms:
+
+sustained
+    To keep the DRAM busy, bandwidth x latency bytes must be on their way at any moment (Little's law, about
+    2.4 MB on an H200). A resident thread keeps one access of its load width in flight for each load
+    instruction, at most MAX_ACCESSES of them. Short of that the bandwidth falls in proportion.
+issue
+    An SM needs some warps to issue an instruction each cycle: full rate from 16 resident warps on.
+last wave
+    A launch of 1.1 waves takes as long as one of 2. Where many short programs run, SMs free up one by one,
+    so the idle part counts against one program's share and not the whole launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelgen.analysis import Work
+from kernelgen.devices.facts import DeviceFacts
+from kernelgen.outcomes import StaticFacts
+
+MAX_ACCESSES = 8
+"""Loads that one thread keeps in flight: the compiler hoists about that many before the first use."""
+PROGRAM_S = 0.4e-6
+"""What a program costs beside its work: being placed on an SM, index arithmetic, one exposed latency."""
+FULL_ISSUE_WARPS = 16
+"""Resident warps from which an SM's four schedulers issue at full rate."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted time and what it is made of."""
+
+    seconds: float
+    bound_by: str
+    """The largest term: "dram", "l2", "compute", "programs" or "launch"."""
+    terms: tuple[tuple[str, float], ...]
+    """Seconds by name, of all launches together: dram, l2, compute, programs, tail, launch."""
+    sustained: float
+    """The share of the achievable bandwidth that the bytes in flight can keep busy, 0 to 1."""
+
+
+def predict(work: Work, facts: Sequence[StaticFacts], device: DeviceFacts) -> Prediction:
+    """Time of one call that makes the launches `facts` to do `work`.
+
+    The work is taken as spread evenly over the launches; with no facts it is the roofline alone.
+    """
+    moved = work.bytes_read + work.bytes_written
+    if not facts:
+        dram = moved / (device.dram_bytes_per_s * device.achievable_fraction)
+        return _sum(
+            [_Terms(dram, moved / device.l2_bytes_per_s, work.flops / device.fp32_flops, 0.0, 1.0)], 1.0, device
+        )
+    share = len(facts)
+    launches = [_launch(moved / share, work.flops / share, one, device) for one in facts]
+    return _sum(launches, min(sustained_fraction(one, device) for one in facts), device)
+
+
+def sustained_fraction(facts: StaticFacts, device: DeviceFacts) -> float:
+    """The share of the DRAM's bandwidth that the accesses in flight can keep busy (Little's law), above 0 to 1."""
+    width = facts.load_bytes or facts.store_bytes
+    instructions = facts.loads or facts.stores
+    if width == 0:
+        return 1.0  # no global access: no roof
+    warps = _resident_warps(facts, device)
+    flying = warps * 32 * width * min(max(instructions, 1), MAX_ACCESSES)
+    return min(1.0, flying / device.in_flight_bytes())
+
+
+@dataclass(frozen=True)
+class _Terms:
+    dram: float
+    l2: float
+    compute: float
+    programs: float
+    stretch: float
+    """At least 1: how much longer the last, partly filled wave makes the launch."""
+
+
+def _launch(moved: float, flops: float, facts: StaticFacts, device: DeviceFacts) -> _Terms:
+    programs = math.prod(facts.grid)
+    warps = _resident_warps(facts, device)
+    # A spilled value is written and read back once by every thread; it rarely leaves the L2.
+    spilled = 2.0 * facts.spill_bytes * facts.num_warps * 32 * programs
+    issue = min(1.0, warps / (FULL_ISSUE_WARPS * device.sms))
+    resident = max(1.0, warps / facts.num_warps)
+    return _Terms(
+        dram=moved / (device.dram_bytes_per_s * device.achievable_fraction * sustained_fraction(facts, device)),
+        l2=(moved + spilled) / device.l2_bytes_per_s,
+        compute=flops / (device.fp32_flops * issue),
+        programs=programs * PROGRAM_S / resident,
+        stretch=_stretch(facts.waves),
+    )
+
+
+def _resident_warps(facts: StaticFacts, device: DeviceFacts) -> float:
+    """Warps at work on the whole device: as many as fit, or as many as there are."""
+    launched = math.prod(facts.grid) * facts.num_warps
+    return max(1.0, min(launched, facts.occupancy * device.max_warps_per_sm * device.sms))
+
+
+def _stretch(waves: float) -> float:
+    """Above one wave, half of the last wave's idle part: SMs that finish early take the next program at once."""
+    if waves <= 1.0:
+        return 1.0  # too few programs lower `sustained` and `issue` already
+    return 1.0 + 0.5 * (math.ceil(waves) - waves) / waves
+
+
+def _sum(launches: Sequence[_Terms], sustained: float, device: DeviceFacts) -> Prediction:
+    roofs = {name: sum(getattr(one, name) for one in launches) for name in ("dram", "l2", "compute", "programs")}
+    busy = [max(one.dram, one.l2, one.compute, one.programs) for one in launches]
+    tail = sum(time * (one.stretch - 1.0) for time, one in zip(busy, launches, strict=True))
+    launch = device.launch_latency_s * len(launches)
+    terms = {**roofs, "tail": tail, "launch": launch}
+    bound = max(roofs, key=lambda name: roofs[name])
+    return Prediction(
+        seconds=sum(busy) + tail + launch,
+        bound_by=bound if roofs[bound] >= launch else "launch",
+        terms=tuple(terms.items()),
+        sustained=sustained,
+    )

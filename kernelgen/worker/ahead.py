@@ -1,0 +1,126 @@
+"""The compile role: kernels are compiled for a named GPU that need not be here, by the very path a launch takes.
+
+The wrapper is called with meta tensors under a stub driver, and `JITFunction.run` compiles without launching.
+Signature, specialisation and options are therefore those of the real launch, the grid is seen, and Triton's
+disk cache holds the cubin when the process with the GPU asks for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import make_backend
+from triton.runtime.cache import triton_key
+from triton.runtime.driver import driver
+from triton.runtime.jit import JITFunction
+
+from kernelgen.devices.facts import DeviceFacts
+from kernelgen.outcomes import Status
+from kernelgen.worker import load, resources
+from kernelgen.worker.operations import CompileError, classify
+
+
+@dataclass(frozen=True)
+class StubDriver:
+    """As much of a driver as compiling asks for."""
+
+    arch: int
+
+    def get_current_target(self) -> Any:
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("meta")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch that a wrapper would have made."""
+
+    kernel: Any
+    """Triton's CompiledKernel."""
+    grid: tuple[int, ...]
+    scalars: tuple[str, ...]
+    """The arguments that are not tensors: part of what tells two launches apart."""
+
+
+def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Compile all kernels a wrapper launches for each case.
+
+    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"facts": [[label, facts], ...], "digest"}:
+    two candidates with equal digests launch the same machine code with the same grids and scalars.
+    """
+    facts = DeviceFacts(**device)
+    driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_"))))
+    wrapper = load.candidate(path, function)
+    found: list[list[Any]] = []
+    identity: list[str] = []
+    for case in cases:
+        for launch in record(wrapper, case["inputs"]):
+            kernel = launch.kernel
+            metadata = kernel.metadata
+            static = resources.static_facts(
+                metadata.name, kernel.asm["ptx"], kernel.asm["cubin"], metadata.num_warps, metadata.shared,
+                launch.grid, facts,
+            )  # fmt: skip
+            found.append([case["label"], {**vars(static), "grid": list(static.grid)}])
+            identity += [case["label"], resources.code_of(kernel.asm["ptx"]), str(launch.grid), *launch.scalars]
+    return {"facts": found, "digest": resources.digest(identity)}
+
+
+def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
+    """The launches a wrapper makes for inputs of these shapes and dtypes, compiled and not run."""
+    launches: list[Launch] = []
+    run = JITFunction.run
+
+    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        bound = self.signature.bind_partial(
+            *args, **{k: v for k, v in kwargs.items() if k in self.signature.parameters}
+        )
+        bound.apply_defaults()
+        size = grid(bound.arguments) if callable(grid) else grid
+        scalars = tuple(f"{k}={v}" for k, v in bound.arguments.items() if not isinstance(v, torch.Tensor))
+        launches.append(Launch(kernel, tuple(int(n) for n in size), scalars))
+        return kernel
+
+    tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for shape, dtype in inputs]
+    JITFunction.run = compile_only
+    try:
+        wrapper(*tensors)
+    except (Exception, SystemExit) as error:
+        if classify(error)[0] in (Status.LAUNCH_ERROR, Status.OUT_OF_MEMORY):
+            raise
+        raise CompileError(f"{type(error).__name__}: {error}") from error
+    finally:
+        JITFunction.run = run
+    return launches
+
+
+def canary() -> dict[str, Any]:
+    """Proof of life."""
+    return {}
+
+
+def warm_up() -> None:
+    """What every child would otherwise do again: imports, and hashing Triton and ptxas for the cache's key.
+
+    Nothing is compiled: LLVM starts a thread when it does, and a server that forks has none.
+    """
+    torch.empty_like(torch.empty(1, device="meta"))  # imports sympy
+    make_backend(GPUTarget("cuda", 90, 32)).hash()
+    triton_key()
+    resources.cuobjdump()
+
+
+OPERATIONS = {"canary": canary, "compile": compile_cases}
+warm_up()

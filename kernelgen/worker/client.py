@@ -1,0 +1,121 @@
+"""The parent's side of a worker: calls with a time limit, typed failures, a fresh process after each fault."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kernelgen.errors import NoDeviceError
+from kernelgen.outcomes import Status
+from kernelgen.worker.process import Died, Process, environment
+
+START_LIMIT_S = 180.0
+"""Importing torch from a cold disk and making a CUDA context can take a minute."""
+GRACE_S = 5.0
+"""How much longer than the request's own limit the parent waits for a server that kills its children itself."""
+
+
+class Failed(Exception):
+    """A request that came to nothing, with what became of it."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        self.status = status
+        self.message = message
+        super().__init__(f"{status}: {message}")
+
+
+class Worker:
+    """One worker of a role. It starts at the first call, and a new one takes its place after a fault.
+
+    A "run" worker handles one request at a time; the others fork a child for each and take any number at once.
+    """
+
+    def __init__(self, role: str, extra_env: dict[str, str], folder: Path) -> None:
+        self._role = role
+        self._env = environment(extra_env)
+        self._folder = folder
+        self._process: Process | None = None
+        self._start_lock = threading.Lock()
+        self._turn = threading.Lock()
+        self.replaced = 0
+        """How often a fault made a fresh process necessary."""
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that is running now."""
+        return self._process.pid if self._process and self._process.alive else None
+
+    def start(self) -> None:
+        """Start the process now and not at the first call. Raises NoDeviceError where it cannot work."""
+        self._running()
+
+    def call(self, op: str, args: dict[str, object], limit_s: float) -> dict[str, Any]:
+        """The result of one operation. Raises Failed with a typed status; the worker is fit for the next call."""
+        if self._role != "run":
+            return self._call(op, args, limit_s, limit_s + GRACE_S)
+        with self._turn:
+            return self._call(op, args, limit_s, limit_s)
+
+    def close(self) -> None:
+        """End the process and all its children."""
+        with self._start_lock:
+            if self._process is not None:
+                self._process.kill("closed")
+                self._process = None
+
+    def _call(self, op: str, args: dict[str, object], limit_s: float, wait_s: float) -> dict[str, Any]:
+        process = self._running()
+        future = process.send(op, args, limit_s)
+        try:
+            reply = future.result(timeout=wait_s)
+        except FutureTimeout:
+            self._discard(process, f"no answer within {limit_s:g} s")
+            raise Failed(Status.TIMEOUT, f"not finished after {limit_s:g} s") from None
+        except Died as error:
+            self._discard(process, str(error))
+            raise Failed(Status.CRASHED, str(error)) from None
+        if reply.poisoned:
+            self._discard(process, reply.message)
+        if reply.status != Status.OK:
+            raise Failed(reply.status, reply.message)
+        return reply.result
+
+    def _discard(self, process: Process, reason: str) -> None:
+        process.kill(reason)
+        with self._start_lock:
+            if self._process is process:
+                self._process = None
+                self.replaced += 1
+
+    def _running(self) -> Process:
+        with self._start_lock:
+            if self._process is not None and not self._process.alive:
+                self._process.kill("gone")
+                self._process = None
+                self.replaced += 1
+            if self._process is None:
+                self._process = self._start()
+            return self._process
+
+    def _start(self) -> Process:
+        """A process that has proved itself: it answers, and on a GPU it computed something right."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        process = Process(self._role, self._env, self._folder)
+        try:
+            reply = process.send("canary", {}, START_LIMIT_S).result(timeout=START_LIMIT_S)
+        except (Died, FutureTimeout) as error:
+            process.kill("did not start")
+            raise NoDeviceError(f"the {self._role} worker does not start: {error or 'no answer'}") from None
+        if reply.status != Status.OK:
+            process.kill("did not start")
+            raise NoDeviceError(f"the {self._role} worker does not start: {reply.message}")
+        return process
