@@ -5,64 +5,69 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from kernelgen.spec import constraints
-from kernelgen.spec.model import ELLIPSIS, Case, Constraint, Place, SizeValue, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Place, SizeValue
+from kernelgen.spec.tree import Finding
 
 Sizes = tuple[tuple[str, SizeValue], ...]
+Binding = tuple[tuple[str, str], ...]
 
-_ACCURACY_LENGTHS = (1, 7, 64, 129)
-"""For each of these, one derived test case in which every size has about that length."""
+_ACCURACY_ELEMENTS = (1, 300, 4096, 20_000)
+"""For each of these, one derived test case whose sizes multiply to about as much."""
 
 _PERFORMANCE_ELEMENTS = 1 << 24
 
 
 def derived_accuracy(symbols: Sequence[str]) -> tuple[Sizes, ...]:
-    """Small test shapes for a spec without `accuracy`: ones, primes, a power of two and one above it."""
-    cases = []
-    for length in _ACCURACY_LENGTHS:
-        # neighbours in length, so that two sizes that were confused are not equal by chance
-        free = iter(range(length, length + len(symbols)))
-        cap = {1: 64, 2: 64}.get(len(symbols), 9)
-        cases.append(
-            tuple((s, (min(length, 5), 3) if s == ELLIPSIS else min(length, cap) + next(free) - length) for s in symbols)
-        )
-    return tuple(dict.fromkeys(cases))
+    """Small test shapes for a spec without `accuracy`."""
+    # neighbouring sizes differ by one, so that two that were confused are not equal by chance
+    cases = [_filled(symbols, elements, step=1 if elements > 1 else 0) for elements in _ACCURACY_ELEMENTS]
+    scalar = tuple((name, () if name == ELLIPSIS else value) for name, value in cases[1])
+    return tuple(dict.fromkeys([scalar, *cases]))
 
 
 def derived_performance(symbols: Sequence[str]) -> tuple[Sizes, ...]:
-    """One large shape for a spec without `performance`: some 16 million elements over all sizes together."""
-    length = 1 << round(24 / max(len(symbols), 1))
-    return (tuple((s, (length,) if s == ELLIPSIS else length) for s in symbols),)
+    """One large shape for a spec without `performance`."""
+    return (_filled(symbols, _PERFORMANCE_ELEMENTS, step=0),)
 
 
-def bind(shapes: Sequence[Sizes], bindings: Sequence[tuple[tuple[str, str], ...]]) -> tuple[Case, ...]:
-    """Every shape with every dtype binding; dtypes vary fastest."""
-    return tuple(Case(sizes, dtypes, label(sizes, dtypes)) for sizes in shapes for dtypes in bindings)
+def _filled(symbols: Sequence[str], elements: int, step: int) -> Sizes:
+    """About equal sizes that multiply to about `elements`."""
+    length = round(elements ** (1 / max(len(symbols), 1)))
+    values = [length + step * i for i in range(len(symbols))]
+    return tuple((name, (n,) if name == ELLIPSIS else n) for name, n in zip(symbols, values, strict=True))
 
 
-def label(sizes: Sizes, dtypes: tuple[tuple[str, str], ...]) -> str:
-    """`[512, 512] D=512 float16`; names of dtype variables only where there are several."""
+def label(sizes: Sizes, dtypes: Binding) -> str:
+    """`[512, 512] D=512 float16`; dtype variables are named only where there are several."""
     shown = [str(list(value)) if isinstance(value, tuple) else f"{name}={value}" for name, value in sizes]
     shown += [dtype if len(dtypes) == 1 else f"{name}={dtype}" for name, dtype in dtypes]
     return " ".join(shown) or "the only case"
 
 
-def limit(
-    bindings: Sequence[tuple[tuple[str, str], ...]], limits: Mapping[str, Sequence[str]]
-) -> tuple[tuple[tuple[str, str], ...], ...]:
+def limited(bindings: Sequence[Binding], limits: Mapping[str, Sequence[str]]) -> tuple[Binding, ...]:
     """The bindings in which every limited variable has one of its listed dtypes."""
     return tuple(b for b in bindings if all(value in limits.get(name, (value,)) for name, value in b))
 
 
-def violations(
-    case: Case, inputs: Sequence[TensorSpec], conditions: Sequence[Constraint]
-) -> Iterator[tuple[Constraint, str]]:
-    """Each constraint that a case breaks, with the reason."""
-    tensors = {t.name: constraints.Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in inputs}
-    for condition in conditions:
-        reason = constraints.broken(condition.text, tensors)
+def admitted(
+    spec: OperatorSpec, shapes: Sequence[tuple[Place, Sizes]], bindings: Sequence[Binding]
+) -> tuple[tuple[Case, ...], list[Finding]]:
+    """The cases that the constraints admit, and a finding for each shape that is admitted with no dtypes at all."""
+    cases: list[Case] = []
+    findings: list[Finding] = []
+    for place, sizes in shapes:
+        bound = [Case(sizes, dtypes, label(sizes, dtypes)) for dtypes in bindings]
+        fitting = [case for case in bound if not any(_violations(spec, case))]
+        cases += fitting
+        if not fitting:
+            findings += [(place, message) for message in _violations(spec, bound[0])]
+    return tuple(cases), findings
+
+
+def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
+    """A message for each constraint that a case breaks."""
+    tensors = {t.name: constraints.Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.inputs}
+    for constraint in spec.constraints:
+        reason = constraints.broken(constraint.text, tensors)
         if reason is not None:
-            yield condition, reason
-
-
-def no_place() -> Place:
-    return Place(1, 1)
+            yield f"the constraint '{constraint.text}' {reason} for these sizes"

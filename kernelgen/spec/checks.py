@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pydantic_core import PydanticCustomError
+
 from kernelgen.spec import constraints, leaves, reference
 from kernelgen.spec.declared import Declared, DeclaredTensor
 from kernelgen.spec.model import DTYPES, ELLIPSIS, Place
@@ -136,7 +138,7 @@ def _repeats(values: list[Tree], what: str) -> Iterator[Finding]:
 def _bad_name(variable: Text) -> Iterator[Finding]:
     try:
         leaves.identifier(variable)
-    except leaves.PydanticCustomError as error:
+    except PydanticCustomError as error:
         yield variable.place, error.message()
 
 

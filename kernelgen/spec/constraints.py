@@ -38,7 +38,9 @@ def check(text: str, input_names: Sequence[str], sizes: Mapping[str, str] | None
             warnings.simplefilter("ignore")
             tree = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
-        return [(max(0, (error.offset or 1) - 1), f"not a Python expression: {error.msg}")]
+        offset = max(0, (error.offset or 1) - 1)
+        reason = "compare with '=='" if text.strip()[offset : offset + 1] == "=" else error.msg
+        return [(offset, f"not a Python expression: {reason}")]
     except (ValueError, RecursionError, MemoryError) as error:
         return [(0, f"not a Python expression: {shorten(str(error))}")]
     try:

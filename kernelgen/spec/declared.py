@@ -43,7 +43,7 @@ class Declared:
 
     @property
     def sizes(self) -> tuple[str, ...] | None:
-        """The size names that inputs bind, in order of appearance ('...' included); None where a shape is unreadable."""
+        """The size names of the inputs in order of appearance, "..." included; None where a shape is unreadable."""
         if not self.inputs or any(tensor.shape is None for tensor in self.inputs):
             return None
         entries = [entry for tensor in self.inputs for entry, _ in tensor.shape or ()]

@@ -22,7 +22,10 @@ TAKEN = frozenset({"torch", "triton", "tl", "F", "math", "judge", "reference", "
 """Names that the generated files give a meaning of their own."""
 
 BUILTINS_IN_USE = frozenset(
-    "ValueError all any bool enumerate float int isinstance len list max min print range sum tuple zip".split()
+    [
+        *("ValueError", "all", "any", "bool", "enumerate", "float", "int", "isinstance", "len", "list", "max", "min"),
+        *("print", "range", "sum", "tuple", "zip"),
+    ]
 )
 """Python builtins that generated wrappers call; a tensor of that name would hide them."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import Mistake, SpecError, UsageError
 from kernelgen.spec import cases, reference
 from kernelgen.spec.checks import cross_check
-from kernelgen.spec.declared import Declared, declared
+from kernelgen.spec.declared import declared
 from kernelgen.spec.model import Case, Constraint, OperatorSpec, Place, SizeValue, Target, TensorSpec
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.schema import Shape, SpecFile, TensorEntry, validate
@@ -46,11 +46,8 @@ def parse_spec(text: str, path_name: str = "<spec>") -> OperatorSpec:
     found += [*wrong, *cross_check(tree, parts, lines)]
     if found or file is None:
         raise _error(path_name, found)
-    spec = _build(file, tree, parts, lines, path_name, sha256)
-    broken = list(_broken_cases(spec, tree))
-    if broken:
-        raise _error(path_name, broken)
-    return spec
+    spec = _build(file, tree, lines, path_name, sha256)
+    return _with_cases(spec, file, tree, parts.sizes or ())
 
 
 def shipped_specs() -> list[Path]:
@@ -81,15 +78,13 @@ def _error(path: str, found: list[Finding]) -> SpecError:
     return SpecError([Mistake(path, place.line, place.column, message) for place, message in found])
 
 
-def _build(
-    file: SpecFile, tree: Map, parts: Declared, lines: list[str], path: str, sha256: str
-) -> OperatorSpec:
-    """The frozen operator of a file without mistakes."""
+def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) -> OperatorSpec:
+    """The frozen operator of a file without mistakes, still without cases."""
     source = tree.text("reference")
     assert source is not None
     place = reference.block_place(source, lines)
     assert place is not None
-    spec = OperatorSpec(
+    return OperatorSpec(
         name=file.name,
         summary=" ".join((file.summary or f"The {file.name} operator, as its PyTorch reference defines it.").split()),
         inputs=_tensors(tree, "inputs", file.inputs),
@@ -110,32 +105,30 @@ def _build(
         path=path,
         sha256=sha256,
     )
-    return _with_cases(spec, file, parts)
 
 
-def _with_cases(spec: OperatorSpec, file: SpecFile, parts: Declared) -> OperatorSpec:
-    from dataclasses import replace
-
-    symbols = parts.sizes or ()
+def _with_cases(spec: OperatorSpec, file: SpecFile, tree: Map, symbols: tuple[str, ...]) -> OperatorSpec:
+    """The spec with the cases it lists, or derived ones; SpecError where a constraint rules a listed shape out."""
     bindings = spec.dtype_bindings()
-    timed = cases.limit(bindings, file.performance.dtypes if file.performance else {})
-    tested = [_sizes(shape, symbols) for shape in file.accuracy.shapes] if file.accuracy else None
-    measured = (
-        [_sizes(shape, symbols) for shape in file.performance.shapes]
-        if file.performance and file.performance.shapes
-        else None
-    )
-    return replace(
-        spec,
-        accuracy=cases.bind(tested, bindings) if tested else _fitting(spec, cases.derived_accuracy(symbols), bindings),
-        performance=cases.bind(measured, timed) if measured else _fitting(spec, cases.derived_performance(symbols), timed),
-    )
-
-
-def _fitting(spec: OperatorSpec, shapes: tuple[cases.Sizes, ...], bindings: Any) -> tuple[Case, ...]:
-    """The derived cases that the constraints admit."""
-    bound = cases.bind(shapes, bindings)
-    return tuple(case for case in bound if not any(cases.violations(case, spec.inputs, spec.constraints)))
+    timed = cases.limited(bindings, file.performance.dtypes if file.performance else {})
+    listed = {"accuracy": file.accuracy, "performance": file.performance}
+    derived = {"accuracy": cases.derived_accuracy(symbols), "performance": cases.derived_performance(symbols)}
+    bound: dict[str, tuple[Case, ...]] = {}
+    found: list[Finding] = []
+    for key, section in listed.items():
+        if section is not None and section.shapes is not None:
+            places = [entry.place for entry in tree.child(key).entries("shapes")]
+            shapes = [(place, _sizes(shape, symbols)) for place, shape in zip(places, section.shapes, strict=True)]
+        else:
+            shapes = [(tree.place, sizes) for sizes in derived[key]]
+        bound[key], excluded = cases.admitted(spec, shapes, timed if key == "performance" else bindings)
+        if section is not None and section.shapes is not None:
+            found += excluded
+        elif not bound[key]:
+            found.append((tree.place, f"no derived shape meets the constraints; list some under '{key}: shapes:'"))
+    if found:
+        raise _error(spec.path, found)
+    return replace(spec, accuracy=bound["accuracy"], performance=bound["performance"])
 
 
 def _sizes(shape: Shape, symbols: tuple[str, ...]) -> cases.Sizes:
@@ -153,15 +146,3 @@ def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
         return TensorSpec(entry.name, tuple(entry.shape), entry.dtype, getattr(entry, "role", "data"), place)
 
     return tuple(tensor(entry, node.place) for entry, node in zip(entries, tree.entries(key), strict=True))
-
-
-def _broken_cases(spec: OperatorSpec, tree: Map) -> Iterator[Finding]:
-    """Listed shapes that a constraint rules out, and lists that are empty because it rules out every derived shape."""
-    for key, bound in (("accuracy", spec.accuracy), ("performance", spec.performance)):
-        if not bound:
-            yield tree.place, f"no shape derived for '{key}' meets the constraints; list some under '{key}: shapes:'"
-        entries = tree.child(key).entries("shapes")
-        for position, entry in enumerate(entries):
-            case = bound[position * len(bound) // len(entries)]
-            for condition, reason in cases.violations(case, spec.inputs, spec.constraints):
-                yield entry.place, f"the constraint '{condition.text}' {reason} for these sizes"

@@ -16,8 +16,10 @@ SCOPE = ("torch", "F", "math")
 """What a reference may use besides Python: torch, torch.nn.functional and math."""
 
 _BUILTINS = frozenset(
-    "abs all any bool dict divmod enumerate float int isinstance len list max min pow range reversed round slice "
-    "sorted sum tuple zip".split()
+    [
+        *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "isinstance", "len", "list"),
+        *("max", "min", "pow", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip"),
+    ]
 )
 _REFUSED: dict[type[ast.AST], str] = {
     ast.Import: "an import; torch, F (torch.nn.functional) and math are in scope",
@@ -58,7 +60,9 @@ def trimmed(block: str) -> str:
     return block.strip("\n").rstrip() + "\n" if block.strip() else ""
 
 
-def check(source: str, place: Place, name: str | None, inputs: Sequence[str] | None, outputs: int | None) -> list[Finding]:
+def check(
+    source: str, place: Place, name: str | None, inputs: Sequence[str] | None, outputs: int | None
+) -> list[Finding]:
     """Every mistake in a reference, at its place in the file.
 
     `place` is where `source` begins; what of the operator is not known (None) is not compared.
@@ -67,21 +71,22 @@ def check(source: str, place: Place, name: str | None, inputs: Sequence[str] | N
     tree = checker.parse()
     if tree is None:
         return checker.findings
-    for node in tree.body:
-        checker.top_level(node)
+    for statement in tree.body:
+        checker.top_level(statement)
     for node in ast.walk(tree):
         checker.refuse(node)
     checker.scope(tree)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    functions = [statement for statement in tree.body if isinstance(statement, ast.FunctionDef)]
     if name is not None:
-        own = [node for node in functions if node.name == name]
+        own = [function for function in functions if function.name == name]
         if not own and not any(isinstance(node, ast.AsyncFunctionDef) for node in tree.body):
             checker.no_function(name, functions)
-        for node in own[1:]:
-            checker.add(node, f"a second function named '{name}'; the first is on line {checker.place(own[0]).line}")
-        for node in own[:1]:
-            checker.parameters(node, inputs)
-            checker.returns(node, outputs)
+        for again in own[1:]:
+            checker.add(again, f"a second function named '{name}'; the first is on line {checker.place(own[0]).line}")
+        # a lone function under a wrong name is still meant to be the operator's
+        for function in own[:1] or (functions if len(functions) == 1 else []):
+            checker.parameters(function, inputs)
+            checker.returns(function, outputs)
     return sorted(set(checker.findings), key=lambda finding: (finding[0].line, finding[0].column, finding[1]))
 
 
@@ -122,8 +127,9 @@ class _Checker:
 
     def top_level(self, node: ast.stmt) -> None:
         """Only functions, and a docstring, stand beside one another."""
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        if not is_text and not isinstance(node, ast.FunctionDef) and type(node) not in _REFUSED:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            return
+        if not isinstance(node, ast.FunctionDef) and type(node) not in _REFUSED:
             self.add(node, "a statement outside a function; give a constant as a parameter with a default")
 
     def refuse(self, node: ast.AST) -> None:
@@ -151,8 +157,8 @@ class _Checker:
     def _unknown(self, name: str, table: symtable.SymbolTable, known: set[str]) -> str:
         if name in vars(builtins):
             return f"'{name}' is not available in a reference; torch, F and math are in scope"
-        local = {symbol.get_name() for child in table.get_children() for symbol in child.get_symbols() if symbol.is_local()}
-        near = hint(name, sorted({*known, *local}))
+        symbols = [symbol for child in table.get_children() for symbol in child.get_symbols()]
+        near = hint(name, sorted({*known, *(symbol.get_name() for symbol in symbols if symbol.is_local())}))
         near = near if "did you mean" in near else "; torch, F (torch.nn.functional) and math are in scope"
         return f"the reference uses '{name}', which is not defined{near}"
 
@@ -183,7 +189,7 @@ class _Checker:
                 self.add(parameter, f"parameter '{parameter.arg}' stands where the input '{wanted}' is declared")
         if len(positional) < len(inputs):
             missing = ", ".join(f"'{name}'" for name in inputs[len(positional) :])
-            self.add(function, f"the reference has no parameter for the input{'s' * (missing.count(',') > 0)} {missing}")
+            self.add(function, f"the reference has no parameter for {missing}")
         required = len(positional) - len(arguments.defaults)
         for parameter in positional[len(inputs) : max(required, len(inputs))]:
             self.add(parameter, f"parameter '{parameter.arg}' is no input and needs a default")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
 from kernelgen.spec import leaves
-from kernelgen.spec.model import DTYPES, FAMILIES, STRATEGIES, Place
+from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind
 
@@ -60,7 +60,7 @@ class TensorEntry(_Entry):
 class InputEntry(TensorEntry):
     """A tensor that goes in."""
 
-    role: Role = Field("data", description="like: only shape, dtype and device are read, never the elements.")
+    role: Role = Field(default="data", description="like: only shape, dtype and device are read, never the elements.")
 
 
 class AccuracyEntry(_Entry):
@@ -73,19 +73,19 @@ class PerformanceEntry(_Entry):
     """What the kernel is timed on."""
 
     shapes: list[Shape] | None = Field(
-        None, min_length=1, description="One entry a case: every size that occurs in the inputs."
+        default=None, min_length=1, description="One entry a case: every size that occurs in the inputs."
     )
-    dtypes: dict[str, list[DtypeName]] = Field(
-        {}, description="Times only these dtypes of a variable; all of them where it is not named."
+    dtypes: dict[str, Annotated[list[DtypeName], Field(min_length=1)]] = Field(
+        default={}, description="Times only these dtypes of a variable; all of them where it is not named."
     )
 
 
 class TargetEntry(_Entry):
     """What optimize aims at."""
 
-    speedup: Speedup = Field(1.0, description="Over PyTorch eager, geometric mean over the performance cases.")
-    bandwidth: Fraction | None = Field(None, description="Fraction of the device's peak memory bandwidth.")
-    l2_hit: Fraction | None = Field(None, description="L2 hit rate; checked only where counters can be read.")
+    speedup: Speedup = Field(default=1.0, description="Over PyTorch eager, geometric mean over the performance cases.")
+    bandwidth: Fraction | None = Field(default=None, description="Fraction of the device's peak memory bandwidth.")
+    l2_hit: Fraction | None = Field(default=None, description="L2 hit rate; checked only where counters can be read.")
 
 
 class SpecFile(_Entry):
@@ -94,27 +94,31 @@ class SpecFile(_Entry):
     model_config = ConfigDict(extra="forbid", frozen=True, title="kernelgen operator spec")
 
     name: Name = Field(description="The operator's name and that of its function in the reference.")
-    type: Family | None = Field(None, description="The family the reference should lower to; checked if given.")
-    summary: FreeText | None = Field(None, description="One sentence: what the operator does.")
+    type: Family | None = Field(default=None, description="The family the reference should lower to; checked if given.")
+    summary: FreeText | None = Field(default=None, description="One sentence: what the operator does.")
     inputs: list[InputEntry] = Field(min_length=1, description="The tensors that go in, in the reference's order.")
     outputs: list[TensorEntry] = Field(min_length=1, description="The tensors that come out, in the returned order.")
     dtypes: dict[str, Annotated[list[DtypeName], Field(min_length=1)]] = Field(
-        {}, description="Dtype variables and the dtypes each ranges over."
+        default={}, description="Dtype variables and the dtypes each ranges over."
     )
-    constraints: list[FreeText] = Field([], description="Conditions on the inputs, as Python expressions.")
+    constraints: list[FreeText] = Field(default=[], description="Conditions on the inputs, as Python expressions.")
     reference: FreeText = Field(
         description="The PyTorch function that defines the operator, as a block: 'reference: |'."
     )
     optimization_strategies: list[Strategy] = Field(
-        list(STRATEGIES), min_length=1, description="The strategies that optimize may use."
+        default=list(STRATEGIES), min_length=1, description="The strategies that optimize may use."
     )
-    accuracy: AccuracyEntry | None = Field(None, description="What the kernel is tested on; a few shapes if not given.")
+    accuracy: AccuracyEntry | None = Field(
+        default=None, description="What the kernel is tested on; a few shapes if not given."
+    )
     performance: PerformanceEntry | None = Field(
-        None, description="What the kernel is timed on; one large shape if not given."
+        default=None, description="What the kernel is timed on; one large shape if not given."
     )
-    target: TargetEntry = Field(TargetEntry(), description="What optimize aims at.")
-    max_rounds: Rounds = Field(5, description="Rounds of one optimize run, unless --rounds says otherwise.")
-    folder: Folder | None = Field(None, description="Where the quartet goes below operators/; the name if not given.")
+    target: TargetEntry = Field(default=TargetEntry(), description="What optimize aims at.")
+    max_rounds: Rounds = Field(default=5, description="Rounds of one optimize run, unless --rounds says otherwise.")
+    folder: Folder | None = Field(
+        default=None, description="Where the quartet goes below operators/; the name if not given."
+    )
 
 
 def json_schema() -> dict[str, Any]:
@@ -174,7 +178,7 @@ def _descend(tree: Tree, location: tuple[int | str, ...]) -> Tree:
 
 def _where(location: tuple[int | str, ...]) -> str:
     """`inputs[0].shape`, in quotes; the file itself for the empty location."""
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in location)
+    path = "".join(f"[{step}]" if isinstance(step, int) or step == ELLIPSIS else f".{step}" for step in location)
     return f"'{path.removeprefix('.')}'" if path else "a spec"
 
 
