@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelgen.devices.facts import DeviceFacts
+
 
 @dataclass(frozen=True)
 class Work:
@@ -12,3 +14,8 @@ class Work:
     bytes_read: int
     bytes_written: int
     flops: int
+
+
+def floor_seconds(work: Work, facts: DeviceFacts) -> float:
+    """The least time physics allows: every byte moved once at the vendor's bandwidth, every operation at its peak."""
+    return max((work.bytes_read + work.bytes_written) / facts.dram_bytes_per_s, work.flops / facts.fp32_flops)

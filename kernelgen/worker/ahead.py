@@ -50,21 +50,23 @@ class Launch:
     """Triton's CompiledKernel."""
     grid: tuple[int, ...]
     scalars: tuple[str, ...]
-    """The arguments that are not tensors: part of what tells two launches apart."""
+    """The arguments that are neither tensors nor compiled in: part of what tells two launches apart."""
 
 
 def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
     """Compile all kernels a wrapper launches for each case.
 
-    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"facts": [[label, facts], ...], "digest"}:
-    two candidates with equal digests launch the same machine code with the same grids and scalars.
+    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"facts": [[label, facts], ...],
+    "digests": [[label, digest], ...]}: where digests are equal, the same machine code is launched with the
+    same grids and scalars.
     """
     facts = DeviceFacts(**device)
     driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_"))))
     wrapper = load.candidate(path, function)
     found: list[list[Any]] = []
-    identity: list[str] = []
+    digests: list[list[str]] = []
     for case in cases:
+        identity: list[str] = []
         for launch in record(wrapper, case["inputs"]):
             kernel = launch.kernel
             metadata = kernel.metadata
@@ -73,8 +75,9 @@ def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[
                 launch.grid, facts,
             )  # fmt: skip
             found.append([case["label"], {**vars(static), "grid": list(static.grid)}])
-            identity += [case["label"], resources.code_of(kernel.asm["ptx"]), str(launch.grid), *launch.scalars]
-    return {"facts": found, "digest": resources.digest(identity)}
+            identity += [resources.code_of(kernel.asm["ptx"]), str(launch.grid), *launch.scalars]
+        digests.append([case["label"], resources.digest(identity)])
+    return {"facts": found, "digests": digests}
 
 
 def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
@@ -89,7 +92,12 @@ def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
         )
         bound.apply_defaults()
         size = grid(bound.arguments) if callable(grid) else grid
-        scalars = tuple(f"{k}={v}" for k, v in bound.arguments.items() if not isinstance(v, torch.Tensor))
+        compiled_in = {p.name for p in self.params if p.is_constexpr}  # seen in the machine code, if at all
+        scalars = tuple(
+            f"{name}={value}"
+            for name, value in bound.arguments.items()
+            if name not in compiled_in and not isinstance(value, torch.Tensor)
+        )
         launches.append(Launch(kernel, tuple(int(n) for n in size), scalars))
         return kernel
 

@@ -45,6 +45,10 @@ class CompileError(Exception):
     """A candidate's module or wrapper does not get as far as a compiled kernel."""
 
 
+class FaultError(Exception):
+    """The device reported a fault that stays for as long as the process lives."""
+
+
 def classify(error: BaseException) -> tuple[Status, bool]:
     """The status of an exception, and whether the process that raised it is spoilt.
 
@@ -54,6 +58,8 @@ def classify(error: BaseException) -> tuple[Status, bool]:
     text = str(error).lower()
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names or "out of memory" in text:
         return Status.OUT_OF_MEMORY, False
+    if isinstance(error, FaultError):
+        return Status.CRASHED, True
     if isinstance(error, LaunchError) or "OutOfResources" in names:
         return Status.LAUNCH_ERROR, False
     if isinstance(error, CompileError) or names & {"CompilationError", "PTXASError"}:

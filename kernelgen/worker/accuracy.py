@@ -1,0 +1,33 @@
+"""Accuracy of a candidate through its quartet's own OPERATOR, one case a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelgen import judge
+from kernelgen.worker import load
+from kernelgen.worker.operations import FaultError
+
+
+def cases(folder: str, name: str) -> dict[str, Any]:
+    """The quartet's accuracy cases and those that the judge derives from them."""
+    module = load.quartet(folder, name, "accuracy")
+    listed = list(module.CASES)
+    return {"cases": [case.to_json() for case in [*listed, *judge.hidden_cases(module.OPERATOR, listed)]]}
+
+
+def one_case(folder: str, name: str, path: str, case: dict[str, Any]) -> dict[str, Any]:
+    """Judge the candidate in `path` on one case. Raises FaultError where the device is lost after it."""
+    operator = load.quartet(folder, name, "accuracy").OPERATOR
+    kernel = load.candidate(path, name)
+    report = judge.accuracy_case(operator, judge.Case.from_json(case), kernel=kernel)
+    if report.fatal:
+        raise FaultError(report.message)
+    return {
+        "label": report.case.label,
+        "passed": report.passed,
+        "message": report.message,
+        "max_error": report.max_error,
+        "eager_error": report.eager_error,
+        "left_out": report.left_out,
+    }

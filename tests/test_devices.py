@@ -1,0 +1,127 @@
+"""Devices: the table of facts, and finding a device without importing torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+
+from kernelgen import devices
+from kernelgen.devices import cuda, facts
+from kernelgen.devices.libcuda import ATTRIBUTES, Gpu
+from kernelgen.errors import NoDeviceError, UsageError
+
+ATTRIBUTE_VALUES = {
+    "max_threads_per_block": 1024,
+    "clock_khz": 1_980_000,
+    "sms": 132,
+    "memory_clock_khz": 3_201_000,
+    "memory_bus_bits": 6144,
+    "l2_bytes": 62914560,
+    "max_threads_per_sm": 2048,
+    "major": 9,
+    "minor": 0,
+    "shared_per_sm": 233472,
+    "registers_per_sm": 65536,
+    "shared_per_block_max": 232448,
+    "max_programs_per_sm": 32,
+    "shared_reserved": 1024,
+}
+AN_H200 = Gpu("NVIDIA H200", "sm_90", 150_754_820_096, ATTRIBUTE_VALUES, "13.0", "580.65.06")
+
+
+@pytest.mark.parametrize("device", facts.TABLE, ids=lambda d: d.key)
+def test_the_table_is_sane(device: facts.DeviceFacts) -> None:
+    """No figure is missing, units are what they say, and a device is found by its own key and name."""
+    assert all(getattr(device, f.name) for f in fields(device))
+    assert 1e12 < device.dram_bytes_per_s < device.l2_bytes_per_s < 1e14
+    assert 1e13 < device.fp32_flops < device.fp16_tensor_flops < 1e16
+    assert device.shared_per_block_max < device.shared_per_sm <= 228 * 1024
+    assert 0.8 < device.achievable_fraction < 1
+    assert 5e5 < device.in_flight_bytes() < 1e7
+    assert facts.by_name(device.name) is device
+    assert facts.by_name(device.key) is device
+    assert facts.by_arch(device.arch) is not None
+
+
+def test_names_that_are_not_in_the_table() -> None:
+    assert facts.by_name("NVIDIA GeForce RTX 4090") is None
+    assert facts.by_name("NVIDIA A10") is None
+    assert facts.by_arch("sm_75") is None
+
+
+def test_the_cpu_device_predicts_for_the_named_architecture() -> None:
+    assert devices.find("cpu").facts is facts.H200
+    assert devices.find("cpu", "sm_80").facts is facts.A100
+    assert devices.find("cpu", "h100").facts is facts.H100
+    device = devices.find("cpu", "sm_100")
+    assert not device.measures
+    assert device.arch == "sm_100"
+    assert "predicted" in device.describe()["device"]
+    assert device.describe()["driver"] == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "hint"),
+    [("cud", None, "did you mean cuda?"), ("xyzzy", None, "known are"), ("cpu", "sm_91", "did you mean sm_90?")],
+)
+def test_an_unknown_device_is_a_usage_error(name: str, arch: str | None, hint: str) -> None:
+    with pytest.raises(UsageError, match=hint) as error:
+        devices.find(name, arch)
+    assert error.value.exit_code == 2
+    assert "\n" not in str(error.value)
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cuda` without a GPU is an error with what to do; without a name the cpu device takes its place."""
+    monkeypatch.setattr(cuda, "_probe", lambda: (None, "no NVIDIA driver"))
+    with pytest.raises(NoDeviceError, match="--device cpu") as error:
+        devices.find("cuda")
+    assert error.value.exit_code == 3
+    assert devices.find().name == "cpu"
+
+
+def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known card has the table's facts; another architecture is refused or left to the cpu device."""
+    monkeypatch.setattr(cuda, "_probe", lambda: (AN_H200, ""))
+    device = devices.find()
+    assert device.name == "cuda"
+    assert device.measures
+    assert device.facts is facts.H200
+    assert device.describe()["driver"] == "580.65.06"
+    assert devices.find(None, "sm_80").name == "cpu"
+    with pytest.raises(UsageError, match="sm_80"):
+        devices.find("cuda", "sm_80")
+
+
+def test_a_card_that_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of a known card, or another card, is described by its driver's attributes."""
+    card = replace(AN_H200, attributes={**ATTRIBUTE_VALUES, "sms": 60}, memory_bytes=70_000_000_000)
+    monkeypatch.setattr(cuda, "_probe", lambda: (card, ""))
+    found = devices.find("cuda").facts
+    assert found.sms == 60
+    assert found.dram_bytes_per_s == pytest.approx(4.9e12, rel=0.01)
+    assert found.fp32_flops == pytest.approx(60 * 128 * 2 * 1.98e9)
+    assert found.max_warps_per_sm == 64
+    assert ATTRIBUTES.keys() == ATTRIBUTE_VALUES.keys()
+
+
+def test_finding_a_device_imports_no_torch() -> None:
+    code = "import sys; from kernelgen import devices; devices.find('cpu').describe(); devices.find();"
+    code += "sys.exit(bool({'torch', 'triton', 'numpy'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.gpu
+def test_the_gpu_here() -> None:
+    """The driver's and torch's views of the card agree."""
+    import torch
+
+    device = devices.find("cuda")
+    properties = torch.cuda.get_device_properties(0)
+    assert device.arch == f"sm_{properties.major}{properties.minor}"
+    assert device.facts.sms == properties.multi_processor_count
+    assert device.facts.l2_bytes == properties.L2_cache_size
+    assert device.driver
