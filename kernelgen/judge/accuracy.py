@@ -1,0 +1,88 @@
+"""Is a kernel right on one case? Several trials with secret inputs."""
+
+from __future__ import annotations
+
+import math
+import time
+import unittest
+from collections.abc import Sequence
+
+import torch
+
+from . import device as devices
+from . import inputs, memory, trial
+from .inputs import DISTRIBUTIONS
+from .model import Case, CaseReport, Function, Operator, Trial
+
+HEAVY_ELEMENTS = {"cuda": 2**27, "cpu": 2**14}
+"""Cases with more elements in all get as many trials as seeds were asked for; smaller ones all distributions."""
+
+
+def accuracy_case(
+    operator: Operator,
+    case: Case,
+    *,
+    device: str | None = None,
+    seed: int | None = None,
+    seeds: int = 3,
+    kernel: Function | None = None,
+    distributions: Sequence[str] = DISTRIBUTIONS,
+    verbose: bool = False,
+) -> CaseReport:
+    """Judge the operator's kernel, or another callable in its place, on one case.
+
+    `seed` repeats an earlier report; without it the inputs come from a secret seed.
+    `verbose` also locates the worst element where a trial passes.
+    """
+    device = device or devices.find()
+    seed = inputs.secret_seed() if seed is None else seed
+    if left_out := memory.accuracy_left_out(operator, case, device):
+        return CaseReport(case, passed=True, left_out=left_out, seed=seed)
+    begin = time.perf_counter()
+    trials: list[Trial] = []
+    passed, message, left_out = True, "", ""
+    try:
+        for distribution, trial_seed in trial_plan(operator, case, seeds, seed, device, distributions):
+            setting = trial.Setting(
+                operator, case, kernel or operator.kernel, device, distribution, trial_seed, verbose
+            )
+            trials.append(trial.run(setting))
+            if not trials[-1].passed:
+                passed, message = False, trials[-1].message
+                break
+    except trial.RefusedError as refused:  # right for a hidden case, a mistake of the spec for a listed one
+        passed, message = case.hidden, str(refused)
+    except trial.UncomputableError as error:
+        passed, message, left_out = case.hidden, str(error), str(error) if case.hidden else ""
+    except torch.OutOfMemoryError as error:
+        left_out = f"ran out of memory: {trial.first_line(error)}"
+    return CaseReport(
+        case,
+        passed,
+        message,
+        max((t.max_error for t in trials), default=0.0),
+        max((t.eager_error for t in trials), default=0.0),
+        tuple(trials),
+        left_out,
+        fatal=any(t.fatal for t in trials),
+        seed=seed,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def trial_plan(
+    operator: Operator, case: Case, seeds: int, seed: int, device: str, distributions: Sequence[str] = DISTRIBUTIONS
+) -> list[tuple[str, int]]:
+    """Which distributions, each with a seed of its own: all of them, or the first few for a heavy case."""
+    elements = sum(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
+    count = max(seeds, 1) if elements > HEAVY_ELEMENTS[device] else max(seeds, len(distributions))
+    names = [distributions[i] if i < len(distributions) else "normal" for i in range(count)]
+    return [(name, inputs.derive_seed(seed, case.label, i)) for i, name in enumerate(names)]
+
+
+def assert_accurate(operator: Operator, case: Case) -> None:
+    """For pytest: the case must pass; one that does not fit this machine is skipped with its figures."""
+    report = accuracy_case(operator, case)
+    if report.left_out:
+        raise unittest.SkipTest(f"{case.label}: {report.left_out}")
+    assert report.passed, f"{case.label}: {report.message} (seed {report.seed})"

@@ -1,0 +1,179 @@
+"""How much error is too much: the bound, from PyTorch's own error and the oracle's own sensitivity.
+
+An element with fp64 reference r and error e passes if
+
+    e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  P(g))    and
+    e <= f * max(CAP(T) * max(|r|, S),  K * P(g),  K * ulps(T) * ulp_T(r))
+
+T: dtype of the output; S: largest |r|; g: the binade of r; E(g), P(g): the largest error of PyTorch and of the
+disturbed oracle among elements up to binade g (at least POOL of them); f: the operator's tolerance_factor.
+docs/measuring.md gives the reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+K = 2.0
+"""How many times PyTorch's own error is still accepted."""
+POOL = 256
+"""Binades with few elements say little about PyTorch's error: at least so many elements speak for it."""
+_SPAN = 40
+"""Binades told apart below the largest element of a tile; smaller elements count as one group."""
+_COMPUTE = 2.0**-23
+"""The ulp of fp32, in which kernels compute: noise of this size relative to the largest element is no fault."""
+
+ULPS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 4.0, torch.float64: 4.0}
+"""Correctly rounded half-precision results are within 0.5 ulp; fp32 results carry the errors of the hardware's
+approximate exp2, log2, rsqrt and division, about 2 ulp each."""
+CAP = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-10}
+"""No error of PyTorch, however large, excuses more than this (relative to the larger of |r| and S)."""
+
+
+@dataclass
+class _Group:
+    count: int = 0
+    got: float = 0.0
+    """Largest candidate error beyond the floors."""
+    eager: float = 0.0
+    probe: float = 0.0
+
+
+@dataclass
+class Tally:
+    """What is known of one output after some of its tiles; constant size, whatever the output's size."""
+
+    dtype: torch.dtype
+    factor: float = 1.0
+    groups: dict[int, _Group] = field(default_factory=dict)
+    scale: float = 0.0
+    max_error: float = 0.0
+    eager_error: float = 0.0
+    elements: int = 0
+    misplaced: int = 0
+    """Elements whose NaN or infinity is not where PyTorch (or the oracle, rounded) has it."""
+    differing: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """For integers: elements that differ from the oracle in the candidate, PyTorch and the disturbed oracle."""
+
+    def add(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, probes: list[torch.Tensor]) -> None:
+        """Take in one tile: the candidate, PyTorch's result, the oracle and disturbed oracles."""
+        if not ref.numel():
+            return
+        self.elements += ref.numel()
+        self.misplaced += int(misplaced(got, eager, ref).sum())
+        finite = torch.isfinite(ref)
+        self.scale = max(self.scale, float(torch.where(finite, ref, 0).abs().max()))
+        error = difference(got, ref)
+        eager_error = difference(eager, ref)
+        probe = torch.stack([difference(p, ref) for p in probes]).amax(0) if probes else torch.zeros_like(error)
+        self.max_error = max(self.max_error, float(error.max()))
+        self.eager_error = max(self.eager_error, float(eager_error.max()))
+        if not self.dtype.is_floating_point:
+            for i, e in enumerate((error, eager_error, probe)):
+                self.differing[i] += int((e != 0).sum())
+        beyond = torch.where(error > self._floor(ref), error, 0)
+        self._group(self._binade(ref), torch.stack([beyond, eager_error, probe]))
+
+    def _binade(self, ref: torch.Tensor) -> torch.Tensor:
+        exponent = _exponent(ref)
+        return exponent.clamp_(min=int(exponent.max()) - _SPAN)
+
+    def _floor(self, ref: torch.Tensor) -> torch.Tensor:
+        """The error that is accepted whatever PyTorch's error is."""
+        if not self.dtype.is_floating_point:
+            return torch.zeros_like(ref)
+        floor = self._ulps(ref).clamp_(min=_COMPUTE * self.scale)
+        # results below the normal range may be flushed to zero, as GPUs do in fp32
+        flushed = torch.finfo(self.dtype).tiny if self.dtype != torch.float16 else 0.0
+        return floor.mul_(K * self.factor).clamp_(min=flushed)
+
+    def _ulps(self, ref: torch.Tensor) -> torch.Tensor:
+        info = torch.finfo(self.dtype)
+        ulp = torch.ldexp(torch.full_like(ref, info.eps), _exponent(ref) - 1)
+        return ulp.clamp_(min=info.tiny * info.eps).mul_(ULPS[self.dtype])
+
+    def _group(self, binade: torch.Tensor, errors: torch.Tensor) -> None:
+        binade, errors = binade.reshape(-1), errors.reshape(3, -1)
+        lowest = int(binade.min())
+        counts = torch.bincount(binade - lowest).tolist()
+        present = [offset for offset, count in enumerate(counts) if count]
+        largest = torch.stack([torch.where(binade == lowest + offset, errors, 0).amax(1) for offset in present])
+        for offset, (got, eager, probe) in zip(present, largest.tolist(), strict=True):
+            group = self.groups.setdefault(lowest + offset, _Group())
+            group.count += counts[offset]
+            group.got = max(group.got, got)
+            group.eager = max(group.eager, eager)
+            group.probe = max(group.probe, probe)
+
+    def bounds(self) -> dict[int, float]:
+        """The largest error accepted in each binade, beyond the floors of single elements."""
+        binades = sorted(self.groups)
+        seen, pooled = 0, 0
+        for pooled in binades:  # the smallest binade up to which POOL elements lie
+            seen += self.groups[pooled].count
+            if seen >= POOL:
+                break
+        result = {}
+        for binade in binades:
+            pool = [self.groups[b] for b in binades if b <= max(binade, pooled)]
+            eager, probe = max(g.eager for g in pool), max(g.probe for g in pool)
+            bound = K * max(eager, probe)
+            if self.dtype.is_floating_point:
+                cap = CAP[self.dtype] * max(math.ldexp(1.0, min(binade, 1023)), self.scale)
+                bound = min(bound, max(cap, K * probe))
+            result[binade] = self.factor * bound
+        return result
+
+    def complaint(self) -> str:
+        """Why the output is wrong; "" if it is right."""
+        if self.misplaced:
+            return f"{self.misplaced} of {self.elements} elements have NaN or infinity in the wrong place"
+        for binade, bound in sorted(self.bounds().items(), reverse=True):
+            group = self.groups[binade]
+            if group.got > bound:
+                size = f"elements of about {math.ldexp(1.0, min(binade, 1023)):.0e}"
+                return f"error {group.got:.2e} over the bound {bound:.2e} for {size} (eager {group.eager:.2e})"
+        allowed = self.factor * K * max(self.differing[1:])
+        if self.differing[0] > allowed:
+            return f"{self.differing[0]} of {self.elements} integers differ (eager {self.differing[1]})"
+        return ""
+
+    def score(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """Error over bound, element by element, once all tiles are in; infinite where NaN or infinity is misplaced."""
+        limit = self._floor(ref)
+        binade = self._binade(ref)
+        for which, bound in self.bounds().items():
+            limit = torch.where(binade == which, limit.clamp(min=bound), limit)
+        error = difference(got, ref)
+        score = torch.where(error > 0, error / limit, 0.0)
+        return torch.where(misplaced(got, eager, ref), math.inf, score)
+
+
+def difference(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """|value - ref| in float64; 0 where either is not finite (positions of those are compared on their own)."""
+    error = (value.double() - ref.double()).abs_()
+    return error.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def misplaced(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """Where the candidate's NaN, +Inf, -Inf or finiteness is neither PyTorch's nor that of the rounded oracle.
+
+    The second is accepted because PyTorch may overflow between two steps where a kernel in fp32 does not.
+    """
+    if not got.dtype.is_floating_point:
+        return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
+    kind = _kind(got)
+    return (kind != _kind(eager)) & (kind != _kind(ref.to(got.dtype)))
+
+
+def _kind(x: torch.Tensor) -> torch.Tensor:
+    return torch.isnan(x).to(torch.int8) + torch.isposinf(x).to(torch.int8) * 2 + torch.isneginf(x).to(torch.int8) * 3
+
+
+def _exponent(ref: torch.Tensor) -> torch.Tensor:
+    """e with 2**(e-1) <= |r| < 2**e, as int64; zeros and what is not finite count as the smallest."""
+    exponent = torch.frexp(torch.where(torch.isfinite(ref), ref, 0)).exponent.long()
+    return torch.where((ref == 0) | ~torch.isfinite(ref), -1074, exponent)

@@ -1,0 +1,225 @@
+"""The stage on an NVIDIA GPU: buffers, CUDA graphs, cache flush and events."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import device as devices
+from . import throttle
+from .model import Function
+from .oracle import as_tuple
+from .timing import MakeInputs
+
+GRAPH_US = 200.0
+"""A sample lasts about this long at least: the clock's resolution and the start of a graph cost about 1 µs each."""
+SHORT_US = 50.0
+"""Below this device time several launches share a graph; longer kernels are sampled one launch at a time."""
+MAX_LAUNCHES = 100
+_SLEEP_CYCLES = 1_000_000
+"""About half a millisecond in which the host queues a batch ahead of the device."""
+
+
+# torch has no types for these
+_Event: Any = torch.cuda.Event
+_Stream: Any = torch.cuda.Stream
+_sleep: Any = torch.cuda._sleep
+
+
+class Launcher:
+    """A function bound to K sets of arguments; holds its outputs, so that every launch writes memory of its own."""
+
+    def __init__(self, function: Function, buffers: Sequence[Sequence[torch.Tensor]], graphed: bool) -> None:
+        self._function, self._buffers = function, buffers
+        self.outputs: list[Any] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        if graphed:
+            self._capture()
+
+    def _capture(self) -> None:
+        self._graph = torch.cuda.CUDAGraph()
+        stream = _Stream()
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            # not torch.cuda.graph: it may collect garbage and empties the allocator's cache at every capture
+            self._graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self._launch()
+            finally:
+                self._graph.capture_end()
+        torch.cuda.synchronize()
+
+    def _launch(self) -> None:
+        self.outputs = [self._function(*arguments) for arguments in self._buffers]
+
+    def __call__(self) -> None:
+        if self._graph is None:
+            self._launch()
+        else:
+            self._graph.replay()
+
+
+class CudaStage:
+    """See timing.Stage. `sets`: buffer sets wanted; two are swapped, one is shared."""
+
+    def __init__(self, functions: Sequence[Function], make_inputs: MakeInputs, sets: int = 2) -> None:
+        self._functions, self._make_inputs = tuple(functions), make_inputs
+        self._throttled = throttle.reader()
+        self._pad: torch.Tensor | None = None
+        self._flush = _Flush()
+        arguments = tuple(make_inputs())
+        for function in self._functions:  # compile, autotune and fill caches before anything is captured or timed
+            for _ in range(2):
+                outputs = as_tuple(function(*arguments))
+        torch.cuda.synchronize()
+        self.graphed = self._can_capture(arguments)
+        self._input_bytes = _bytes(arguments)
+        self._output_bytes = _bytes(outputs)
+        del outputs
+        self.launches = 1
+        shortest = self._shortest_us(arguments)
+        del arguments
+        self.launches, self.swapped_sets = self._plan(shortest, sets)
+
+    def _can_capture(self, arguments: Sequence[torch.Tensor]) -> bool:
+        try:
+            for function in self._functions:
+                Launcher(function, [arguments], graphed=True)
+        except RuntimeError:
+            torch.cuda.synchronize()
+            return False
+        return True
+
+    def _shortest_us(self, arguments: Sequence[torch.Tensor]) -> float:
+        """Device time of the fastest function: eight launches in one sample hide what one launch costs."""
+        buffers = [arguments] * 8
+        launchers = [Launcher(f, buffers, self.graphed) for f in self._functions]
+        order = list(range(len(launchers))) * 3
+        times = self.time_runs(launchers, order)
+        return min(statistics.median(times[i :: len(launchers)]) for i in range(len(launchers))) / 8
+
+    def _plan(self, shortest: float, sets: int) -> tuple[int, bool]:
+        """Launches per sample and whether two buffer sets fit in half of the free memory."""
+        budget = devices.free_bytes("cuda") // 2
+        one_launch = sets * self._input_bytes + max(len(self._functions), 2) * self._output_bytes
+        wanted = min(MAX_LAUNCHES, math.ceil(GRAPH_US / max(shortest, 0.5))) if shortest < SHORT_US else 1
+        launches = max(1, min(wanted, budget // max(one_launch, 1))) if self.graphed else 1
+        # at one launch a sample, the other half of the memory may be used as well
+        return launches, sets == 2 and one_launch * launches <= 2 * budget
+
+    def open_block(self, rng: random.Random) -> tuple[Any, Any]:
+        self._pad = torch.empty(rng.randrange(1, 64) << 20, dtype=torch.uint8, device="cuda")
+        first = self._buffers()
+        return first, self._buffers() if self.swapped_sets else first
+
+    def _buffers(self) -> list[tuple[torch.Tensor, ...]]:
+        return [tuple(self._make_inputs()) for _ in range(self.launches)]
+
+    def launcher(self, which: int, buffers: Any) -> Launcher:
+        launcher = Launcher(self._functions[which], buffers, self.graphed)
+        launcher()
+        return launcher
+
+    def time_runs(self, launchers: Sequence[Launcher], order: Sequence[int]) -> list[float]:
+        events = [(_Event(enable_timing=True), _Event(enable_timing=True)) for _ in order]
+        reset_persisting_l2()
+        torch.cuda.synchronize()
+        _sleep(_SLEEP_CYCLES)
+        for which, (start, stop) in zip(order, events, strict=True):
+            self._flush()
+            if not self.graphed:  # the host may be slower than the device: let it get ahead before the clock starts
+                _sleep(_SLEEP_CYCLES)
+            start.record()
+            launchers[which]()
+            stop.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(stop) * 1e3 / self.launches for start, stop in events]
+
+    def close_block(self) -> bool:
+        self._pad = None
+        # without this the next block would be given the same memory again
+        torch.cuda.empty_cache()
+        return not self._throttled()
+
+    def call_us(self) -> tuple[float | None, ...]:
+        """Median of interleaved loops of calls, each loop about 5 ms long."""
+        arguments = tuple(self._make_inputs())
+        loops: list[list[float]] = [[] for _ in self._functions]
+        counts = [max(10, min(200, math.ceil(5e-3 / max(_loop_s(f, arguments, 3), 1e-7)))) for f in self._functions]
+        for _ in range(5):
+            for times, function, count in zip(loops, self._functions, counts, strict=True):
+                times.append(_loop_s(function, arguments, count) * 1e6)
+        return tuple(statistics.median(times) for times in loops)
+
+
+def _loop_s(function: Function, arguments: Sequence[torch.Tensor], count: int) -> float:
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(count):
+        function(*arguments)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - begin) / count
+
+
+def _bytes(result: Any) -> int:
+    return sum(t.numel() * t.element_size() for t in as_tuple(result))
+
+
+class _Flush:
+    """Zeroes twice the L2 cache, so that a launch finds nothing of its buffers in it."""
+
+    def __init__(self) -> None:
+        size = torch.cuda.get_device_properties().L2_cache_size or 64 << 20
+        self._memory = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
+
+    def __call__(self) -> None:
+        self._memory.zero_()
+
+
+@cache
+def bandwidths() -> tuple[float, float]:
+    """Bytes a second of a device copy (read plus written) and of a fill, the best of ten; measured once a process."""
+    size = min(2**31, devices.free_bytes("cuda") // 4) // 2**20 * 2**20
+    source = torch.zeros(size, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    flush = _Flush()
+
+    def best(run: Callable[[], object]) -> float:
+        times: list[float] = []
+        for _ in range(10):
+            start, stop = _Event(enable_timing=True), _Event(enable_timing=True)
+            flush()
+            start.record()
+            run()
+            stop.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(stop) / 1e3)
+        return min(times)
+
+    return 2 * size / best(lambda: target.copy_(source)), size / best(lambda: target.zero_())
+
+
+@cache
+def _cudart() -> Any | None:
+    """The CUDA runtime that torch has loaded; None where it cannot be found."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():
+        path = line.split(maxsplit=5)[-1]
+        if "libcudart" in path:
+            library = ctypes.CDLL(path)
+            return library if hasattr(library, "cudaCtxResetPersistingL2Cache") else None
+    return None
+
+
+def reset_persisting_l2() -> None:
+    """Give back cache lines that an earlier launch may have pinned."""
+    if (runtime := _cudart()) is not None:
+        runtime.cudaCtxResetPersistingL2Cache()

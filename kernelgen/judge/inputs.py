@@ -1,0 +1,144 @@
+"""Inputs: what values they hold, how they lie in memory, and the guard bands around them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .model import Case, Layout, Operator
+
+GUARD_BYTES = 256
+"""Before and after every input; a multiple of every alignment that Triton specialises on."""
+GUARD_BYTE = 0xFF
+"""Reads as NaN in every float dtype, so a read outside an input shows in the results as well."""
+
+DISTRIBUTIONS = ("normal", "specials", "large", "equal rows", "zero-one", "uniform")
+"""In the order in which trials take them: the most telling first, for cases that get few trials."""
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One input inside its guarded storage."""
+
+    view: torch.Tensor
+    """What the kernel is given."""
+    flat: torch.Tensor
+    """All bytes: guard, elements, guard."""
+    body: tuple[int, int]
+    """First byte of the elements and the byte after the last."""
+
+
+def secret_seed() -> int:
+    """A seed that no kernel can know beforehand."""
+    return int.from_bytes(os.urandom(6), "little")
+
+
+def derive_seed(base: int, *words: object) -> int:
+    """An independent seed for each use of `base` (splitmix64 over a checksum of the words)."""
+    z = (base + 0x9E3779B97F4A7C15 * (1 + zlib.crc32(repr(words).encode()))) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return (z ^ (z >> 31)) >> 1
+
+
+def make(operator: Operator, case: Case, *, distribution: str, seed: int, device: str) -> tuple[Buffer, ...]:
+    """Fresh guarded inputs; the same arguments give the same values."""
+    buffers = []
+    for position, tensor in enumerate(operator.inputs):
+        buffer, target = allocate(case.shape(tensor), case.dtype(tensor), case.layout, device)
+        if not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
+            generator = torch.Generator(device).manual_seed(derive_seed(seed, position))
+            fill(target, distribution, generator)
+        buffers.append(buffer)
+    return tuple(buffers)
+
+
+def storage_elements(shape: Sequence[int], layout: Layout) -> int:
+    """How many elements the storage behind one input holds."""
+    count = math.prod(shape)
+    if layout == "sliced" and shape:
+        return 2 * count
+    if layout == "expanded" and shape and shape[0]:
+        return count // shape[0]
+    return count
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, layout: Layout, device: str) -> tuple[Buffer, torch.Tensor]:
+    """A guarded buffer, all bytes GUARD_BYTE, and the part of it to fill (smaller than the view if expanded)."""
+    start = GUARD_BYTES + (dtype.itemsize if layout == "offset" else 0)
+    stop = start + storage_elements(shape, layout) * dtype.itemsize
+    words = -(-(stop + GUARD_BYTES) // 8)
+    flat = torch.full((words,), -1, dtype=torch.int64, device=device).view(torch.uint8)
+    body = flat[start:stop].view(dtype)
+    if layout == "transposed" and len(shape) >= 2:
+        view = target = body.view(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
+    elif layout == "sliced" and shape:
+        view = target = body.view(*shape[:-1], 2 * shape[-1])[..., ::2]
+    elif layout == "expanded" and shape and shape[0]:
+        target = body.view(1, *shape[1:])
+        view = target.expand(shape)
+    else:
+        view = target = body.view(shape)
+    return Buffer(view, flat, (start, stop)), target
+
+
+def fill(target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
+    """Fill `target` in place, whatever its strides, without a temporary of its size."""
+    if target.dtype.is_floating_point:
+        _fill_float(target, distribution, generator)
+    elif target.dtype == torch.bool:
+        target.random_(0, 2, generator=generator)
+    else:
+        _fill_integer(target, distribution, generator)
+
+
+def _fill_float(target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
+    if distribution == "uniform":
+        target.uniform_(0, 1, generator=generator)
+    elif distribution == "zero-one":
+        target.random_(0, 2, generator=generator)
+    elif distribution == "large":
+        # far beyond where exp overflows, with squares and cubes that stay finite in fp32
+        target.normal_(0, 2.0**10 if target.dtype == torch.float16 else 2.0**14, generator=generator)
+    elif distribution == "equal rows" and target.ndim >= 2:
+        row = torch.empty((*target.shape[:-1], 1), dtype=target.dtype, device=target.device)
+        target.copy_(row.normal_(0, 1, generator=generator).expand(target.shape))
+    else:
+        target.normal_(0, 1, generator=generator)
+    if distribution == "specials":
+        tiny = torch.finfo(target.dtype).tiny
+        _scatter(target, (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny), generator)
+
+
+def _fill_integer(target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
+    limits = torch.iinfo(target.dtype)
+    if distribution == "zero-one":
+        target.random_(0, 2, generator=generator)
+    elif distribution == "large":
+        target.random_(limits.min // 2, limits.max // 2, generator=generator)
+    elif distribution == "equal rows" and target.ndim >= 2:
+        row = torch.empty((*target.shape[:-1], 1), dtype=target.dtype, device=target.device)
+        target.copy_(row.random_(max(limits.min, -8), 9, generator=generator).expand(target.shape))
+    else:
+        target.random_(max(limits.min, -8), 9, generator=generator)
+    if distribution == "specials":
+        _scatter(target, (limits.min, limits.max, 0), generator)
+
+
+def _scatter(target: torch.Tensor, values: Sequence[float], generator: torch.Generator) -> None:
+    """Put the values, in turn, at random places: so few that some rows stay free of them."""
+    if not target.numel() or not target.ndim:
+        return
+    rows = target.numel() // target.shape[-1]
+    count = min(max(rows // 4, 3), 4096)
+    places = tuple(torch.randint(0, size, (count,), generator=generator, device=target.device) for size in target.shape)
+    chosen = list(itertools.islice(itertools.cycle(values), count))
+    target[places] = torch.tensor(chosen, dtype=target.dtype, device=target.device)

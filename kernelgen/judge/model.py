@@ -1,0 +1,217 @@
+"""What is judged and what came of it, as frozen data: operators, cases, reports and comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+ELLIPSIS = "..."
+
+Layout = Literal["contiguous", "transposed", "sliced", "offset", "expanded"]
+Verdict = Literal["faster", "slower", "undecided"]
+Function = Callable[..., Any]
+"""A wrapper, baseline or reference: tensors in, a tensor or a tuple of tensors out."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A declared input or output."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    """Numbers, names of sizes, or "..." for any number of dimensions."""
+    dtype: str
+    """A dtype such as "float16", or a variable that the case binds."""
+    like: bool = False
+    """Only shape, dtype and device are read, never the elements."""
+    rows: int | None = None
+    """The entry of `shape` along which results are independent ("..." counts as one entry and covers all of its
+    dimensions); None: the tensor is needed whole."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One binding of every size name and dtype variable."""
+
+    sizes: Mapping[str, int | tuple[int, ...]]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+    """How the case is named in every output; made from the bindings where none is given."""
+    layout: Layout = "contiguous"
+    """How the inputs lie in memory."""
+    hidden: bool = False
+    """Derived by the judge, not listed in the spec."""
+
+    def __post_init__(self) -> None:
+        if not self.label:
+            object.__setattr__(self, "label", self._describe())
+
+    def _describe(self) -> str:
+        parts = [str(list(v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items()]
+        parts += self.dtypes.values()
+        return " ".join([*parts, *([self.layout] if self.layout != "contiguous" else [])])
+
+    def __str__(self) -> str:
+        return self.label
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Case:
+        """The inverse of `to_json`; reads the form that `kernelgen.spec.model.Case.to_json` writes."""
+        sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in data["sizes"].items()}
+        rest = {k: data[k] for k in ("layout", "hidden") if k in data}
+        return Case(sizes, dict(data["dtypes"]), data.get("label", ""), **rest)
+
+    def to_json(self) -> dict[str, Any]:
+        sizes = {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes.items()}
+        data: dict[str, Any] = {"sizes": sizes, "dtypes": dict(self.dtypes), "label": self.label}
+        if self.hidden:
+            data |= {"layout": self.layout, "hidden": True}
+        return data
+
+    def dims(self, entry: int | str) -> tuple[int, ...]:
+        """The concrete sizes behind one entry of a declared shape."""
+        value = entry if isinstance(entry, int) else self.sizes[entry]
+        return value if isinstance(value, tuple) else (value,)
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        return tuple(size for entry in tensor.shape for size in self.dims(entry))
+
+    def dtype(self, tensor: Tensor) -> torch.dtype:
+        found = getattr(torch, self.dtypes.get(tensor.dtype, tensor.dtype), None)
+        if not isinstance(found, torch.dtype):
+            raise KeyError(f"{tensor.name}: {tensor.dtype!r} is neither a dtype nor bound by case {self.label}")
+        return found
+
+    def row_dims(self, tensor: Tensor) -> range:
+        """The concrete dimensions along which `tensor` may be cut into tiles; empty: not at all."""
+        if tensor.rows is None:
+            return range(0)
+        before = sum(len(self.dims(entry)) for entry in tensor.shape[: tensor.rows])
+        return range(before, before + len(self.dims(tensor.shape[tensor.rows])))
+
+
+@dataclass(frozen=True)
+class Operator:
+    """Everything the judge needs to know of a kernel."""
+
+    name: str
+    kernel: Function
+    """The wrapper under judgement."""
+    baseline: Function
+    """The reference behind the same input checks as the kernel's; raises ValueError on bad inputs."""
+    reference: Function
+    """The spec's function itself: the only definition of what is right."""
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    exact: bool = False
+    """The results must be bit-identical with the baseline's: data is moved, not computed."""
+    tolerance_factor: float = 1.0
+    """Multiplies the error bound; for operators whose author accepts more error than PyTorch makes."""
+    repeatable: bool = True
+    """Two calls on the same inputs must agree in every bit."""
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The element that is furthest outside (or nearest to) its bound."""
+
+    output: str
+    index: tuple[int, ...]
+    expected: float
+    got: float
+    eager: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One call on one set of inputs."""
+
+    distribution: str
+    seed: int
+    passed: bool
+    message: str = ""
+    max_error: float = 0.0
+    """Largest absolute error against the fp64 reference, over the elements that are finite in both."""
+    eager_error: float = 0.0
+    """The same for PyTorch's own result."""
+    worst: Worst | None = None
+    poison_reached: bool = True
+    """The output lay where the poison was put, so elements left unwritten would have shown."""
+    fatal: bool = False
+    """The device is unusable for this process afterwards."""
+
+
+@dataclass(frozen=True)
+class CaseReport:
+    """What accuracy_case found."""
+
+    case: Case
+    passed: bool
+    message: str = ""
+    """Why it failed, or what is to be said of a pass (refused by both, for one)."""
+    max_error: float = 0.0
+    eager_error: float = 0.0
+    trials: tuple[Trial, ...] = ()
+    left_out: str = ""
+    """Why the case was not run, with figures; "" when it was."""
+    fatal: bool = False
+    """The device is unusable after this case; nothing more can be run in this process."""
+    seed: int = 0
+    """Repeats this report when passed to accuracy_case."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two functions timed against each other. All times in microseconds of device time unless named otherwise."""
+
+    speedup: float
+    """a's time over b's: above 1, b is the faster one."""
+    low: float
+    high: float
+    """The 95 % confidence interval of the speedup."""
+    verdict: Verdict
+    a_us: float
+    """Median of a's samples."""
+    b_us: float
+    blocks: int
+    std_error: float
+    """Of the mean log ratio over blocks."""
+    launches: int = 1
+    """Launches per sample (K of the CUDA graph)."""
+    swapped_sets: bool = True
+    """False: two buffer sets did not fit, both sides ran on one."""
+    graphed: bool = True
+    """False: a function could not be captured in a CUDA graph; its launches were timed one by one."""
+    a_call_us: float | None = None
+    """Wall time a call in a back-to-back loop, launch overhead included."""
+    b_call_us: float | None = None
+    throttled: int = 0
+    """Blocks thrown away because the device had lowered its clocks."""
+    samples: tuple[tuple[tuple[float, float], ...], ...] = ()
+    """Every (a, b) sample, a tuple per arrangement, two arrangements per block."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class PerformanceReport:
+    """What performance_case found."""
+
+    case: Case
+    comparisons: Mapping[str, Comparison] = field(default_factory=dict)
+    """By opponent: eager, compile, max-autotune."""
+    floor_us: float | None = None
+    """The least time that the bytes to be moved need at the bandwidths measured on this device."""
+    bytes: int = 0
+    message: str = ""
+    """Why the case failed; "" when it did not."""
+    left_out: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def kernel_us(self) -> float | None:
+        """The kernel's device time: from the first comparison."""
+        return next((c.b_us for c in self.comparisons.values()), None)

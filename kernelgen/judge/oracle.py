@@ -1,0 +1,118 @@
+"""The fp64 reference, computed tile by tile so that it never takes more memory than one tile needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .model import Case, Function, Operator, Tensor
+
+TILE_BYTES = 64 * 2**20
+"""fp64 bytes of one tile's inputs and outputs together."""
+PROBE = 2.0**-23
+"""Relative size of the disturbance by which the oracle's own sensitivity is probed: one ulp of fp32."""
+
+Box = tuple[tuple[int, int], ...]
+"""Start and length in each row dimension."""
+
+_LOWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_LOWERING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+
+
+class _Raise(TorchFunctionMode):
+    """Turns every cast to a lower float dtype into a cast to float64: the reference then loses no precision."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _LOWERING:
+            return torch.Tensor.double(args[0])
+        raised = {k: _raise(v) for k, v in (kwargs or {}).items()}
+        return func(*(_raise(a) for a in args), **raised)
+
+
+def _raise(value: Any) -> Any:
+    return torch.float64 if isinstance(value, torch.dtype) and value in _LOWER else value
+
+
+def as_tuple(result: Any) -> tuple[Any, ...]:
+    """The outputs of a wrapper or reference, whether it returns one tensor or several."""
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def in_float64(function: Function, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The function of the inputs, upcast exactly, with all float arithmetic in float64."""
+    raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Raise(), torch.no_grad():
+            return as_tuple(function(*raised))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def disturbed(inputs: Sequence[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
+    """The inputs in float64, every float element changed by one ulp of fp32, up or down at random."""
+
+    def disturb(x: torch.Tensor) -> torch.Tensor:
+        signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8).mul_(2).sub_(1)
+        return x.double() * signs.double().mul_(PROBE).add_(1)
+
+    return [disturb(x) if x.dtype.is_floating_point else x for x in inputs]
+
+
+class Tiling:
+    """How one case is cut: the boxes, and a cut of a tensor to a box."""
+
+    def __init__(self, operator: Operator, case: Case, tile_bytes: int = TILE_BYTES) -> None:
+        self._case = case
+        tensors = (*operator.inputs, *operator.outputs)
+        cuttable = [t for t in tensors if t.rows is not None]
+        extents = {tuple(case.shape(t)[d] for d in case.row_dims(t)) for t in cuttable}
+        whole = not cuttable or any(t.rows is None for t in operator.outputs)
+        if len(extents) > 1 and not whole:
+            raise ValueError(f"{operator.name}: the rows of its tensors differ in {case.label}: {sorted(extents)}")
+        self.extents: tuple[int, ...] = () if whole else extents.pop()
+        # the bytes of whole inputs are needed beside every tile and cannot be made fewer
+        self.cost = sum(8 * math.prod(case.shape(t)) for t in (tensors if whole else cuttable))
+        self.tile_bytes = tile_bytes
+
+    def boxes(self) -> Iterator[Box]:
+        return _boxes(self.extents, self.cost, self.tile_bytes)
+
+    def largest(self) -> int:
+        """The fp64 bytes of the largest tile."""
+        return min(self.cost, max(self.tile_bytes, self.cost // max(math.prod(self.extents), 1)))
+
+    def cut(self, tensor: Tensor, data: torch.Tensor, box: Box) -> torch.Tensor:
+        """The part of `data` that belongs to the box; all of it for a tensor without rows."""
+        if tensor.rows is None:
+            return data
+        for (start, length), dim in zip(box, self._case.row_dims(tensor), strict=False):
+            data = data.narrow(dim, start, length)
+        return data
+
+    def index(self, tensor: Tensor, local: Sequence[int], box: Box) -> tuple[int, ...]:
+        """Where an element of a cut stands in the whole tensor."""
+        place = list(local)
+        for (start, _), dim in zip(box, self._case.row_dims(tensor), strict=False):
+            place[dim] += start
+        return tuple(place)
+
+
+def _boxes(extents: tuple[int, ...], cost: int, budget: int) -> Iterator[Box]:
+    if not extents or cost <= budget:
+        yield tuple((0, extent) for extent in extents)
+        return
+    first, rest = extents[0], extents[1:]
+    per_row = cost // first
+    step = max(1, budget // max(per_row, 1))
+    for start in range(0, first, step):
+        length = min(step, first - start)
+        for box in _boxes(rest, per_row * length, budget):
+            yield ((start, length), *box)

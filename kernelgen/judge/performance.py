@@ -1,0 +1,118 @@
+"""How fast is a kernel on one case? Against PyTorch eager and torch.compile, and against the least possible time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import unittest
+from collections.abc import Sequence
+
+import torch
+
+from . import device as devices
+from . import inputs, memory
+from .accuracy import accuracy_case
+from .model import Case, Comparison, Function, Operator, PerformanceReport
+from .timing import HALF_WIDTH, TIME_CAP_S, MakeInputs, compare
+
+OPPONENTS = ("eager", "compile", "max-autotune")
+"""Eager, torch.compile with its defaults, and with mode="max-autotune-no-cudagraphs"."""
+NO_GPU = "not measured: no GPU (torch.cuda.is_available() is false); run this on a machine with one"
+
+
+def performance_case(
+    operator: Operator,
+    case: Case,
+    against: Sequence[str] = ("eager", "compile"),
+    *,
+    seed: int | None = None,
+    time_cap_s: float = TIME_CAP_S,
+    half_width: float = HALF_WIDTH,
+    kernel: Function | None = None,
+) -> PerformanceReport:
+    """Check the kernel once, then time it against every opponent. On a machine without a GPU nothing is measured."""
+    if devices.find() != "cuda":
+        return PerformanceReport(case, left_out=NO_GPU)
+    needed = memory.input_bytes(operator, case) + 2 * memory.output_bytes(operator, case)
+    if left_out := memory.does_not_fit(needed, "cuda"):
+        return PerformanceReport(case, left_out=left_out)
+    seed = inputs.secret_seed() if seed is None else seed
+    checked = accuracy_case(operator, case, seed=seed, seeds=1, kernel=kernel, distributions=("normal",))
+    if not checked.passed or checked.left_out:
+        return PerformanceReport(case, message=checked.message, left_out=checked.left_out)
+    from .cuda import bandwidths
+
+    comparisons: dict[str, Comparison] = {}
+    notes: list[str] = []
+    for name in against:
+        try:
+            torch.cuda.empty_cache()
+            comparisons[name] = compare(
+                opponent(operator, name),
+                kernel or operator.kernel,
+                make_inputs(operator, case, seed=seed),
+                time_cap_s=time_cap_s,
+                half_width=half_width,
+            )
+        except torch.OutOfMemoryError as error:
+            notes.append(f"{name}: ran out of memory: {str(error).splitlines()[0]}")
+        else:
+            notes += _notes(name, comparisons[name])
+    read, written = memory.minimal_bytes(operator, case)
+    copy, fill = bandwidths()
+    floor_us = max((read + written) / copy, written / fill) * 1e6
+    left_out = "" if comparisons else "; ".join(notes)
+    return PerformanceReport(case, comparisons, floor_us, read + written, left_out=left_out, notes=tuple(notes))
+
+
+def opponent(operator: Operator, name: str) -> Function:
+    """What the kernel is timed against: the reference itself, without input checks, eager or compiled."""
+    if name == "eager":
+        return operator.reference
+    modes = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
+    torch._dynamo.reset()  # each case is compiled for its own shape, as a user with fixed shapes would have it
+    return torch.compile(operator.reference, dynamic=False, mode=modes[name])
+
+
+def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, device: str = "cuda") -> MakeInputs:
+    """A maker of fresh inputs for timing: normal values, other ones in every set, no guards."""
+    base = inputs.secret_seed() if seed is None else seed
+    counter = itertools.count()
+
+    def make() -> tuple[torch.Tensor, ...]:
+        number = next(counter)
+        arguments = []
+        for position, tensor in enumerate(operator.inputs):
+            x = torch.empty(case.shape(tensor), dtype=case.dtype(tensor), device=device)
+            if not tensor.like:
+                generator = torch.Generator(device).manual_seed(inputs.derive_seed(base, number, position))
+                inputs.fill(x, "normal", generator)
+            arguments.append(x)
+        return tuple(arguments)
+
+    return make
+
+
+def _notes(name: str, comparison: Comparison) -> list[str]:
+    notes = []
+    if not comparison.swapped_sets:
+        notes.append(f"{name}: two buffer sets do not fit; both sides ran on one")
+    if not comparison.graphed:
+        notes.append(f"{name}: cannot be captured in a CUDA graph; launches were timed one by one")
+    if comparison.throttled:
+        notes.append(f"{name}: {comparison.throttled} blocks thrown away, the device had lowered its clocks")
+    return notes
+
+
+def assert_measured(
+    operator: Operator, case: Case, *, against: Sequence[str] = ("eager",), min_speedup: float | None = None
+) -> None:
+    """For pytest on a GPU: the kernel is right, was measured, and is as fast as asked for, if that was asked."""
+    report = performance_case(operator, case, against)
+    if report.left_out:
+        raise unittest.SkipTest(f"{case.label}: {report.left_out}")
+    assert not report.message, f"{case.label}: {report.message}"
+    for name, comparison in report.comparisons.items():
+        assert math.isfinite(comparison.speedup), f"{case.label}: no speedup against {name}"
+        fast = min_speedup is None or comparison.speedup >= min_speedup
+        assert fast, f"{case.label}: {comparison.speedup:.3f}x against {name}, {min_speedup}x wanted"

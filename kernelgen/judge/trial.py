@@ -1,0 +1,162 @@
+"""One trial: the kernel on one set of inputs, with every guard around the call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from . import device as devices
+from . import guards, inputs, values
+from .model import Case, Function, Operator, Trial
+from .oracle import as_tuple
+
+
+class WrongError(Exception):
+    """The kernel failed a check; the message says which."""
+
+
+class LostError(WrongError):
+    """The kernel's fault made the device unusable for this process."""
+
+
+class RefusedError(Exception):
+    """Baseline and kernel both refuse the inputs."""
+
+
+class UncomputableError(Exception):
+    """The reference itself cannot be computed on these inputs."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a trial runs: `kernel` stands in the place of the operator's own."""
+
+    operator: Operator
+    case: Case
+    kernel: Function
+    device: str
+    distribution: str
+    seed: int
+    verbose: bool = False
+
+
+def run(setting: Setting) -> Trial:
+    """Judge one call; a failed check is a failed Trial. Raises RefusedError and UncomputableError."""
+    trial = Trial(setting.distribution, setting.seed, passed=True)
+    buffers = inputs.make(
+        setting.operator, setting.case, distribution=setting.distribution, seed=setting.seed, device=setting.device
+    )
+    try:
+        eager = _eager(setting, buffers)
+        before = guards.fingerprints([b.flat for b in buffers])
+        poisoned = guards.poison_free_memory(_output_sizes(setting), guards.POISONS[0], setting.device)
+        got = _call(setting, buffers)
+        _check_form(setting, buffers, got, eager)
+        trial = replace(trial, poison_reached=all(o.data_ptr() in poisoned for o in got if o.numel()))
+        _check_inputs(setting, buffers, before)
+        outcome = values.check(
+            setting.operator, setting.case, [b.view for b in buffers], got, eager, setting.seed, setting.verbose
+        )
+        trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
+        if outcome.complaint:
+            raise WrongError(outcome.complaint)
+        if setting.operator.repeatable:
+            _check_repeat(setting, buffers, got)
+            _check_inputs(setting, buffers, before)
+    except WrongError as wrong:
+        return replace(
+            trial, passed=False, message=f"{wrong} ({setting.distribution} inputs)", fatal=isinstance(wrong, LostError)
+        )
+    return trial
+
+
+def _output_sizes(setting: Setting) -> list[int]:
+    case = setting.case
+    return [math.prod(case.shape(t)) * case.dtype(t).itemsize for t in setting.operator.outputs]
+
+
+def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Tensor, ...]:
+    """PyTorch's own result; where its input checks refuse, the kernel's wrapper must refuse as well."""
+    try:
+        with torch.no_grad():
+            outputs = as_tuple(setting.operator.baseline(*(b.view for b in buffers)))
+        devices.synchronize(setting.device)
+    except ValueError as refusal:
+        _expect_refusal(setting, buffers, refusal)
+        raise RefusedError(f"refused by both: {first_line(refusal)}") from None
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise UncomputableError(f"the reference cannot be computed: {first_line(error)}") from error
+    for tensor, output in zip(setting.operator.outputs, outputs, strict=True):
+        if (tuple(output.shape), output.dtype) != (setting.case.shape(tensor), setting.case.dtype(tensor)):
+            raise UncomputableError(f"the reference gives {output.dtype} {list(output.shape)} for {tensor.name}")
+    return outputs
+
+
+def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal: ValueError) -> None:
+    try:
+        _call(setting, buffers)
+    except WrongError as wrong:
+        if not isinstance(wrong.__cause__, ValueError):
+            raise WrongError(f"baseline refuses the inputs ({first_line(refusal)}), but the {wrong}") from wrong
+    else:
+        raise WrongError(f"accepts what the baseline refuses: {first_line(refusal)}")
+
+
+def _call(setting: Setting, buffers: Sequence[inputs.Buffer]) -> list[torch.Tensor]:
+    try:
+        with torch.no_grad():
+            outputs = list(as_tuple(setting.kernel(*(b.view for b in buffers))))
+        devices.synchronize(setting.device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        kind = LostError if devices.is_lost(setting.device) else WrongError
+        raise kind(f"kernel raises {type(error).__name__}: {first_line(error)}") from error
+    return outputs
+
+
+def _check_form(
+    setting: Setting, buffers: Sequence[inputs.Buffer], got: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]
+) -> None:
+    declared = setting.operator.outputs
+    if len(got) != len(declared):
+        raise WrongError(f"returns {len(got)} outputs instead of {len(declared)}")
+    for i, (output, tensor) in enumerate(zip(got, declared, strict=True)):
+        if type(output) is not torch.Tensor:
+            raise WrongError(f"{tensor.name} is a {type(output).__name__}, not a torch.Tensor")
+        shape, dtype = setting.case.shape(tensor), setting.case.dtype(tensor)
+        if (tuple(output.shape), output.dtype, output.device.type) != (shape, dtype, setting.device):
+            found = f"{output.dtype} {list(output.shape)} on {output.device.type}"
+            raise WrongError(f"{tensor.name} is {found}, not {dtype} {list(shape)} on {setting.device}")
+        if not output.is_contiguous() and output.stride() != eager[i].stride():
+            raise WrongError(f"{tensor.name} has strides {output.stride()}, neither contiguous nor PyTorch's")
+        if any(guards.overlap(output, other) for other in (*(b.flat for b in buffers), *got[:i])):
+            raise WrongError(f"{tensor.name} shares memory with an input or another output")
+
+
+def _check_inputs(setting: Setting, buffers: Sequence[inputs.Buffer], before: tuple[int, ...]) -> None:
+    for tensor, buffer, fingerprint in zip(setting.operator.inputs, buffers, before, strict=True):
+        if not guards.guards_intact(buffer):
+            raise WrongError(f"writes outside its input {tensor.name}")
+        if guards.fingerprint(buffer.flat) != fingerprint:
+            raise WrongError(f"changes its input {tensor.name}")
+
+
+def _check_repeat(setting: Setting, buffers: Sequence[inputs.Buffer], got: list[torch.Tensor]) -> None:
+    """Call again with the first outputs freed and overwritten with another poison: all bits must agree."""
+    first = guards.fingerprints(got)
+    for output in got:
+        guards.overwrite(output, guards.POISONS[1])
+    del output
+    got.clear()
+    if guards.fingerprints(_call(setting, buffers)) != first:
+        raise WrongError("a second call on the same inputs gives other bits")
+
+
+def first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,143 @@
+"""Are the numbers right? The candidate's outputs against the fp64 oracle, or against PyTorch bit by bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .bounds import POOL, Tally
+from .inputs import derive_seed
+from .model import Case, Operator, Worst
+from .oracle import Box, Tiling, disturbed, in_float64
+
+_CHUNK = 2**22
+"""Elements compared at once where results must be bit-identical."""
+
+Visit = Callable[[int, Box, torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]], None]
+"""Output's position, box, and of that box: the candidate, PyTorch, the oracle, disturbed oracles."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the comparison found."""
+
+    complaint: str = ""
+    max_error: float = 0.0
+    eager_error: float = 0.0
+    worst: Worst | None = None
+
+
+@dataclass(frozen=True)
+class _Run:
+    operator: Operator
+    case: Case
+    arguments: Sequence[torch.Tensor]
+    got: Sequence[torch.Tensor]
+    eager: Sequence[torch.Tensor]
+    seed: int
+
+
+def check(
+    operator: Operator,
+    case: Case,
+    arguments: Sequence[torch.Tensor],
+    got: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    seed: int,
+    verbose: bool,
+) -> Outcome:
+    """Compare; `verbose` also finds the worst element where all is well."""
+    run = _Run(operator, case, arguments, got, eager, seed)
+    if operator.exact:
+        return _check_bits(run)
+    tallies = [Tally(case.dtype(t), operator.tolerance_factor) for t in operator.outputs]
+    _tiles(run, lambda i, box, g, e, r, p: tallies[i].add(g, e, r, p), probe=True)
+    complaints = [
+        f"{t.name}: {c}" for t, tally in zip(operator.outputs, tallies, strict=True) if (c := tally.complaint())
+    ]
+    return Outcome(
+        "; ".join(complaints),
+        max(t.max_error for t in tallies),
+        max(t.eager_error for t in tallies),
+        _worst(run, tallies) if complaints or verbose else None,
+    )
+
+
+def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
+    """Call `visit` for every output of every tile; a tile's memory is freed before the next one is computed."""
+    operator, tiling = run.operator, Tiling(run.operator, run.case)
+    small = sum(math.prod(run.case.shape(t)) for t in operator.outputs) < POOL
+    floats = any(x.dtype.is_floating_point for x in run.arguments)
+    probes = (4 if small else 1) if probe and floats else 0
+    device = run.arguments[0].device.type if run.arguments else "cpu"
+    generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
+    for box in tiling.boxes():
+        cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
+        refs = in_float64(operator.reference, cut)
+        moved = [in_float64(operator.reference, disturbed(cut, generator)) for _ in range(probes)]
+        for i, tensor in enumerate(operator.outputs):
+            got, eager = (tiling.cut(tensor, outputs[i], box) for outputs in (run.got, run.eager))
+            visit(i, box, got, eager, refs[i], [m[i] for m in moved])
+
+
+def _worst(run: _Run, tallies: Sequence[Tally]) -> Worst | None:
+    """The element whose error is largest in terms of its bound: a second pass, only where it is shown."""
+    tiling = Tiling(run.operator, run.case)
+    found: list[tuple[float, Worst]] = []
+
+    def visit(i: int, box: Box, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, _: object) -> None:
+        if not ref.numel():
+            return
+        score = tallies[i].score(got, eager, ref).reshape(-1)
+        place = int(score.argmax())
+        if not found or float(score[place]) > found[-1][0]:
+            tensor = run.operator.outputs[i]
+            local = unravel(place, ref.shape)
+            worst = Worst(
+                tensor.name, tiling.index(tensor, local, box), float(ref[local]), float(got[local]), float(eager[local])
+            )
+            found.append((float(score[place]), worst))
+
+    _tiles(run, visit, probe=False)
+    return found[-1][1] if found else None
+
+
+def _check_bits(run: _Run) -> Outcome:
+    for tensor, got, eager in zip(run.operator.outputs, run.got, run.eager, strict=True):
+        place = first_difference(got, eager)
+        if place is not None:
+            index = unravel(place, got.shape)
+            worst = Worst(tensor.name, index, float(eager[index]), float(got[index]), float(eager[index]))
+            complaint = f"{tensor.name}{list(index)} is {worst.got}, not {worst.expected}; bit-identical is wanted"
+            return Outcome(complaint, max_error=abs(worst.got - worst.expected), worst=worst)
+    return Outcome()
+
+
+def first_difference(a: torch.Tensor, b: torch.Tensor) -> int | None:
+    """The flat position of the first element with other bits; NaNs count as equal whatever their payload."""
+    for start, (x, y) in enumerate(
+        zip(torch.split(a.contiguous().view(-1), _CHUNK), torch.split(b.contiguous().view(-1), _CHUNK), strict=True)
+    ):
+        differs = _bits(x) != _bits(y)
+        if x.dtype.is_floating_point:
+            differs &= ~(torch.isnan(x) & torch.isnan(y))
+        if bool(differs.any()):
+            return start * _CHUNK + int(differs.to(torch.uint8).argmax())
+    return None
+
+
+def _bits(x: torch.Tensor) -> torch.Tensor:
+    words = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return x.view(words[x.dtype.itemsize])
+
+
+def unravel(place: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """The index of a flat position (row-major)."""
+    index = []
+    for size in reversed(shape):
+        place, rest = divmod(place, size)
+        index.append(rest)
+    return tuple(reversed(index))
