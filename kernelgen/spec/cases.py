@@ -11,16 +11,16 @@ from kernelgen.spec.tree import Finding
 Sizes = tuple[tuple[str, SizeValue], ...]
 Binding = tuple[tuple[str, str], ...]
 
-_ACCURACY_ELEMENTS = (1, 300, 4096, 20_000)
-"""For each of these, one derived test case whose sizes multiply to about as much."""
+_ACCURACY_FILLINGS = ((1, 0), (300, 1), (4096, 0), (20_000, 1))
+"""For each of these, one derived test case whose sizes multiply to about the first number; the second tells each
+size from the one before, so that two that were confused are not equal by chance."""
 
 _PERFORMANCE_ELEMENTS = 1 << 24
 
 
 def derived_accuracy(symbols: Sequence[str]) -> tuple[Sizes, ...]:
     """Small test shapes for a spec without `accuracy`."""
-    # neighbouring sizes differ by one, so that two that were confused are not equal by chance
-    cases = [_filled(symbols, elements, step=1 if elements > 1 else 0) for elements in _ACCURACY_ELEMENTS]
+    cases = [_filled(symbols, elements, step) for elements, step in _ACCURACY_FILLINGS]
     scalar = tuple((name, () if name == ELLIPSIS else value) for name, value in cases[1])
     return tuple(dict.fromkeys([scalar, *cases]))
 

@@ -122,7 +122,8 @@ def _limits(section: Map, parts: Declared) -> Iterator[Finding]:
             continue
         yield from _repeats(values if isinstance(values, Seq) else [], "dtype")
         for value in values if isinstance(values, Seq) else []:
-            if isinstance(value, Text) and value in DTYPES and value not in parts.dtypes[variable]:
+            ranges_over = parts.dtypes[variable]
+            if isinstance(value, Text) and value in DTYPES and ranges_over and value not in ranges_over:
                 yield value.place, f"'{variable}' does not range over {value}"
 
 

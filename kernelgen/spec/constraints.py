@@ -15,6 +15,9 @@ from kernelgen.spec.model import Constraint, Place
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.tree import shorten
 
+MAX_CHARACTERS = 300
+"""Enough for any condition worth a message, and too few to exhaust Python's stack."""
+
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPPOSITE = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<"}
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
@@ -33,20 +36,18 @@ def check(text: str, input_names: Sequence[str], sizes: Mapping[str, str] | None
 
     `sizes` says how a constraint would write each named size, for the message about one used by its bare name.
     """
+    if len(text) > MAX_CHARACTERS:
+        return [(0, f"a constraint of {len(text)} characters; at most {MAX_CHARACTERS} are read")]
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text.strip(), mode="eval").body
+        tree = _parse(text.strip())
     except SyntaxError as error:
-        offset = max(0, (error.offset or 1) - 1)
-        reason = "compare with '=='" if text.strip()[offset : offset + 1] == "=" else error.msg
+        line = text.strip()
+        offset = error.offset - 1 if error.offset and error.lineno == 1 else len(line)
+        reason = "compare with '=='" if line[offset : offset + 1] == "=" else error.msg
         return [(offset, f"not a Python expression: {reason}")]
-    except (ValueError, RecursionError, MemoryError) as error:
+    except ValueError as error:
         return [(0, f"not a Python expression: {shorten(str(error))}")]
-    try:
-        found = list(_mistakes(tree, tuple(input_names), sizes or {}))
-    except RecursionError:
-        return [(0, "not a constraint: nested too deeply")]
+    found = list(_mistakes(tree, tuple(input_names), sizes or {}))
     if not found:
         found = [(node.col_offset, message) for node, message in _not_conditions(tree)]
     if not found and not _names(tree):
@@ -72,7 +73,7 @@ def failing(constraint: Constraint) -> str:
     line = constraint.text.strip()
     tree = _parse(line)
     if isinstance(tree, ast.Compare) and len(tree.ops) == 1:
-        left, right = _source(line, tree.left), _source(line, tree.comparators[0])
+        left, right = _side(line, tree.left), _side(line, tree.comparators[0])
         return f"{left} {_OPPOSITE[type(tree.ops[0])]} {right}"
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
         return _source(line, tree.operand)
@@ -133,6 +134,7 @@ class Layout:
         return self.shape[index]
 
     def stride(self, index: int) -> int:
+        self.shape[index]  # raises IndexError as a tensor does
         return Layout(self.shape[index % len(self.shape) + 1 :]).numel()
 
     def is_contiguous(self) -> bool:
@@ -161,13 +163,15 @@ def _parse(line: str) -> ast.expr:
 
 
 def _source(line: str, node: ast.expr) -> str:
-    """The text of a part, in brackets where the whole had it in brackets that matter."""
-    text = ast.get_source_segment(line, node) or ast.unparse(node)
-    return f"({text})" if isinstance(node, ast.BoolOp | ast.Compare) and _bracketed(line, node) else text
+    """The text of a part, without brackets around it."""
+    return ast.get_source_segment(line, node) or ast.unparse(node)
 
 
-def _bracketed(line: str, node: ast.expr) -> bool:
-    return isinstance(node, ast.BoolOp) and line[: node.col_offset].rstrip().endswith("(")
+def _side(line: str, node: ast.expr) -> str:
+    """The text of one side of a comparison, in brackets where it is a condition itself."""
+    text = _source(line, node)
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return f"({text})" if is_not or isinstance(node, ast.BoolOp | ast.Compare) else text
 
 
 def _names(tree: ast.AST) -> list[str]:

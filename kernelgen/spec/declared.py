@@ -33,7 +33,7 @@ class Declared:
     inputs: tuple[DeclaredTensor, ...]
     outputs: tuple[DeclaredTensor, ...]
     dtypes: dict[Text, tuple[str, ...]]
-    """Each readable variable with its readable dtypes."""
+    """Each readable variable with its dtypes; with none where one of them cannot be read."""
 
     @property
     def input_names(self) -> tuple[Text, ...] | None:
@@ -67,7 +67,8 @@ def declared(tree: Map) -> Declared:
     for variable, values in tree.child("dtypes").items():
         readable = [_attempt(leaves.dtype_name, value) for value in values] if isinstance(values, Seq) else []
         if not variable.startswith("\0"):
-            dtypes[variable] = tuple(value for value in readable if value is not None)
+            complete = tuple(value for value in readable if value is not None)
+            dtypes[variable] = complete if len(complete) == len(readable) else ()
     return Declared(
         name=_name(tree, "name"),
         inputs=tuple(_tensor(entry) for entry in tree.entries("inputs")),

@@ -99,7 +99,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         performance=(),
         optimization_strategies=tuple(file.optimization_strategies),
         type=file.type,
-        target=Target(**file.target.model_dump()),
+        target=Target(**file.target.model_dump()) if file.target else Target(),
         max_rounds=file.max_rounds,
         folder=file.folder or file.name,
         path=path,

@@ -145,7 +145,7 @@ class _Checker:
         """Names that are neither arguments, nor set in the function, nor in SCOPE."""
         table = symtable.symtable(self.source, "<reference>", "exec")
         helpers = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        known = {*SCOPE, *helpers}
+        known = {*SCOPE, *helpers, *_refused_names(tree)}
         reported = set()
         unknown = {name for name in _globals(table) if name not in known and name not in _BUILTINS}
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
@@ -207,19 +207,35 @@ class _Checker:
                 self.add(node.value, f"{count} value{'s' * (count != 1)} returned where 'outputs' declares {outputs}")
 
 
-def _own_returns(node: ast.AST) -> Iterator[ast.Return]:
+def _refused_names(tree: ast.Module) -> Iterator[str]:
+    """Names that a refused import or global statement would have bound: one mistake is enough for them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Global):
+            yield from node.names
+        elif isinstance(node, ast.ClassDef):
+            yield node.name
+
+
+def _own_returns(function: ast.FunctionDef) -> Iterator[ast.Return]:
     """The return statements of a function, without those of functions inside it."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Return):
-            yield child
-        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _own_returns(child)
+    # a list of open nodes, not recursion: an expression may be nested deeper than Python's stack
+    open_nodes: list[ast.AST] = list(reversed(function.body))
+    while open_nodes:
+        node = open_nodes.pop()
+        if isinstance(node, ast.Return):
+            yield node
+        elif not isinstance(node, ast.expr | ast.FunctionDef | ast.AsyncFunctionDef):
+            open_nodes += reversed(list(ast.iter_child_nodes(node)))
 
 
-def _globals(table: symtable.SymbolTable) -> Iterator[str]:
+def _globals(module: symtable.SymbolTable) -> Iterator[str]:
     """The names that a module's functions, and their insides, look up outside themselves."""
-    for symbol in table.get_symbols():
-        if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
-            yield symbol.get_name()
-    for child in table.get_children():
-        yield from _globals(child)
+    tables = [module]
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        for symbol in table.get_symbols():
+            if symbol.is_referenced() and (table.get_type() == "module" or symbol.is_global()):
+                yield symbol.get_name()

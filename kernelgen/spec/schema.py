@@ -6,6 +6,8 @@ from functools import partial
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from kernelgen.spec import leaves
 from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES
@@ -114,16 +116,28 @@ class SpecFile(_Entry):
     performance: PerformanceEntry | None = Field(
         default=None, description="What the kernel is timed on; one large shape if not given."
     )
-    target: TargetEntry = Field(default=TargetEntry(), description="What optimize aims at.")
+    target: TargetEntry | None = Field(default=None, description="What an optimize run aims at.")
     max_rounds: Rounds = Field(default=5, description="Rounds of one optimize run, unless --rounds says otherwise.")
     folder: Folder | None = Field(
         default=None, description="Where the quartet goes below operators/; the name if not given."
     )
 
 
+class _WithoutNull(GenerateJsonSchema):
+    """A key may be left out, but an empty one is a mistake: None is no value that a spec can write."""
+
+    def nullable_schema(self, schema: NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: WithDefaultSchema) -> JsonSchemaValue:
+        if schema.get("default", ...) is None:
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a spec file, for editors."""
-    schema = SpecFile.model_json_schema()
+    schema = SpecFile.model_json_schema(schema_generator=_WithoutNull)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

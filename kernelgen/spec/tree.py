@@ -150,6 +150,7 @@ class _Builder:
                 self._value(collection)
                 self.open.append((collection, None))
                 if len(self.open) > MAX_DEPTH:
+                    self.root = None  # what was read so far would only give mistakes that are none
                     self.findings.append((place, f"nested more than {MAX_DEPTH} deep"))
                     return True
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
