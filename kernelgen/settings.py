@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kernelgen.errors import UsageError
 
 MAX_ROUNDS = 20
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def resolve(
     values: dict[str, Any] = {}
     for layer in layers:
         for name, (where, value) in layer.items():
-            values[name] = _checked(name, value, where)
+            values[name] = checked(where, value, _CHECKS[name])
     return Settings(**values)
 
 
@@ -90,9 +92,10 @@ def _did_you_mean(name: str) -> str:
     return f", did you mean {near[0]!r}?" if near else f"; there are {', '.join(_CHECKS)}"
 
 
-def _checked(name: str, value: object, where: str) -> Any:
+def checked(where: str, value: object, check: Callable[[object], Value]) -> Value:
+    """The value as its check returns it. Raises UsageError, naming where it stands, for one that the check refuses."""
     try:
-        return _CHECKS[name](value)
+        return check(value)
     except ValueError as error:
         raise UsageError(f"{where}: {error}, not {value!r}") from None
 
@@ -104,7 +107,8 @@ def _name(value: object) -> str:
     return value
 
 
-def _whole(low: int, high: int | None) -> Callable[[object], int]:
+def whole(low: int, high: int | None = None) -> Callable[[object], int]:
+    """A check for a whole number, given as text or as one."""
     bounds = f"a whole number from {low} to {high}" if high else f"a whole number, {low} or more"
 
     def check(value: object) -> int:
@@ -119,14 +123,19 @@ def _whole(low: int, high: int | None) -> Callable[[object], int]:
     return check
 
 
-def _minutes(value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise ValueError("must be a number of minutes above 0")
-    return number
+def positive(unit: str = "") -> Callable[[object], float]:
+    """A check for a finite number above 0, given as text or as one."""
+
+    def check(value: object) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = 0.0
+        if not 0 < number < float("inf"):
+            raise ValueError(f"must be a number{unit} above 0")
+        return number
+
+    return check
 
 
 def _flag(value: object) -> bool:
@@ -139,10 +148,10 @@ def _flag(value: object) -> bool:
 _CHECKS: dict[str, Callable[[object], Any]] = {
     "device": _name,
     "arch": _name,
-    "rounds": _whole(1, MAX_ROUNDS),
-    "candidates": _whole(1, None),
-    "jobs": _whole(1, None),
-    "max_minutes": _minutes,
+    "rounds": whole(1, MAX_ROUNDS),
+    "candidates": whole(1),
+    "jobs": whole(1),
+    "max_minutes": positive(" of minutes"),
     "stop_at_target": _flag,
 }
 """What makes each value right; every field of Settings has one."""

@@ -17,7 +17,7 @@ ANYONE = {"errors", "files", "outcomes"}
 """Rooms that every room but the judge may import."""
 
 GENERATION = {"spec", "frontend", "plan", "families", "analysis", "devices", "render"}
-MEASURING = {"predict", "evaluate", "diagnose", "strategies", "journal"}
+MEASURING = {"predict", "evaluate", "diagnose", "strategies", "journal", "log"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -34,10 +34,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generate": GENERATION,
     "predict": {"spec", "plan", "analysis", "devices"},
     "worker": {"judge", "devices"},
-    "evaluate": {"spec", "plan", "devices", "analysis", "predict"},
+    "evaluate": {"spec", "plan", "devices", "analysis", "predict", "worker"},
     "diagnose": {"plan", "analysis", "devices", "evaluate"},
-    "strategies": {"plan", "families", "diagnose", "analysis"},
+    "strategies": {"spec", "plan", "families", "diagnose", "analysis"},
     "journal": {"plan", "spec"},
+    "log": {"render"},
     "optimize": {*GENERATION, *MEASURING, "generate"},
     "settings": set(),
     "export": {"judge"},

@@ -1,0 +1,100 @@
+"""`kernelgen check` and `kernelgen bench`: an operator's own tests, in a process of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from kernelgen.cli.names import find_quartet
+from kernelgen.cli.options import DeviceName, Json, Name, Only, OptionalName, Skip
+from kernelgen.errors import UsageError, WrongOrSlowError
+from kernelgen.settings import checked, positive, resolve, whole
+
+SELF_TEST = ["-c", "import sys; from kernelgen.judge.selftest import main; sys.exit(main())"]
+
+
+def check(
+    name: Name,
+    device: DeviceName = None,
+    only: Only = None,
+    skip: Skip = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Worst element, errors and seeds too.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Repeat the inputs of another run.")] = None,
+    json: Json = False,
+) -> int:
+    """Run an operator's accuracy test: is the kernel right?"""
+    test = find_quartet(name).file("accuracy")
+    arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--verbose", verbose), *_flag("--json", json)]
+    if seed is not None:
+        arguments += ["--seed", str(seed)]
+    return _run(str(test), [str(test), *arguments], device)
+
+
+def bench(
+    name: OptionalName = None,
+    min_speedup: Annotated[
+        str | None, typer.Option("--min-speedup", metavar="X", help="Exit 1 where a case is below X.")
+    ] = None,
+    require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Exit 3 where there is no GPU.")] = False,
+    only: Only = None,
+    skip: Skip = None,
+    self_test: Annotated[
+        bool, typer.Option("--self-test", help="Time a kernel against itself: how often does the interval hold 1.00?")
+    ] = False,
+    runs: Annotated[str | None, typer.Option("--runs", metavar="N", help="Of the self-test, at each duration.")] = None,
+    json: Json = False,
+) -> int:
+    """Run an operator's performance test: how fast is the kernel?"""
+    if self_test:
+        if name is not None:
+            raise UsageError("--self-test judges the judge and takes no NAME")
+        count = [] if runs is None else ["--runs", str(checked("--runs", runs, whole(1)))]
+        return _run("the self-test", [*SELF_TEST, *count, *_flag("--json", json)], None)
+    if name is None:
+        raise UsageError("bench needs the NAME of an operator, or --self-test")
+    arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--json", json)]
+    arguments += _flag("--require-gpu", require_gpu)
+    if min_speedup is not None:
+        arguments += ["--min-speedup", str(checked("--min-speedup", min_speedup, positive()))]
+    test = find_quartet(name).file("performance")
+    return _run(str(test), [str(test), *arguments], None)
+
+
+def _flag(name: str, wanted: bool) -> list[str]:
+    return [name] if wanted else []
+
+
+def _each(name: str, texts: list[str] | None) -> list[str]:
+    return [f"{name}={text}" for text in texts or []]
+
+
+def _run(what: str, arguments: list[str], device: str | None) -> int:
+    """Run Python on the arguments with this terminal's streams, and return its exit code."""
+    process = subprocess.Popen([sys.executable, *arguments], env=_environment(device))
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:  # the terminal sent it to the test as well, which ends in its own way
+        process.wait()
+        raise
+    if code == -signal.SIGINT:
+        raise KeyboardInterrupt
+    if code < 0:
+        raise WrongOrSlowError(f"{what}: the process died: {signal.Signals(-code).name}")
+    return code
+
+
+def _environment(device: str | None) -> dict[str, str]:
+    """The variables of the process: on the cpu device no GPU is visible to it."""
+    from kernelgen.devices import find
+
+    chosen = resolve({"device": device}).device
+    if chosen is None:
+        return dict(os.environ)
+    found = find(chosen)
+    hidden = {} if found.measures else {"CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **hidden, **dict(found.environment)}

@@ -1,0 +1,66 @@
+"""From the NAME on a command line to the generated files below operators/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from kernelgen.errors import UsageError
+
+ROOT = Path("operators")
+"""Where quartets are, below the working folder."""
+
+_SUFFIX = "_triton.py"
+
+
+@dataclass(frozen=True)
+class Quartet:
+    """The generated files of one operator; several operators may share a folder."""
+
+    name: str
+    folder: Path
+
+    def file(self, kind: str) -> Path:
+        """One of the four: triton, baseline, accuracy or performance."""
+        return self.folder / f"{self.name}_{kind}.py"
+
+
+def quartets(root: Path = ROOT) -> Iterator[Quartet]:
+    """Every quartet below `root`, by folder and name."""
+    for path in sorted(root.glob(f"*/*{_SUFFIX}")):
+        yield Quartet(path.name.removesuffix(_SUFFIX), path.parent)
+
+
+def find_quartet(name: str, root: Path = ROOT) -> Quartet:
+    """The quartet of an operator. Raises UsageError with the nearest name, or with what to run where only a spec is."""
+    known = {quartet.name: quartet for quartet in quartets(root)}
+    if name in known:
+        return known[name]
+    specs = spec_names()
+    stem = name.removesuffix(".yaml")
+    if stem in known:
+        raise UsageError(f"{name} is a spec; its kernel is called {stem}")
+    if stem in specs:
+        raise UsageError(f"{name} has a spec but no kernel in {root}/ yet: run `kernelgen new {name}` first")
+    near = get_close_matches(name, [*known, *specs], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`kernelgen list` shows what there is"
+    raise UsageError(f"there is no operator {name!r}; {hint}")
+
+
+def spec_names() -> list[str]:
+    """The specs of the working folder and the shipped ones, by the stem of their files."""
+    from kernelgen.spec import shipped_specs
+
+    return sorted({path.stem for path in [*Path().glob("*.yaml"), *shipped_specs()]})
+
+
+def complete_quartet(incomplete: str) -> list[str]:
+    """Shell completion for NAME."""
+    return [quartet.name for quartet in quartets() if quartet.name.startswith(incomplete)]
+
+
+def complete_spec(incomplete: str) -> list[str]:
+    """Shell completion for SPEC."""
+    return [f"{name}.yaml" for name in spec_names() if name.startswith(incomplete)]

@@ -1,0 +1,30 @@
+"""Options that several commands share. Numbers arrive as text, so that `settings` words every mistake the same way."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kernelgen.cli.names import complete_quartet, complete_spec
+
+_name = typer.Argument(metavar="NAME", help="An operator below operators/.", autocompletion=complete_quartet)
+_spec = typer.Argument(metavar="SPEC", help="A spec file, or the name of a shipped one.", autocompletion=complete_spec)
+
+Name = Annotated[str, _name]
+OptionalName = Annotated[str | None, _name]
+OptionalSpec = Annotated[str | None, _spec]
+NameOrSpec = Annotated[
+    str, typer.Argument(metavar="NAME|SPEC", help="An operator or its spec.", autocompletion=complete_spec)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over files that were changed by hand.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and write nothing.")]
+DeviceName = Annotated[
+    str | None, typer.Option("--device", metavar="cuda|cpu", help="Where to run; by default the best device here.")
+]
+Arch = Annotated[
+    str | None, typer.Option("--arch", metavar="sm_90", help="What the cpu device compiles and predicts for.")
+]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases with this in their label.")]
+Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="No cases with this in their label.")]

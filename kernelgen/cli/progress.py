@@ -1,0 +1,79 @@
+"""The rounds of `optimize` as they go, on stderr."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernelgen.outcomes import Evaluation, Status
+
+if TYPE_CHECKING:
+    from rich import status
+
+    from kernelgen.optimize.model import RoundResult
+
+
+class Progress:
+    """A `Reporter` that prints a line a round, and in a terminal what is being tried.
+
+    rich leaves colour out where NO_COLOR is set, and the moving line where stderr is no terminal.
+    """
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._moving: status.Status | None = None
+        self._title = ""
+        self._done = 0
+        self._planned = 0
+
+    def run_started(self, folder: Path, resumed: bool, rounds: int) -> None:
+        how = "going on with the interrupted run" if resumed else "run"
+        self._print(f"{how} {folder}: up to {rounds} round{'' if rounds == 1 else 's'}")
+
+    def round_started(self, number: int, strategy: str, bottleneck: str, candidates: int) -> None:
+        self.stop()
+        self._done, self._planned = 0, candidates
+        self._title = f"round {number}: {strategy}, against {bottleneck}"
+        self._moving = self._console.status(_plain(self._title))
+        self._moving.start()
+
+    def candidate_done(self, number: int, what: str, evaluation: Evaluation) -> None:
+        self._done += 1
+        if self._moving is not None:
+            last = f"{self._done} of {self._planned}: {what}: {outcome(evaluation)}"
+            self._moving.update(f"{_plain(self._title)}  [dim]{_plain(last)}[/dim]")
+
+    def round_ended(self, result: RoundResult) -> None:
+        self.stop()
+        mark = ":" if result.number == 0 else " [green]kept[/]," if result.kept else " [yellow]reverted[/],"
+        self._print(f"round {result.number}: {result.strategy}{mark} {_plain(result.headline)}")
+
+    def stop(self) -> None:
+        """End the moving line, whatever happened."""
+        if self._moving is not None:
+            self._moving.stop()
+            self._moving = None
+
+    def _print(self, line: str) -> None:
+        self._console.print(line)
+
+
+def outcome(evaluation: Evaluation) -> str:
+    """What became of a candidate, in a few words."""
+    if evaluation.status is not Status.OK:
+        return evaluation.status.value.replace("_", " ")
+    timings = evaluation.speedups("current")
+    if not timings:
+        return "compiled"
+    least, most = min(t.speedup for t in timings), max(t.speedup for t in timings)
+    span = f"{least:.3f}x" if f"{least:.3f}" == f"{most:.3f}" else f"{least:.3f}x to {most:.3f}x"
+    return f"{span} {timings[0].source}"
+
+
+def _plain(text: str) -> str:
+    """Text in which rich must not see markup, such as a case's shape."""
+    from rich.markup import escape
+
+    return escape(text)

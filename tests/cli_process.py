@@ -1,0 +1,53 @@
+"""The command line as a user has it: real processes, and what they leave in a folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPO = Path(__file__).parent.parent
+
+COMMAND = [sys.executable, "-c", "import sys; from kernelgen.cli import main; sys.exit(main())"]
+"""What the console script does, also where kernelgen is not installed."""
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's, without settings of kernelgen's, and with the kernelgen of this checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELGEN_")}
+    return {**kept, "PYTHONPATH": str(REPO), **extra}
+
+
+def kernelgen(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run one command in a folder."""
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=environment(**env),
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file below a folder with its text, and every folder."""
+    return {
+        str(path.relative_to(folder)): path.read_text("utf-8") if path.is_file() else "folder"
+        for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
+    }
+
+
+def refused(*arguments: str, cwd: Path, code: int = 2, **env: str) -> str:
+    """The one line with which a command refuses; checks its exit code and that it printed and wrote nothing else."""
+    before = contents(cwd)
+    done = kernelgen(*arguments, cwd=cwd, **env)
+    assert contents(cwd) == before
+    assert "Traceback" not in done.stderr, done.stderr
+    assert (done.returncode, done.stdout) == (code, ""), done
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("spec: ")]
+    assert len(lines) == 1, done.stderr
+    return lines[0]

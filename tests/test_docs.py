@@ -1,0 +1,81 @@
+"""The documents say what is so: excerpts are the committed files' text, links lead somewhere, commands exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+from kernelgen.cli import app
+from kernelgen.settings import Settings
+
+REPO = Path(__file__).parent.parent
+DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+
+EXCERPT = re.compile(r"<!-- excerpt of (\S+) -->\n```\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+"""A block of lines that stand in a file, the first named in a comment above it."""
+
+
+def excerpts(document: str) -> list[tuple[str, str]]:
+    """The file and the text of every excerpt."""
+    return [(name, text.strip("\n")) for name, text in EXCERPT.findall(document)]
+
+
+def is_part(text: str, of: str) -> bool:
+    """The text is whole lines of the file, and not nothing."""
+    return bool(text) and f"\n{text}\n" in f"\n{of}\n"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_excerpts_are_the_files_text(path: Path) -> None:
+    text = path.read_text("utf-8")
+    found = excerpts(text)
+    assert len(found) == text.count("<!-- excerpt of")
+    for name, excerpt in found:
+        assert is_part(excerpt, (REPO / name).read_text("utf-8")), f"{path.name}: {name} has no such lines:\n{excerpt}"
+
+
+def test_the_readme_shows_a_spec_a_kernel_and_a_log() -> None:
+    shown = {Path(name).suffix for name, _ in excerpts((REPO / "README.md").read_text("utf-8"))}
+    assert {".yaml", ".py", ".md"} <= shown
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text("utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_and_their_options_exist(path: Path) -> None:
+    commands = {name: set(option_names(name)) for name in command_names()}
+    for line in re.findall(r"(?:^ *|`|\$ )kernelgen ([a-z][^`#\n]*)", path.read_text("utf-8"), re.MULTILINE):
+        name, *words = line.split()
+        assert name in commands, f"{path.name}: kernelgen {line}"
+        assert {word for word in words if word.startswith("--")} <= commands[name], f"{path.name}: kernelgen {line}"
+
+
+def test_the_readme_names_every_command_and_setting() -> None:
+    text = (REPO / "README.md").read_text("utf-8")
+    assert [name for name in command_names() if f"| `{name}" not in text] == []
+    settings = [name.replace("_", "-") for name in Settings.__dataclass_fields__]
+    assert [name for name in settings if name not in text] == []
+
+
+def command_names() -> list[str]:
+    return list(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def option_names(command: str) -> list[str]:
+    found = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]
+    return ["--help", *(name for parameter in found.params for name in parameter.opts)]
+
+
+def test_an_excerpt_that_is_no_longer_so_is_noticed() -> None:
+    document = "<!-- excerpt of a.py -->\n```python\nx = 1\ny = 2\n```\n"
+    assert excerpts(document) == [("a.py", "x = 1\ny = 2")]
+    assert is_part("x = 1\ny = 2", "w\nx = 1\ny = 2\nz\n")
+    assert not is_part("x = 1\ny = 2", "w\nx = 1\ny = 22\nz\n")
+    assert not is_part("", "x\n")
