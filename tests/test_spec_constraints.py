@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelgen.spec.constraints import Layout, broken, check, conjuncts, failing, message
+from kernelgen.spec.constraints import check, conjuncts, failing, message
+from kernelgen.spec.layout import Layout, broken
 from kernelgen.spec.model import Constraint, Place
 
 INPUTS = ("x", "bias")

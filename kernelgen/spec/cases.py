@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernelgen.spec import constraints
+from kernelgen.spec.layout import Layout, broken
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Place, SizeValue
 from kernelgen.spec.tree import Finding
 
@@ -66,8 +66,8 @@ def admitted(
 
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
     """A message for each constraint that a case breaks."""
-    tensors = {t.name: constraints.Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.inputs}
+    tensors = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.inputs}
     for constraint in spec.constraints:
-        reason = constraints.broken(constraint.text, tensors)
+        reason = broken(constraint.text, tensors)
         if reason is not None:
             yield f"the constraint '{constraint.text}' {reason} for these sizes"

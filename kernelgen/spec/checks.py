@@ -22,7 +22,7 @@ def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findin
         yield from _cases(tree.child(key), parts)
     yield from _limits(tree.child("performance"), parts)
     yield from _repeats(tree.entries("optimization_strategies"), "strategy")
-    yield from _constraints(tree, parts)
+    yield from _constraints(tree, parts, lines)
     yield from _reference(tree, parts, lines)
 
 
@@ -143,7 +143,7 @@ def _bad_name(variable: Text) -> Iterator[Finding]:
         yield variable.place, error.message()
 
 
-def _constraints(tree: Map, parts: Declared) -> Iterator[Finding]:
+def _constraints(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:
     names = parts.input_names
     for text in tree.entries("constraints"):
         if not isinstance(text, Text) or text.is_null or not text.strip() or names is None:
@@ -151,9 +151,11 @@ def _constraints(tree: Map, parts: Declared) -> Iterator[Finding]:
         if "\n" in text.strip():
             yield text.place, "a constraint is one line"
             continue
-        leading = len(text) - len(text.lstrip()) + (1 if text.style in "'\"" and text.style else 0)
+        start = text.place.column + (1 if text.style else 0) + len(text) - len(text.lstrip())
+        # escapes and folded lines break the tie between text and columns; then the constraint as a whole is named
+        as_written = lines[text.place.line - 1][start - 1 :].startswith(text.strip())
         for offset, message in constraints.check(text, names, parts.size_spellings()):
-            yield Place(text.place.line, text.place.column + leading + offset), message
+            yield Place(text.place.line, start + offset) if as_written else text.place, message
 
 
 def _reference(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:

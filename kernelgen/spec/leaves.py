@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES, Size
 from kernelgen.spec.nearest import hint
-from kernelgen.spec.tree import Map, Seq, Text, kind
+from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
 
 LARGEST_SIZE = 1 << 40
 
@@ -49,11 +49,11 @@ def identifier(value: object) -> str:
     """A plain ASCII name that is safe in Python and Triton source."""
     name = _name(value)
     if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", name):
-        raise fail(value, f"'{name}' is not a name: ASCII letters, digits and underscores, a letter first")
+        raise fail(value, f"'{shorten(name)}' is not a name: ASCII letters, digits and underscores, a letter first")
     if keyword.iskeyword(name):
-        raise fail(value, f"'{name}' is a word of Python; choose another name")
+        raise fail(value, f"'{shorten(name)}' is a word of Python; choose another name")
     if name in TAKEN or name in BUILTINS_IN_USE:
-        raise fail(value, f"'{name}' has a meaning of its own in the generated code; choose another name")
+        raise fail(value, f"'{shorten(name)}' has a meaning of its own in the generated code; choose another name")
     return name
 
 
@@ -62,7 +62,10 @@ def folder(value: object) -> str:
     path = _name(value)
     parts = path.split("/")
     if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", part) for part in parts):
-        raise fail(value, f"'{path}' is not a folder below operators/: names separated by '/', no '..', no leading '/'")
+        raise fail(
+            value,
+            f"'{shorten(path)}' is not a folder below operators/: names separated by '/', no '..', no leading '/'",
+        )
     return path
 
 
@@ -112,7 +115,7 @@ def one_of(value: object, what: str, known: Iterable[str]) -> str:
     """One of a fixed set of words."""
     word = _name(value)
     if word not in known:
-        raise fail(value, f"unknown {what} '{word}'{hint(word, known)}")
+        raise fail(value, f"unknown {what} '{shorten(word)}'{hint(word, known)}")
     return word
 
 

@@ -14,7 +14,7 @@ from kernelgen.spec.declared import declared
 from kernelgen.spec.model import Case, Constraint, OperatorSpec, Place, SizeValue, Target, TensorSpec
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.schema import Shape, SpecFile, TensorEntry, validate
-from kernelgen.spec.tree import Finding, Map, Text, place_at, read
+from kernelgen.spec.tree import Finding, Map, Text, place_at, read, shorten
 
 
 def load_spec(path: Path) -> OperatorSpec:
@@ -75,7 +75,8 @@ def find_spec(name_or_path: str) -> tuple[Path, bool]:
 
 
 def _error(path: str, found: list[Finding]) -> SpecError:
-    return SpecError([Mistake(path, place.line, place.column, message) for place, message in found])
+    # a message quotes what the file says, which may hold line ends and be of any length
+    return SpecError([Mistake(path, place.line, place.column, shorten(message, 300)) for place, message in found])
 
 
 def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) -> OperatorSpec:

@@ -12,7 +12,7 @@ from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 from kernelgen.spec import leaves
 from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES
 from kernelgen.spec.nearest import hint
-from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind
+from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind, shorten
 
 _NAME_PATTERN = "^[A-Za-z][A-Za-z0-9_]*$"
 
@@ -159,7 +159,7 @@ def _finding(tree: Map, error: Any) -> Finding | None:
         if key.startswith("\0"):  # the reader has already reported this key
             return None
         known = [name for name in _fields_at(location[:-1]) if name not in parent]
-        return parent.key_place(key), f"unknown key '{key}'{hint(key, known)}"
+        return parent.key_place(key), f"unknown key '{shorten(key)}'{hint(key, known)}"
     if error["type"] == "missing":
         parent = _descend(tree, location[:-1])
         return parent.place, f"{_where(location[:-1])} needs the key '{location[-1]}'"

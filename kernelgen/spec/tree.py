@@ -91,7 +91,7 @@ def kind(tree: Tree) -> str:
 
 def shorten(text: str, limit: int = 60) -> str:
     """One line of at most `limit` characters for a message."""
-    line = " ".join(text.split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
