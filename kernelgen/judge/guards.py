@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -13,6 +15,7 @@ POISONS = (0xFF, 0x5A)
 
 _CHUNK = 2**20
 """Words hashed at once; the temporaries of a fingerprint stay at a few times 8 MiB."""
+_M_PERTURB = -6
 _ODD = 0x1E3779B97F4A7C15
 
 
@@ -43,16 +46,28 @@ def guards_intact(buffer: Buffer) -> bool:
     return all(bool((band == GUARD_BYTE).all()) for band in (buffer.flat[:start], buffer.flat[stop:]))
 
 
-def poison_free_memory(sizes: Sequence[int], byte: int, device: str) -> set[int]:
-    """Fill blocks of these sizes in bytes and free them, so that the allocator hands them out next.
+@contextmanager
+def poison(sizes: Sequence[int], byte: int, device: str) -> Iterator[Callable[[torch.Tensor], bool]]:
+    """Memory that is allocated inside holds `byte`; yields a test of whether it did so for an output.
 
-    Returns their addresses: an output that lies at one of them was poisoned beforehand.
+    On a GPU, blocks of these sizes in bytes are filled and freed, and the caching allocator hands them out next.
+    On the host, glibc's malloc is told to fill what it hands out (mallopt, M_PERTURB).
     """
-    blocks = [torch.full((size,), byte, dtype=torch.uint8, device=device) for size in sizes if size]
-    addresses = {block.data_ptr() for block in blocks}
-    while blocks:  # the last one taken is given back first, as an allocator's free list expects
-        blocks.pop()
-    return addresses
+    if device == "cuda":
+        blocks = [torch.full((size,), byte, dtype=torch.uint8, device=device) for size in sizes if size]
+        ranges = [span(block) for block in blocks]
+        del blocks
+        yield lambda output: not output.numel() or any(a <= output.data_ptr() < b for a, b in ranges)
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_PERTURB, 0x100 | (byte ^ 0xFF))  # malloc writes the complement; bit 8 tells 0 from "off"
+    try:
+        reached = bool((torch.empty(max(sizes, default=0), dtype=torch.uint8) == byte).all())
+        yield lambda output: reached
+    finally:
+        if mallopt is not None:
+            mallopt(_M_PERTURB, 0)
 
 
 def overwrite(tensor: torch.Tensor, byte: int) -> None:
