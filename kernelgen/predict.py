@@ -9,7 +9,7 @@ wherever it is shown. For one launch,
         compute  = flops / fp32 peak / issue
         programs = programs x cost of a program / programs resident at once
 
-and everything but the launch latency is stretched by the idle part of the last wave. The terms:
+and everything but the launch latency is stretched by the idle part of the last round over the SMs. The terms:
 
 sustained
     To keep the DRAM busy, bandwidth x latency bytes must be on their way at any moment (Little's law, about
@@ -17,9 +17,10 @@ sustained
     instruction, at most MAX_ACCESSES of them. Short of that the bandwidth falls in proportion.
 issue
     An SM needs some warps to issue an instruction each cycle: full rate from 16 resident warps on.
-last wave
-    A launch of 1.1 waves takes as long as one of 2. Where many short programs run, SMs free up one by one,
-    so the idle part counts against one program's share and not the whole launch.
+last round
+    133 programs on 132 SMs take as long as 264 where each SM is busy with its own. SMs with nothing left to do
+    leave their bandwidth to the others, so half of the idle part counts. It is counted over SMs and not over
+    resident programs: more of those may not make a launch slower here, whatever is left over at its end.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class _Terms:
     compute: float
     programs: float
     stretch: float
-    """At least 1: how much longer the last, partly filled wave makes the launch."""
+    """At least 1: how much longer the last, partly filled round makes the launch."""
 
 
 def _launch(moved: float, flops: float, facts: StaticFacts, device: DeviceFacts) -> _Terms:
@@ -102,7 +103,7 @@ def _launch(moved: float, flops: float, facts: StaticFacts, device: DeviceFacts)
         l2=(moved + spilled) / device.l2_bytes_per_s,
         compute=flops / (device.fp32_flops * issue),
         programs=programs * PROGRAM_S / resident,
-        stretch=_stretch(facts.waves),
+        stretch=_stretch(programs, device.sms),
     )
 
 
@@ -112,11 +113,11 @@ def _resident_warps(facts: StaticFacts, device: DeviceFacts) -> float:
     return max(1.0, min(launched, facts.occupancy * device.max_warps_per_sm * device.sms))
 
 
-def _stretch(waves: float) -> float:
-    """Above one wave, half of the last wave's idle part: SMs that finish early take the next program at once."""
-    if waves <= 1.0:
+def _stretch(programs: int, sms: int) -> float:
+    """At least 1: half of the idle part of the last round of programs over the SMs."""
+    if programs <= sms:
         return 1.0  # too few programs lower `sustained` and `issue` already
-    return 1.0 + 0.5 * (math.ceil(waves) - waves) / waves
+    return 1.0 + 0.5 * (-programs % sms) / programs
 
 
 def _sum(launches: Sequence[_Terms], sustained: float, device: DeviceFacts) -> Prediction:

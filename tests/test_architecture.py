@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generate": GENERATION,
     "predict": {"spec", "plan", "analysis", "devices"},
     "worker": {"judge", "devices"},
+    "doctor": {"devices"},
     "evaluate": {"spec", "plan", "devices", "analysis", "predict", "worker"},
     "diagnose": {"plan", "analysis", "devices", "evaluate"},
     "strategies": {"spec", "plan", "families", "diagnose", "analysis"},
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optimize": {*GENERATION, *MEASURING, "generate"},
     "settings": set(),
     "export": {"judge"},
-    "cli": {*GENERATION, *MEASURING, "generate", "optimize", "settings", "export"},
+    "cli": {*GENERATION, *MEASURING, "generate", "optimize", "settings", "export", "doctor"},
 }
 """Whom each room, a module or package directly under kernelgen/, may import besides itself and ANYONE."""
 

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from kernelgen import devices
+from kernelgen import devices, doctor
 from kernelgen.devices import cuda, facts
 from kernelgen.devices.libcuda import ATTRIBUTES, Gpu
 from kernelgen.errors import NoDeviceError, UsageError
@@ -125,3 +125,41 @@ def test_the_gpu_here() -> None:
     assert device.facts.sms == properties.multi_processor_count
     assert device.facts.l2_bytes == properties.L2_cache_size
     assert device.driver
+
+
+def test_the_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = doctor.checks()
+    assert len({f.name for f in findings}) == len(findings)
+    assert all(f.found for f in findings)
+    assert all(f.remedy for f in findings if f.state != "ok")
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    assert doctor.compiler(gpu=True).state == "missing"
+    assert doctor.compiler(gpu=False).state == "warn"
+
+
+@pytest.mark.parametrize(
+    ("torch", "triton", "state", "words"),
+    [
+        ("2.11.0+cu130", "3.6.0", "ok", "torch 2.11.0"),
+        ("2.13.0+cpu", "3.7.1", "ok", "triton 3.7.1"),
+        ("2.13.0", "3.6.0", "warn", "triton 3.7"),
+        ("2.9.1", "3.5.0", "warn", "torch 2.11 with triton 3.6"),
+        (None, "3.6.0", "missing", "torch not installed"),
+        (None, None, "missing", "torch and triton not installed"),
+    ],
+)
+def test_torch_and_triton_must_belong_together(torch: str | None, triton: str | None, state: str, words: str) -> None:
+    found = doctor.pairing(torch, triton)
+    assert found.state == state
+    assert words in found.found + found.remedy
+
+
+def test_a_cpu_torch_beside_a_gpu_is_noticed() -> None:
+    assert doctor.torch_build("2.13.0+cpu", gpu=True).state == "warn"
+    assert doctor.torch_build("2.13.0+cpu", gpu=False).state == "ok"
+    assert doctor.torch_build("2.11.0+cu130", gpu=True).state == "ok"
+
+
+def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
+    assert doctor.cache().state == "missing"

@@ -18,6 +18,7 @@ import pytest
 
 from kernelgen import devices
 from kernelgen.outcomes import Status
+from kernelgen.worker import resources
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.process import environment
 from kernelgen.worker.protocol import MAX_MESSAGE, ProtocolError, decode_reply, decode_request, facts_from_json
@@ -292,3 +293,40 @@ def wait_for(condition: Any, seconds: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < end
         threading.Event().wait(0.02)
+
+
+def test_every_form_of_global_access_is_measured() -> None:
+    text = """
+        @%p1 ld.global.v4.b32 { %r1, %r2, %r3, %r4 }, [ %rd1 + 0 ];
+        ld.global.L1::evict_last.L2::cache_hint.v8.b32 { %r1 }, [ %rd1 + 0 ], %rd9;
+        ld.volatile.global.b32 { %r2 }, [ %rd2 + 0 ];
+        ld.param.b64 %rd3, [scale_kernel_param_0];
+        ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r5];
+        cp.async.cg.shared.global [ %r80 + 0 ], [ %rd5 + 0 ], 0x10, %r81;
+        @%p2 st.global.b16 [ %rd6 + 0 ], { %rs11 };
+    """
+    assert resources.accesses(text) == resources.Accesses(load_bytes=32, store_bytes=2, loads=4, stores=1)
+
+
+@pytest.mark.parametrize(
+    ("warps", "registers", "shared", "programs"),
+    [
+        (4, 32, 0, 16),
+        (4, 64, 0, 8),
+        (8, 64, 0, 4),
+        (32, 33, 0, 1),
+        (4, 255, 0, 2),
+        (4, 32, 100 * 1024, 2),
+        (1, 16, 0, 32),
+    ],
+)
+def test_resident_programs_as_the_occupancy_calculator_has_them(
+    warps: int, registers: int, shared: int, programs: int
+) -> None:
+    assert resources.resident_programs(devices.find("cpu", "sm_90").facts, warps, registers, shared) == programs
+
+
+def test_no_program_fits() -> None:
+    facts = devices.find("cpu", "sm_80").facts
+    assert resources.resident_programs(facts, 4, 32, 164 * 1024) == 0
+    assert resources.resident_programs(facts, 64, 32, 0) == 0

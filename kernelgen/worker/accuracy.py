@@ -9,18 +9,18 @@ from kernelgen.worker import load
 from kernelgen.worker.operations import FaultError
 
 
-def cases(folder: str, name: str) -> dict[str, Any]:
-    """The quartet's accuracy cases and those that the judge derives from them."""
+def cases(folder: str, name: str, device: str, large: bool) -> dict[str, Any]:
+    """The quartet's accuracy cases and those that the judge derives; `large`: one beyond 2**31 elements if it fits."""
     module = load.quartet(folder, name, "accuracy")
     listed = list(module.CASES)
-    return {"cases": [case.to_json() for case in [*listed, *judge.hidden_cases(module.OPERATOR, listed)]]}
+    hidden = judge.hidden_cases(module.OPERATOR, listed, device, large=None if large else False)
+    return {"cases": [case.to_json() for case in [*listed, *hidden]]}
 
 
 def one_case(folder: str, name: str, path: str, case: dict[str, Any]) -> dict[str, Any]:
     """Judge the candidate in `path` on one case. Raises FaultError where the device is lost after it."""
     operator = load.quartet(folder, name, "accuracy").OPERATOR
-    kernel = load.candidate(path, name)
-    report = judge.accuracy_case(operator, judge.Case.from_json(case), kernel=kernel)
+    report = judge.accuracy_case(operator, judge.Case.from_json(case), kernel=load.candidate(path, name))
     if report.fatal:
         raise FaultError(report.message)
     return {

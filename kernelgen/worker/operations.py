@@ -45,6 +45,10 @@ class CompileError(Exception):
     """A candidate's module or wrapper does not get as far as a compiled kernel."""
 
 
+class WrongError(Exception):
+    """A kernel computes something else than it should."""
+
+
 class FaultError(Exception):
     """The device reported a fault that stays for as long as the process lives."""
 
@@ -58,6 +62,8 @@ def classify(error: BaseException) -> tuple[Status, bool]:
     text = str(error).lower()
     if isinstance(error, MemoryError) or "OutOfMemoryError" in names or "out of memory" in text:
         return Status.OUT_OF_MEMORY, False
+    if isinstance(error, WrongError):
+        return Status.INCORRECT, False
     if isinstance(error, FaultError):
         return Status.CRASHED, True
     if isinstance(error, LaunchError) or "OutOfResources" in names:

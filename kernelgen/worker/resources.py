@@ -15,8 +15,8 @@ from kernelgen.devices.facts import DeviceFacts
 from kernelgen.outcomes import StaticFacts
 from kernelgen.worker.operations import LaunchError
 
-# ld.global.L1::evict_last.v4.b32, st.global.b16, ld.global.nc.v2.b64 ...
-ACCESS = re.compile(r"\b(ld|st)\.global(?:\.[a-zA-Z_][\w:]*)*?(?:\.v(\d))?\.[bfus](\d+)\b")
+# ld.global.L1::evict_last.v4.b32, st.global.b16, ld.volatile.global.b32, ld.global.nc.v2.b64 ...
+ACCESS = re.compile(r"\b(ld|st)(?:\.[a-z]+){0,2}\.global(?:\.[a-zA-Z_][\w:]*)*?(?:\.v(\d))?\.[bfus](\d+)\b")
 # cp.async.cg.shared.global [ %r1 ], [ %rd1 ], 0x10, %r2; the bulk form moves tiles of any size
 COPY = re.compile(r"\bcp\.async\.(?:ca|cg)\.shared\S*\.global\S*\s+\[.*?\],\s*\[.*?\],\s*(0x[0-9a-f]+|\d+)")
 BULK_LOAD = re.compile(r"\bcp\.async\.bulk\.\S*shared\S*\.global")

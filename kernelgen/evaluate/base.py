@@ -1,0 +1,238 @@
+"""What every evaluator does the same way: workers, compiling side by side, duplicates, verification."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from kernelgen.analysis import Work
+from kernelgen.devices import Device, cache_folder
+from kernelgen.evaluate.candidate import Candidate, keep
+from kernelgen.evaluate.compiling import Compiled, Compiler, facts_of
+from kernelgen.outcomes import AccuracyResult, Counters, Evaluation, StaticFacts, Status
+from kernelgen.plan import Plan
+from kernelgen.spec.model import Case
+from kernelgen.worker.client import Failed, Worker
+from kernelgen.worker.process import environment
+
+OPPONENTS = ("eager", "compile")
+"""What is always shown; the judge also knows "max-autotune"."""
+MOST_JOBS = 12
+"""More compile processes than this gain nothing: a round has about that many candidates."""
+SAME_CODE = "same machine code as "
+"""Begins the message of a candidate that was not timed because it equals another."""
+
+Code = tuple[tuple[str, str], ...]
+"""The digests of a candidate's machine code by case label."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Wall time, in seconds, after which one request is killed."""
+
+    compile_s: float = 60.0
+    race_s: float = 60.0
+    accuracy_s: float = 180.0
+    compare_s: float = 120.0
+    baseline_s: float = 300.0
+    profile_s: float = 20.0
+
+
+def default_jobs() -> int:
+    """Compile processes at once: the cores this process may use, at most MOST_JOBS."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, MOST_JOBS))
+
+
+class Evaluator(ABC):
+    """Compiles, verifies and times candidates of one operator. A context manager: leaving it ends every process."""
+
+    measures: bool
+    """False: every time is a prediction."""
+
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        quartet: Path,
+        store: Path,
+        work: Callable[[Case], Work],
+        jobs: int,
+        limits: Limits,
+        run_role: str,
+    ) -> None:
+        self.device = device
+        self.spec = plan.spec
+        self.quartet = quartet
+        self.store = store
+        self.work = work
+        self.limits = limits
+        caches = cache_folder()
+        shared = {
+            "TRITON_CACHE_DIR": str(caches / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # its pool would outlive a killed worker
+        }
+        scratch = caches / "work"
+        # One thread each: the children of the fork server are many, and torch's threads would fight over the cores.
+        self._compile_worker = Worker("compile", {**shared, "OMP_NUM_THREADS": "1"}, scratch)
+        run_environment = {**shared, **dict(device.environment)}
+        self.runner = Worker(run_role, run_environment, scratch)
+        self._profile_env = environment(run_environment)
+        self._compiler = Compiler(self._compile_worker, self.spec, device.facts, store, limits.compile_s)
+        self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every worker process at once; requests still open fail."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._compile_worker.close()
+        self.runner.close()
+        self._pool.shutdown(wait=True)
+
+    def facts(self, candidate: Candidate, cases: Sequence[Case]) -> tuple[tuple[str, StaticFacts], ...]:
+        """What the compiled kernels say of themselves, by case label. Raises Failed where it does not compile."""
+        return facts_of(self._compiler.compile(candidate, cases))
+
+    def search(self, candidates: Sequence[Candidate], current: Candidate) -> Iterator[tuple[Candidate, Evaluation]]:
+        """Compile all, several at once, and time each against `current` as soon as it is compiled.
+
+        Yields in the order of completion. A candidate whose machine code equals that of one timed before takes
+        over its figures, one whose code equals the current one's has none; the message says so. What is found
+        wrong is a status, never an exception.
+        """
+        futures: dict[Future[tuple[dict[str, Compiled], float]], Candidate] = {
+            self._pool.submit(self._compile_timed, candidate): candidate for candidate in candidates
+        }
+        timed: dict[Code, Evaluation] = {}
+        try:
+            for future in as_completed(futures):
+                candidate, start, compiling = futures[future], time.monotonic(), 0.0
+                try:
+                    compiled, compiling = future.result()
+                    found = self._search_one(candidate, compiled, current, timed)
+                except Failed as failure:
+                    found = failed(candidate, failure)
+                yield candidate, replace(found, seconds=compiling + time.monotonic() - start)
+        finally:
+            for future in futures:
+                future.cancel()
+
+    def _compile_timed(self, candidate: Candidate) -> tuple[dict[str, Compiled], float]:
+        start = time.monotonic()
+        return self._compiler.compile(candidate, candidate.cases), time.monotonic() - start
+
+    def _search_one(
+        self,
+        candidate: Candidate,
+        compiled: dict[str, Compiled],
+        current: Candidate,
+        timed: dict[Code, Evaluation],
+    ) -> Evaluation:
+        before = self._compiler.compile(current, candidate.cases)
+        if _code(compiled) == _code(before):
+            note = SAME_CODE + current.source_hash
+            return Evaluation(candidate.source_hash, Status.OK, note, facts_of(compiled))
+        first = timed.get(_code(compiled))
+        if first is not None:
+            note = SAME_CODE + first.source_hash
+            return replace(first, source_hash=candidate.source_hash, message=note, facts=facts_of(compiled))
+        found = self._race(candidate, compiled, current, before)
+        timed[_code(compiled)] = found
+        return found
+
+    def verify(self, candidate: Candidate, *, large: bool = False) -> Evaluation:
+        """The quartet's own accuracy cases, and those the judge derives from them, on the candidate.
+
+        `large` adds one beyond 2**31 elements where the device's memory takes it: seconds, so for a winner only.
+        """
+        start = time.monotonic()
+        try:
+            cases = self.runner.call(
+                "accuracy_cases", {**self._quartet_args(), "large": large}, self.limits.accuracy_s
+            )["cases"]
+            reports = list(self._accuracy(candidate, cases))
+        except Failed as failure:
+            return replace(failed(candidate, failure), seconds=time.monotonic() - start)
+        results = tuple(
+            AccuracyResult(r["label"], r["passed"], r["message"], r["max_error"], r["eager_error"])
+            for r in reports
+            if not r["left_out"]
+        )
+        wrong = [r for r in results if not r.passed]
+        message = (
+            f"{wrong[0].case}: {wrong[0].message}" if wrong else "" if results else "no accuracy case could be run"
+        )
+        return Evaluation(
+            source_hash=candidate.source_hash,
+            status=Status.OK if results and not wrong else Status.INCORRECT,
+            message=message,
+            accuracy=results,
+            left_out=tuple((r["label"], r["left_out"]) for r in reports if r["left_out"]),
+            seconds=time.monotonic() - start,
+        )
+
+    def _accuracy(self, candidate: Candidate, cases: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """A report a case, in order. A case that crashes or hangs raises Failed with the case's name."""
+        args = self._candidate_args(candidate)
+        futures = [
+            (
+                case["label"],
+                self._pool.submit(self.runner.call, "accuracy", {**args, "case": case}, self.limits.accuracy_s),
+            )
+            for case in cases
+        ]
+        try:
+            for label, future in futures:
+                try:
+                    yield future.result()
+                except Failed as failure:
+                    raise Failed(failure.status, f"{label}: {failure.message}") from None
+        finally:
+            for _, future in futures:
+                future.cancel()
+
+    def _quartet_args(self) -> dict[str, object]:
+        return {"folder": str(self.quartet), "name": self.spec.name}
+
+    def _candidate_args(self, candidate: Candidate) -> dict[str, object]:
+        return {**self._quartet_args(), "path": str(keep(candidate, self.store))}
+
+    @abstractmethod
+    def _race(
+        self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
+    ) -> Evaluation:
+        """The candidate's times on its own cases against `current`, quickly. May raise Failed."""
+
+    @abstractmethod
+    def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
+        """The candidate against `current` with full confidence intervals (CaseTiming.against is "current")."""
+
+    @abstractmethod
+    def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
+        """The candidate against PyTorch (CaseTiming.against says which): eager, compile, max-autotune."""
+
+    @abstractmethod
+    def profile(self, candidate: Candidate, case: Case) -> Counters:
+        """What keeps the device busy, from its counters where they can be read; never raises Failed."""
+
+
+def _code(compiled: dict[str, Compiled]) -> Code:
+    return tuple(sorted((label, one.digest) for label, one in compiled.items()))
+
+
+def failed(candidate: Candidate, failure: Failed) -> Evaluation:
+    """The evaluation of a candidate that came to nothing."""
+    return Evaluation(candidate.source_hash, failure.status, failure.message)

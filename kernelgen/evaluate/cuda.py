@@ -1,0 +1,119 @@
+"""On an NVIDIA GPU: every time is measured there, by the judge, in the one worker that owns the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from kernelgen.analysis import floor_seconds
+from kernelgen.evaluate import profile
+from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
+from kernelgen.evaluate.candidate import Candidate, keep
+from kernelgen.evaluate.compiling import Compiled, facts_of
+from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Interval, Status
+from kernelgen.spec.model import Case
+from kernelgen.worker.client import Failed
+
+HOPELESS = 1.5
+"""A candidate this many times slower than the current kernel on one case is not raced on the others."""
+COMPARE_CAP_S = 5.0
+"""Seconds after which a comparison adds no more blocks; kernels below a millisecond need far less."""
+
+Answer = dict[str, Any]
+Left = tuple[str, str]
+
+
+class CudaEvaluator(Evaluator):
+    """Every CaseTiming says "measured"; those of `final` and `baselines` have an interval."""
+
+    measures = True
+
+    def _race(
+        self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
+    ) -> Evaluation:
+        args = {**self._candidate_args(candidate), "current": str(keep(current, self.store))}
+        timings: list[CaseTiming] = []
+        left_out: list[Left] = []
+        for case in candidate.cases:
+            if timings and timings[-1].speedup * HOPELESS < 1:
+                left_out.append((case.label, f"{HOPELESS}x slower than the current kernel on {timings[-1].case}"))
+                continue
+            answer = self.runner.call("race", {**args, "case": case.to_json()}, self.limits.race_s)
+            self._take(case, "current", answer, timings, left_out)
+        return Evaluation(
+            candidate.source_hash, Status.OK, "", facts_of(compiled), timings=tuple(timings), left_out=tuple(left_out)
+        )
+
+    def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
+        args = {**self._candidate_args(candidate), "current": str(keep(current, self.store)), "cap_s": COMPARE_CAP_S}
+
+        def ask() -> Iterator[tuple[Case, str, Answer]]:
+            for case in cases:
+                answer = self.runner.call("compare", {**args, "case": case.to_json()}, self.limits.compare_s)
+                yield case, "current", answer
+
+        return self._collect(candidate, ask)
+
+    def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
+        args = {**self._candidate_args(candidate), "cap_s": COMPARE_CAP_S}
+
+        def ask() -> Iterator[tuple[Case, str, Answer]]:
+            for case in cases:
+                for opponent in against:
+                    request = {**args, "case": case.to_json(), "against": opponent}
+                    yield case, opponent, self.runner.call("baseline", request, self.limits.baseline_s)
+
+        return self._collect(candidate, ask)
+
+    def profile(self, candidate: Candidate, case: Case) -> Counters:
+        try:
+            launches = self._compiler.compile(candidate, [case])[case.label].facts
+            request = {**self._candidate_args(candidate), "case": case.to_json()}
+            if launches:
+                counters = profile.with_ncu(request, launches, self._profile_env, self.limits.profile_s)
+                if counters is not None:
+                    return counters
+            path = str(keep(candidate, self.store))
+            answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
+        except Failed as failure:
+            return Counters(source=f"not available: {failure.message}")
+        if answer["left_out"]:
+            return Counters(source=f"not available: {answer['left_out']}")
+        return profile.from_time(self.work(case), answer["time_us"] * 1e-6, self.device.facts)
+
+    def _collect(self, candidate: Candidate, ask: Callable[[], Iterator[tuple[Case, str, Answer]]]) -> Evaluation:
+        """What was measured until the end, or until something failed."""
+        start = time.monotonic()
+        timings: list[CaseTiming] = []
+        left_out: list[Left] = []
+        found = Evaluation(candidate.source_hash, Status.OK)
+        try:
+            for case, against, answer in ask():
+                self._take(case, against, answer, timings, left_out)
+        except Failed as failure:
+            found = failed(candidate, failure)
+        seconds = time.monotonic() - start
+        return replace(found, timings=tuple(timings), left_out=tuple(left_out), seconds=seconds)
+
+    def _take(self, case: Case, against: str, answer: Answer, timings: list[CaseTiming], left_out: list[Left]) -> None:
+        if answer["left_out"]:
+            left_out.append((case.label, answer["left_out"]))
+            return
+        interval = answer.get("interval")
+        speedup = answer.get("speedup", answer["against_us"] / answer["time_us"])
+        timings.append(
+            CaseTiming(
+                case=case.label,
+                source="measured",
+                time_us=answer["time_us"],
+                against=against,
+                against_us=answer["against_us"],
+                speedup=speedup,
+                interval=Interval(speedup, *interval) if interval else None,
+                call_us=answer.get("call_us"),
+                against_call_us=answer.get("against_call_us"),
+                floor_us=floor_seconds(self.work(case), self.device.facts) * 1e6,
+            )
+        )

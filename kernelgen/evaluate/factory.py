@@ -1,0 +1,36 @@
+"""Choosing the evaluator for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from kernelgen.analysis import Work
+from kernelgen.devices import Device
+from kernelgen.evaluate.base import Evaluator, Limits, default_jobs
+from kernelgen.evaluate.cpu import CpuEvaluator
+from kernelgen.evaluate.cuda import CudaEvaluator
+from kernelgen.plan import Plan
+from kernelgen.spec.model import Case
+
+
+def evaluator(
+    device: Device,
+    plan: Plan,
+    quartet: Path,
+    store: Path,
+    work: Callable[[Case], Work],
+    *,
+    jobs: int | None = None,
+    limits: Limits | None = None,
+) -> Evaluator:
+    """An evaluator of the operator whose quartet lies in `quartet`; use it as a context manager.
+
+    `store` is the folder where candidates' sources are kept by hash; `work` says what a case must do at the
+    least (`analysis.work` with the plan). No process starts before the first request.
+    """
+    kind = CudaEvaluator if device.measures else CpuEvaluator
+    role = "run" if device.measures else "interpret"
+    return kind(
+        device, plan, quartet.resolve(), store.resolve(), work, jobs or default_jobs(), limits or Limits(), role
+    )

@@ -1,0 +1,125 @@
+"""The run role: candidates on an NVIDIA GPU, one request at a time, in a process that keeps its compiled kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kernelgen import judge
+from kernelgen.judge import memory, oracle
+from kernelgen.worker import accuracy, load
+from kernelgen.worker.operations import WrongError
+
+CANARY = 1 << 20
+RACE_REPETITIONS = 9
+PIECE = 1 << 26
+CLOSE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
+"""Relative to the largest value: far beyond what another order of summation changes, far below a wrong tail."""
+
+Answer = dict[str, Any]
+
+
+def canary() -> Answer:
+    """A context, memory and a kernel whose result is known: after a fault this shows that the GPU is well again."""
+    total = torch.arange(CANARY, device="cuda", dtype=torch.int64).sum().item()
+    if total != CANARY * (CANARY - 1) // 2:
+        raise RuntimeError(f"the GPU does not add up: {total}")
+    return {"gpu": torch.cuda.get_device_name()}
+
+
+def race(folder: str, name: str, path: str, current: str, case: dict[str, Any]) -> Answer:
+    """A few interleaved samples of the candidate and of the current kernel. Raises WrongError where they disagree."""
+    operator, one = _operator(folder, name), judge.Case.from_json(case)
+    if left_out := _left_out(operator, one):
+        return {"left_out": left_out}
+    new, old = load.candidate(path, name), load.candidate(current, name)
+    make = judge.make_inputs(operator, one)
+    _check_against(old, new, make())
+    torch.cuda.empty_cache()
+    before, after = judge.quick((old, new), make, repetitions=RACE_REPETITIONS)
+    return {"left_out": "", "time_us": after.median_us, "against_us": before.median_us}
+
+
+def compare(folder: str, name: str, path: str, current: str, case: dict[str, Any], cap_s: float) -> Answer:
+    """The candidate against the current kernel with a confidence interval."""
+    operator, one = _operator(folder, name), judge.Case.from_json(case)
+    if left_out := _left_out(operator, one):
+        return {"left_out": left_out}
+    new, old = load.candidate(path, name), load.candidate(current, name)
+    torch.cuda.empty_cache()
+    return {"left_out": "", **_figures(judge.compare(old, new, judge.make_inputs(operator, one), time_cap_s=cap_s))}
+
+
+def baseline(folder: str, name: str, path: str, case: dict[str, Any], against: str, cap_s: float) -> Answer:
+    """The candidate against PyTorch; `against` is one of the judge's opponents."""
+    report = judge.performance_case(
+        _operator(folder, name),
+        judge.Case.from_json(case),
+        (against,),
+        kernel=load.candidate(path, name),
+        time_cap_s=cap_s,
+    )
+    if report.message:
+        raise WrongError(report.message)
+    if report.left_out:
+        return {"left_out": report.left_out}
+    return {"left_out": "", **_figures(report.comparisons[against])}
+
+
+def cases(folder: str, name: str, large: bool) -> Answer:
+    """The accuracy cases on a GPU."""
+    return accuracy.cases(folder, name, "cuda", large)
+
+
+def _operator(folder: str, name: str) -> judge.Operator:
+    operator = load.quartet(folder, name, "accuracy").OPERATOR
+    assert isinstance(operator, judge.Operator)
+    return operator
+
+
+def _left_out(operator: judge.Operator, case: judge.Case) -> str:
+    """Why the case cannot be timed here; one set of inputs and the outputs of both sides must fit."""
+    torch.cuda.empty_cache()
+    return memory.does_not_fit(memory.input_bytes(operator, case) + 2 * memory.output_bytes(operator, case), "cuda")
+
+
+def _figures(comparison: judge.Comparison) -> Answer:
+    return {
+        "time_us": comparison.b_us,
+        "against_us": comparison.a_us,
+        "speedup": comparison.speedup,
+        "interval": [comparison.low, comparison.high],
+        "call_us": comparison.b_call_us,
+        "against_call_us": comparison.a_call_us,
+    }
+
+
+def _check_against(old: Any, new: Any, inputs: Any) -> None:
+    """The candidate must say what the verified kernel says, so that no time is spent on racing a wrong one."""
+    for got, wanted in zip(oracle.as_tuple(new(*inputs)), oracle.as_tuple(old(*inputs)), strict=True):
+        if got.shape != wanted.shape or got.dtype != wanted.dtype:
+            raise WrongError(f"returns {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}")
+        if wanted.numel() and not _close(got.reshape(-1), wanted.reshape(-1)):
+            raise WrongError("differs from the current kernel's result")
+    torch.cuda.synchronize()
+
+
+def _close(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """In pieces, so that a tensor of gigabytes needs no temporaries of its size."""
+    if not wanted.dtype.is_floating_point:
+        return torch.equal(got, wanted)
+    pieces = [(got[i : i + PIECE], wanted[i : i + PIECE]) for i in range(0, wanted.numel(), PIECE)]
+    largest = max(float(w.nan_to_num(0.0, 0.0, 0.0).abs().max()) for _, w in pieces)
+    bound = CLOSE[wanted.dtype] * max(1.0, largest)
+    return all(torch.allclose(g, w, rtol=0.0, atol=bound, equal_nan=True) for g, w in pieces)
+
+
+OPERATIONS = {
+    "canary": canary,
+    "accuracy_cases": cases,
+    "accuracy": accuracy.one_case,
+    "race": race,
+    "compare": compare,
+    "baseline": baseline,
+}

@@ -1,0 +1,258 @@
+"""The evaluators: real workers on a small hand-written quartet; the GPU's own part is marked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kernelgen import devices
+from kernelgen.analysis import Work
+from kernelgen.evaluate import Candidate, Evaluator, Limits, evaluator, profile, source_hash
+from kernelgen.evaluate.base import SAME_CODE
+from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
+
+QUARTET = Path(__file__).parent / "quartets" / "scale"
+SOURCE = (QUARTET / "scale_triton.py").read_text()
+BIG = Case((("...", (4096,)), ("D", 4096)), (("T", "float32"),), "[4096] D=4096 float32")
+SMALL = Case((("...", (256,)), ("D", 1024)), (("T", "float16"),), "[256] D=1024 float16")
+SCHEDULE = Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4)
+
+
+def spec() -> OperatorSpec:
+    tensor = TensorSpec("x", ("...", "D"), "T")
+    return OperatorSpec(
+        name="scale",
+        summary="Twice the input.",
+        inputs=(tensor,),
+        outputs=(TensorSpec("out", ("...", "D"), "T"),),
+        dtypes=(("T", ("float16", "float32")),),
+        constraints=(),
+        reference="def scale(x):\n    return x * 2\n",
+        reference_place=Place(1, 1),
+        accuracy=(),
+        performance=(BIG, SMALL),
+    )
+
+
+def work(case: Case) -> Work:
+    elements = 1
+    for n in case.shape(("...", "D")):
+        elements *= n
+    size = elements * {"float16": 2, "float32": 4}[case.dtype("T")]
+    return Work(size, size, elements)
+
+
+def candidate(*cases: Case, what: str = "as it is", **changes: str) -> Candidate:
+    source = SOURCE
+    for old, new in changes.items():
+        assert old in source
+        source = source.replace(old, new)
+    return Candidate(source, source_hash(source), 0, SCHEDULE, cases or (BIG, SMALL), what)
+
+
+CURRENT = candidate()
+
+
+def make(device: str, store: Path, arch: str | None = None, limits: Limits | None = None) -> Evaluator:
+    plan = Plan(spec(), "pointwise", None, (TableRow(None, SCHEDULE),))
+    return evaluator(devices.find(device, arch), plan, QUARTET, store, work, jobs=2, limits=limits)
+
+
+@pytest.fixture(scope="module")
+def cpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    folder = tmp_path_factory.mktemp("evaluate")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        with make("cpu", folder / "candidates") as found:
+            yield found
+
+
+def test_a_search_yields_every_candidate_with_its_outcome(cpu: Evaluator) -> None:
+    """Good and bad candidates together; predictions are labelled and never have an interval."""
+    wide = candidate(what="wider", **{"1024": "2048"})
+    twin = candidate(what="wider, other text", **{"1024": "2048", "written by hand": "typed by hand"})
+    same = candidate(what="other text", **{"written by hand": "typed by hand"})
+    broken = candidate(what="broken", **{"x * 2": "x * nothing"})
+    dies = candidate(what="dies", **{"    size = x.numel()": "    import os; os._exit(1)"})
+    found = {c.what: e for c, e in cpu.search([wide, twin, same, broken, dies], CURRENT)}
+    assert found["broken"].status == Status.COMPILE_ERROR
+    assert "nothing" in found["broken"].message
+    assert found["dies"].status == Status.CRASHED
+    assert found["other text"].message == SAME_CODE + CURRENT.source_hash
+    assert found["other text"].timings == ()
+    first, second = sorted([found["wider"], found["wider, other text"]], key=lambda e: len(e.message))
+    assert second.message == SAME_CODE + first.source_hash
+    assert second.timings == first.timings
+    for timing in first.timings:
+        assert timing.source == "predicted"
+        assert timing.interval is None
+        assert timing.against == "current"
+        assert timing.floor_us is not None
+        assert timing.floor_us < timing.time_us
+        assert timing.speedup == pytest.approx(timing.against_us / timing.time_us)
+    assert {label for label, _ in first.facts} == {BIG.label, SMALL.label}
+    assert all(e.seconds > 0 for e in found.values())
+    assert all(evaluation_from_json(to_json(e)) == e for e in found.values())
+
+
+def test_final_baselines_and_profile_say_what_they_are(cpu: Evaluator) -> None:
+    final = cpu.final(candidate(**{"1024": "2048"}), CURRENT, (BIG,))
+    assert [(t.case, t.source, t.interval) for t in final.timings] == [(BIG.label, "predicted", None)]
+    baselines = cpu.baselines(CURRENT, (BIG,))
+    assert baselines.timings == ()
+    assert "no GPU" in baselines.left_out[0][1]
+    counters = cpu.profile(CURRENT, BIG)
+    assert counters.source == "predicted"
+    assert counters.dram_utilisation is not None
+    assert 0.3 < counters.dram_utilisation < 1
+    assert not cpu.measures
+
+
+def test_facts_follow_the_architecture(cpu: Evaluator, tmp_path: Path) -> None:
+    with make("cpu", tmp_path, "sm_100") as other:
+        (label, facts), *_ = other.facts(CURRENT, (BIG,))
+    assert (label, facts.arch) == (BIG.label, "sm_100")
+    (_, here), *_ = cpu.facts(CURRENT, (BIG,))
+    assert here.arch == "sm_90"
+    assert here.waves > facts.waves
+
+
+def test_verification_runs_the_quartets_own_cases(cpu: Evaluator) -> None:
+    right = cpu.verify(CURRENT)
+    assert right.status == Status.OK
+    labels = {a.case for a in right.accuracy}
+    assert {"[4] D=128 float32", "[3, 5] D=129 float16"} <= labels
+    assert any(label.startswith("hidden") for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"x * 2,": "x * 3,"}, Status.INCORRECT, "D=1"),
+        ({"mask = offsets < size": "mask = offsets < size - 1"}, Status.INCORRECT, "D=1"),
+        ({"    size = x.numel()": "    import os; os._exit(1)"}, Status.CRASHED, "exit status 1"),
+        ({"def scale(x):": "def scale(x):\n    while True: pass"}, Status.TIMEOUT, "not finished"),
+    ],
+    ids=["wrong", "tail", "crash", "hang"],
+)
+def test_a_wrong_candidate_is_found_out_and_the_next_is_right(
+    cpu: Evaluator, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], status: Status, words: str
+) -> None:
+    if status == Status.TIMEOUT:
+        monkeypatch.setattr(cpu, "limits", Limits(accuracy_s=3))
+    wrong = cpu.verify(candidate(**changes))
+    assert wrong.status == status
+    assert words in wrong.message
+    monkeypatch.undo()
+    assert cpu.verify(CURRENT).status == Status.OK
+
+
+def test_the_parent_stays_small() -> None:
+    """The room that the loop imports brings in neither torch nor triton."""
+    code = "import sys, kernelgen.evaluate; sys.exit(bool({'torch', 'triton', 'numpy'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_nothing_is_left_running(tmp_path: Path) -> None:
+    before = set(children())
+    with make("cpu", tmp_path) as cpu:
+        list(cpu.search([candidate(**{"1024": "512"})], CURRENT))
+        assert set(children()) - before
+    assert not set(children()) - before
+
+
+NCU = """==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"
+"0","1","scale_kernel","dram__throughput.avg.pct_of_peak_sustained_elapsed","%","91.5"
+"0","1","scale_kernel","lts__t_sector_hit_rate.pct","%","50.01"
+"0","1","scale_kernel","sm__warps_active.avg.pct_of_peak_sustained_active","%","1,00.0"
+"""
+
+
+def test_reading_ncu() -> None:
+    counters = profile.parse(NCU)
+    assert counters is not None
+    assert counters.source == "ncu"
+    assert counters.dram_utilisation == pytest.approx(0.915)
+    assert counters.l2_hit == pytest.approx(0.5001)
+    assert counters.achieved_occupancy == pytest.approx(1.0)
+    assert counters.l1_hit is None
+    assert profile.parse("==ERROR== ERR_NVGPUCTRPERM") is None
+    assert "ERR_NVGPUCTRPERM" in profile.reason("==ERROR== ERR_NVGPUCTRPERM")
+    assert profile.reason(None) == "ncu took too long"
+
+
+def children() -> list[str]:
+    """Live processes started by this one, on any of its threads."""
+    tasks = Path("/proc/self/task")
+    pids = [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
+    return [pid for pid in pids if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"]
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    with make("cuda", tmp_path_factory.mktemp("candidates"), limits=Limits(accuracy_s=60, race_s=20)) as found:
+        yield found
+
+
+FAULTY = {
+    "wrong": ({"x * 2,": "x * 3,"}, Status.INCORRECT),
+    "illegal": ({"x_ptr + offsets, mask": "x_ptr + offsets.to(tl.int64) * 1099511627776, mask"}, Status.CRASHED),
+    "hang": (
+        {"    x = tl.load": "    while tl.load(x_ptr, volatile=True) != 1e30:\n        size += 0\n    x = tl.load"},
+        Status.TIMEOUT,
+    ),
+    "exit": (
+        {"    size = x.numel()": "    import os\n    if x.is_cuda: os._exit(1)\n    size = x.numel()"},
+        Status.CRASHED,
+    ),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", FAULTY)
+def test_gpu_faults_are_typed_and_the_next_candidate_is_unaffected(gpu: Evaluator, name: str) -> None:
+    changes, status = FAULTY[name]
+    bad = candidate(what=name, **changes)
+    good = candidate(what="good", **{"num_warps=4": "num_warps=8"})
+    found: dict[str, Evaluation] = {c.what: e for c, e in gpu.search([bad], CURRENT)}
+    assert found[name].status == status, found[name].message
+    after = {c.what: e for c, e in gpu.search([good], CURRENT)}["good"]
+    assert after.status == Status.OK, after.message
+    assert [t.source for t in after.timings] == ["measured", "measured"]
+
+
+@pytest.mark.gpu
+def test_gpu_measures_with_an_interval(gpu: Evaluator) -> None:
+    final = gpu.final(CURRENT, CURRENT, (BIG, SMALL))
+    assert final.status == Status.OK, final.message
+    for timing in final.timings:
+        assert timing.source == "measured"
+        assert timing.interval is not None
+        assert 0.95 < timing.interval.low <= timing.speedup <= timing.interval.high < 1.05
+        assert timing.call_us is not None
+        assert timing.floor_us is not None
+    baselines = gpu.baselines(CURRENT, (BIG,))
+    assert {t.against for t in baselines.timings} == {"eager", "compile"}
+    assert gpu.verify(CURRENT).status == Status.OK
+    counters = gpu.profile(CURRENT, BIG)
+    assert counters.dram_utilisation is not None
+    assert 0.3 < counters.dram_utilisation < 1.1
+
+
+@pytest.mark.gpu
+def test_gpu_finds_the_cubin_that_the_compile_worker_made(gpu: Evaluator) -> None:
+    """The ahead-of-time compile and the launch agree on Triton's cache key: no second cubin appears."""
+    fresh = candidate(SMALL, what="fresh", **{"x * 2,": f"x * 2 + 0 * {os.getpid()},"})
+    gpu.facts(fresh, (SMALL,))
+    cache = devices.cache_folder() / "triton"
+    before = len(list(cache.glob("*/scale_kernel.cubin")))
+    assert gpu.final(fresh, fresh, (SMALL,)).status == Status.OK
+    assert len(list(cache.glob("*/scale_kernel.cubin"))) == before
