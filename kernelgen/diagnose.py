@@ -1,0 +1,239 @@
+"""From what was seen of a kernel to what holds it back, and which strategies could win how much of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelgen.analysis import Work
+from kernelgen.devices import DeviceFacts
+from kernelgen.outcomes import CaseTiming, Counters, StaticFacts
+
+BOTTLENECKS = ("memory bandwidth", "cache", "parallelism", "latency", "compute", "launch overhead")
+
+LAUNCH_SHARE = 0.5
+"""Above this share of the time spent in the launch itself no schedule helps: half of it is out of reach."""
+BANDWIDTH_SATURATED = 0.75
+"""Share of the DRAM peak from which the bandwidth is the limit: a plain large copy reaches 0.85 to 0.9."""
+COMPUTE_SATURATED = 0.6
+"""Share of the arithmetic peak from which arithmetic is the limit: tuned matrix kernels reach 0.6 to 0.8."""
+FULL_WAVES = 1.0
+"""With fewer programs than the device can hold at once, some of it idles from start to end."""
+TAIL_WAVES = 4.0
+"""With more waves than this, a partly filled last one costs less than a few per cent."""
+TAIL_WASTE = 0.15
+"""Share of all program slots left empty in the last wave from which balance matters more than the rest."""
+OVERFETCH = 1.25
+"""DRAM traffic over the bytes the operator must move; above it data is fetched again that a cache should have kept."""
+LOW_L2_HIT = 0.5
+"""Below this hit rate traffic beyond the needed bytes is the L2's failure, however slow the kernel is."""
+BUSY = 0.5
+"""Share of the DRAM peak from which traffic beyond the needed bytes costs time even if the caches hit."""
+
+SHARE: Mapping[str, Mapping[str, float]] = {
+    # What part of the time above the floor each strategy can plausibly win back. The leading strategy of a
+    # row is the direction of the customary table: bandwidth -> memory access, cache -> block size and reuse,
+    # parallelism -> grid, latency -> warps and stages.
+    "memory bandwidth": {"memory_access": 0.5, "block_size": 0.4, "warp_stage": 0.3, "grid_config": 0.3,
+                         "data_reuse": 0.25, "dynamic_shape": 0.1},
+    "cache": {"data_reuse": 0.5, "block_size": 0.45, "memory_access": 0.4, "grid_config": 0.3, "warp_stage": 0.15,
+              "dynamic_shape": 0.1},
+    "parallelism": {"grid_config": 0.6, "block_size": 0.5, "warp_stage": 0.3, "dynamic_shape": 0.2,
+                    "memory_access": 0.1, "data_reuse": 0.1},
+    "latency": {"warp_stage": 0.5, "block_size": 0.45, "grid_config": 0.4, "memory_access": 0.3, "data_reuse": 0.2,
+                "dynamic_shape": 0.1},
+    "compute": {"block_size": 0.4, "warp_stage": 0.4, "data_reuse": 0.2, "grid_config": 0.2, "memory_access": 0.1,
+                "dynamic_shape": 0.1},
+    "launch overhead": {"grid_config": 0.1, "block_size": 0.1, "warp_stage": 0.1, "dynamic_shape": 0.05,
+                        "memory_access": 0.02, "data_reuse": 0.02},
+}  # fmt: skip
+
+CEILING: Mapping[str, float] = {
+    "grid_config": 0.20, "block_size": 0.30, "warp_stage": 0.20, "memory_access": 0.15, "data_reuse": 0.20,
+    "dynamic_shape": 0.15,
+}  # fmt: skip
+"""The most a strategy is ever expected to gain in one round: the upper end of what is customary for each."""
+
+UNKNOWN = 0.1
+"""Share and ceiling of a strategy that the tables above do not know."""
+
+WHY: Mapping[str, str] = {
+    "grid_config": "another grid spreads the work over the device differently",
+    "block_size": "another block size changes how many programs there are and how many bytes each has in flight",
+    "warp_stage": "more warps or stages put more loads in flight, fewer leave more registers to each",
+    "memory_access": "wider accesses and cache hints move the same bytes in fewer transactions",
+    "data_reuse": "data that several programs need is fetched once and kept",
+    "dynamic_shape": "sizes that want different schedules each get their own",
+}
+
+Figure = tuple[str, str, str]
+"""A name, a value as it is shown, and where it is from."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """All that is known of the current kernel on one case."""
+
+    timing: CaseTiming
+    work: Work
+    facts: tuple[StaticFacts, ...] = ()
+    """One for each kernel that a call launches."""
+    counters: Counters | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A strategy, and what it is expected to bring."""
+
+    strategy: str
+    gain: float
+    """Predicted current time over new time; 1.05 is 5 % faster."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What holds the kernel back on the case with the most to win."""
+
+    bottleneck: str
+    """One of BOTTLENECKS."""
+    case: str
+    """The case the evidence is of."""
+    evidence: tuple[Figure, ...]
+    headroom: float
+    """Geometric mean over the cases of the time over the least time possible, the launch included in both."""
+    ranked: tuple[Advice, ...]
+    """The largest predicted gain first."""
+
+    def gain(self, strategy: str) -> float:
+        return next((a.gain for a in self.ranked if a.strategy == strategy), 1.0)
+
+
+def diagnose(seen: tuple[Seen, ...], device: DeviceFacts, strategies: tuple[str, ...]) -> Diagnosis:
+    """The bottleneck on the case with the most to win, and the strategies ranked by what they could win on all."""
+    worst = focus(seen, device)
+    bottleneck, why = _bottleneck(worst, device)
+    advice = [Advice(s, _expected(s, seen, device), f"{why}; {WHY.get(s, s)}") for s in strategies]
+    ranked = tuple(sorted(advice, key=lambda a: -a.gain))
+    overall = geomean([headroom(s, device) for s in seen])
+    return Diagnosis(bottleneck, worst.timing.case, evidence(worst, device), overall, ranked)
+
+
+def focus(seen: tuple[Seen, ...], device: DeviceFacts) -> Seen:
+    """The case with the most to win; one that only waits for its launch has little, however far its floor."""
+    return max(seen, key=lambda s: (headroom(s, device) - 1) * max(SHARE[_bottleneck(s, device)[0]].values()))
+
+
+def _expected(strategy: str, seen: tuple[Seen, ...], device: DeviceFacts) -> float:
+    """Geometric mean over the cases of what a strategy could win, each case having a bottleneck of its own."""
+    ceiling = CEILING.get(strategy, UNKNOWN)
+    shares = [SHARE[_bottleneck(s, device)[0]].get(strategy, UNKNOWN) for s in seen]
+    return geomean([1 + min(ceiling, (headroom(s, device) - 1) * share) for s, share in zip(seen, shares, strict=True)])
+
+
+def bandwidth_utilisation(timing: CaseTiming, work: Work, device: DeviceFacts) -> float:
+    """The bytes the operator must move over what the DRAM could have moved in the time, 0 to 1."""
+    moved = work.bytes_read + work.bytes_written
+    return moved / (timing.time_us * 1e-6 * device.dram_bytes_per_s)
+
+
+def evidence(seen: Seen, device: DeviceFacts) -> tuple[Figure, ...]:
+    """Every figure the log must show of a case, each with its source; what could not be read says so."""
+    timing, counters = seen.timing, seen.counters
+    time_from = timing.source
+    rows = [
+        ("time", f"{timing.time_us:.2f} µs", time_from),
+        ("time over the floor", f"{_over_floor(timing):.2f}x", f"{time_from}, floor from {device.name}'s peaks"),
+        ("bandwidth utilisation", _percent(bandwidth_utilisation(timing, seen.work, device)),
+         f"needed bytes over {time_from} time and peak"),
+        _counted("DRAM throughput", counters, "dram_utilisation"),
+        _counted("L2 hit rate", counters, "l2_hit"),
+        _counted("L1 hit rate", counters, "l1_hit"),
+        _counted("core (SM) utilisation", counters, "sm_utilisation"),
+    ]  # fmt: skip
+    if counters and counters.achieved_occupancy is not None:
+        rows.append(_counted("achieved occupancy", counters, "achieved_occupancy"))
+    for facts in seen.facts:
+        name = f"{facts.kernel}: " if len(seen.facts) > 1 else ""
+        compiled = f"compiled for {facts.arch}"
+        rows += [
+            (f"{name}occupancy limit", _percent(facts.occupancy), compiled),
+            (f"{name}programs, waves", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
+            (f"{name}registers, spills, shared memory",
+             f"{facts.registers}, {facts.spill_bytes} B, {facts.shared_bytes} B", compiled),
+            (f"{name}widest load, store", f"{facts.load_bytes} B, {facts.store_bytes} B", compiled),
+        ]  # fmt: skip
+    if timing.call_us is not None:
+        rows.append(("time of a whole call", f"{timing.call_us:.2f} µs", time_from))
+    return tuple(rows)
+
+
+def _bottleneck(seen: Seen, device: DeviceFacts) -> tuple[str, str]:
+    """What limits one case, and the sentence that says why; the first rule that applies."""
+    timing, work, counters = seen.timing, seen.work, seen.counters or Counters("none")
+    time_s = timing.time_us * 1e-6
+    launches = max(1, len(seen.facts))
+    launch = launches * device.launch_latency_s / time_s
+    if launch > LAUNCH_SHARE:
+        return "launch overhead", f"{_percent(min(launch, 1.0))} of the time is the launch itself"
+    bandwidth = bandwidth_utilisation(timing, work, device)
+    traffic = max(bandwidth, counters.dram_utilisation or 0.0)
+    arithmetic = max(work.flops / (time_s * device.fp32_flops), counters.sm_utilisation or 0.0)
+    if arithmetic > COMPUTE_SATURATED and arithmetic > traffic:
+        return "compute", f"arithmetic is at {_percent(arithmetic)} of its peak, memory only at {_percent(traffic)}"
+    over = (counters.dram_utilisation or 0.0) / bandwidth if bandwidth else 0.0
+    missed = counters.l2_hit is not None and counters.l2_hit < LOW_L2_HIT
+    if over > OVERFETCH and (traffic > BUSY or missed):
+        return "cache", f"the DRAM moves {over:.2f} times the bytes that are needed"
+    if bandwidth >= BANDWIDTH_SATURATED:
+        return "memory bandwidth", f"the needed bytes alone use {_percent(bandwidth)} of the DRAM's peak"
+    idle = _idle(seen.facts)
+    if idle:
+        return "parallelism", idle
+    if any(f.spill_bytes for f in seen.facts):
+        return "latency", "registers spill to memory, so every value kept there costs a round trip"
+    return "latency", f"memory is at {_percent(traffic)} and arithmetic at {_percent(arithmetic)}: programs wait"
+
+
+def _idle(facts: tuple[StaticFacts, ...]) -> str:
+    """Why some of the device idles; empty where it does not."""
+    for f in facts:
+        if f.waves < FULL_WAVES:
+            return f"{_programs(f)} programs fill {_percent(f.waves)} of the places the device has"
+        waste = 1 - f.waves / -(-f.waves // 1)
+        if f.waves < TAIL_WAVES and waste > TAIL_WASTE:
+            return f"{f.waves:.2f} waves leave {_percent(waste)} of the places empty"
+    return ""
+
+
+def headroom(seen: Seen, device: DeviceFacts) -> float:
+    """Time over the least time possible; the launch counts in the latter, since no schedule removes it."""
+    launch = max(1, len(seen.facts)) * device.launch_latency_s * 1e6
+    least = (seen.timing.floor_us or 0.0) + launch
+    return max(1.0, seen.timing.time_us / least)
+
+
+def _over_floor(timing: CaseTiming) -> float:
+    return timing.time_us / timing.floor_us if timing.floor_us else float("nan")
+
+
+def geomean(values: list[float]) -> float:
+    """The geometric mean of positive numbers."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def _counted(name: str, counters: Counters | None, field: str) -> Figure:
+    value = getattr(counters, field) if counters else None
+    return (name, _percent(value), counters.source) if counters and value is not None else (name, "not read", "-")
+
+
+def _programs(facts: StaticFacts) -> int:
+    count = 1
+    for size in facts.grid:
+        count *= size
+    return count
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

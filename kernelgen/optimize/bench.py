@@ -1,0 +1,53 @@
+"""What every round of a run works with, and the one way steps are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelgen.devices import Device
+from kernelgen.evaluate import Evaluator
+from kernelgen.journal import Journal
+from kernelgen.optimize.model import Options, Reporter
+from kernelgen.outcomes import Source
+from kernelgen.plan import Plan
+from kernelgen.spec.model import Case
+from kernelgen.strategies import Compiler
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Fixed over a run. The plan's table is the one that `optimize` was called with; the state has the current one."""
+
+    plan: Plan
+    device: Device
+    evaluator: Evaluator
+    journal: Journal
+    compiler: Compiler
+    options: Options
+    reporter: Reporter
+    ordinal: int
+    """The how many-th run of the operator this is: the first part of a version."""
+    triton_file: Path
+    log_file: Path
+
+    @property
+    def run(self) -> str:
+        return self.journal.folder.name
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        return self.plan.spec.performance
+
+    @property
+    def source(self) -> Source:
+        return "measured" if self.device.measures else "predicted"
+
+    def once(self, kind: str, number: int, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The data of this round's record of a kind; computed and recorded only where the journal lacks it."""
+        for record in self.journal.records(kind):
+            if record.data["round"] == number:
+                return record.data
+        return self.journal.append(kind, {"round": number, **compute()}).data

@@ -1,0 +1,100 @@
+"""Whether a change is kept: arithmetic on timings and their intervals, nothing else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kernelgen.devices import DeviceFacts
+from kernelgen.diagnose import Seen, bandwidth_utilisation, geomean
+from kernelgen.outcomes import CaseTiming, Interval
+from kernelgen.spec.model import Target
+
+MARGIN = 0.01
+"""A case is called faster or slower only beyond this; a prediction must promise more than this to be followed."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Keep or revert, and why."""
+
+    keep: bool
+    overall: Interval | None
+    """Of the geometric mean over the cases of current over new; None where there is no timing."""
+    why: str
+
+
+def overall(timings: tuple[CaseTiming, ...]) -> Interval | None:
+    """The geometric mean of the speedups with its 95 % interval; predictions have an interval of no width.
+
+    The cases' errors are independent, so on the logarithmic scale their half-widths add up as squares.
+    """
+    if not timings:
+        return None
+    estimate = geomean([t.speedup for t in timings])
+    below = above = 0.0
+    for t in timings:
+        interval = t.interval or Interval(t.speedup, t.speedup, t.speedup)
+        below += math.log(t.speedup / interval.low) ** 2 if interval.low > 0 else math.inf
+        above += math.log(interval.high / t.speedup) ** 2
+    count = len(timings)
+    return Interval(
+        estimate, estimate * math.exp(-math.sqrt(below) / count), estimate * math.exp(math.sqrt(above) / count)
+    )
+
+
+def verdict(timing: CaseTiming) -> str:
+    """faster, slower or undecided; a prediction is called by its value alone."""
+    low = timing.interval.low if timing.interval else timing.speedup
+    high = timing.interval.high if timing.interval else timing.speedup
+    if low > 1 + MARGIN:
+        return "faster"
+    return "slower" if high < 1 - MARGIN else "undecided"
+
+
+def decide(timings: tuple[CaseTiming, ...]) -> Decision:
+    """Keep only what is faster beyond doubt in the mean, and slower nowhere."""
+    mean = overall(timings)
+    if mean is None:
+        return Decision(False, None, "there is no timing of it against the current kernel")
+    slower = [t.case for t in timings if verdict(t) == "slower"]
+    if slower:
+        return Decision(False, mean, f"slower for {', '.join(slower)}")
+    if any(t.source == "predicted" for t in timings):
+        if mean.estimate <= 1 + MARGIN:
+            return Decision(False, mean, f"predicted to gain {gain(mean.estimate)}, not more than {100 * MARGIN:.0f} %")
+        return Decision(True, mean, f"predicted to gain {gain(mean.estimate)}")
+    if mean.low <= 1:
+        return Decision(False, mean, f"{mean}: the 95 % interval reaches down to {mean.low:.3f}x")
+    return Decision(True, mean, f"{mean}: the whole 95 % interval is above 1")
+
+
+def gain(ratio: float) -> str:
+    """A ratio as a change in per cent, such as `+3.1 %`."""
+    return f"{100 * (ratio - 1):+.1f} %"
+
+
+def targets(
+    target: Target, eager: tuple[CaseTiming, ...], seen: tuple[Seen, ...], device: DeviceFacts
+) -> tuple[tuple[str, bool], ...]:
+    """Every target that can be judged, in words, and whether it is reached; a speedup by its interval's lower bound."""
+    judged: list[tuple[str, bool]] = []
+    speedup = overall(eager)
+    if speedup is None:
+        judged.append(("speedup over eager: PyTorch was not timed", False))
+    else:
+        judged.append((f"speedup over eager {show(speedup)} of {target.speedup:.2f}x", speedup.low >= target.speedup))
+    if target.bandwidth is not None and seen:
+        share = geomean([bandwidth_utilisation(s.timing, s.work, device) for s in seen])
+        judged.append((f"bandwidth {share:.0%} of {target.bandwidth:.0%}", share >= target.bandwidth))
+    hits = [s.counters.l2_hit for s in seen if s.counters and s.counters.l2_hit is not None]
+    if target.l2_hit is not None and hits:
+        judged.append((f"L2 hit rate {min(hits):.0%} of {target.l2_hit:.0%}", min(hits) >= target.l2_hit))
+    return tuple(judged)
+
+
+def show(interval: Interval | None) -> str:
+    """An interval for people; one of no width is a prediction and shows only its estimate."""
+    if interval is None:
+        return "unknown"
+    return f"{interval.estimate:.3f}x" if interval.low == interval.high else str(interval)

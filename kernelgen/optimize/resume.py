@@ -1,0 +1,109 @@
+"""Where a run begins: a new one from what is on the disk, or an unfinished one where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelgen import __version__, journal, log
+from kernelgen.devices import Device
+from kernelgen.errors import HandEditedError
+from kernelgen.files import write_atomic
+from kernelgen.journal import Journal, source_hash
+from kernelgen.optimize.bench import Bench
+from kernelgen.optimize.model import Options
+from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
+from kernelgen.plan import Plan
+from kernelgen.strategies import Compiler
+from kernelgen.strategies.context import Table
+
+
+def logs_folder(plan: Plan, options: Options) -> Path:
+    """Where the operator's runs are."""
+    return options.logs / plan.spec.name
+
+
+def quartet_folder(plan: Plan, options: Options) -> Path:
+    """Where the operator's quartet and its log are."""
+    return options.operators / (plan.spec.folder or plan.spec.name)
+
+
+def triton_file(plan: Plan, options: Options) -> Path:
+    return quartet_folder(plan, options) / f"{plan.spec.name}_triton.py"
+
+
+def resume_key(plan: Plan, device: Device, compiler: Compiler, options: Options) -> str:
+    """What must be the same for an unfinished run to go on: meaning, generator, machine, and what a round does."""
+    return journal.resume_key(
+        spec=plan.spec.sha256,
+        version=__version__,
+        source=source_hash(compiler.source(plan)),
+        device=device.describe(),
+        cases=[case.label for case in plan.spec.performance],
+        candidates=options.candidates,
+    )
+
+
+def open_run(plan: Plan, device: Device, compiler: Compiler, options: Options) -> tuple[Journal, bool]:
+    """The journal to go on with, and whether it was begun before. Raises HandEditedError for a kernel not ours."""
+    folder = logs_folder(plan, options)
+    key = resume_key(plan, device, compiler, options)
+    found = None if options.fresh else journal.unfinished(folder, key)
+    if found is not None:
+        opened = Journal.open(found)
+        state = fold(plan, compiler, opened.records())
+        path = triton_file(plan, options)
+        if not options.force and path.is_file() and _hash(path) not in state.past:
+            opened.close()
+            raise _edited(path)
+        return opened, True
+    table = starting_table(plan, compiler, options)
+    begun = Journal.open(folder / journal.run_name(key))
+    source = begun.store(compiler.source(plan.with_table(table)))
+    begun.append(
+        "run",
+        {
+            "key": key, "ordinal": len(journal.runs(folder)), "hash": source, "table": table_to_json(table),
+            "operator": plan.spec.name, "spec": plan.spec.sha256, "version": __version__, "device": device.describe(),
+            "cases": [case.label for case in plan.spec.performance], "candidates": options.candidates,
+        },
+    )  # fmt: skip
+    return begun, False
+
+
+def starting_table(plan: Plan, compiler: Compiler, options: Options) -> Table:
+    """The table of the kernel on the disk: as generated, or as an earlier run of this operator left it."""
+    path = triton_file(plan, options)
+    if not path.is_file() or _hash(path) == source_hash(compiler.source(plan)):
+        return plan.table
+    present = _hash(path)
+    for table in _known_tables(logs_folder(plan, options), present):
+        if source_hash(compiler.source(plan.with_table(table))) == present:
+            return table
+    if options.force:
+        return plan.table
+    raise _edited(path)
+
+
+def restore(bench: Bench, state: State) -> None:
+    """Do again what follows from the committed rounds, where a kill came between."""
+    for record in bench.journal.records("round"):
+        log.append(bench.log_file, record.data["entry"])
+    if not bench.triton_file.is_file() or _hash(bench.triton_file) != state.hash:
+        write_atomic(bench.triton_file, bench.journal.source(state.hash))
+
+
+def _known_tables(folder: Path, wanted: str) -> Iterator[Table]:
+    """The tables that runs of the operator gave to a kernel of this hash, the newest run first."""
+    for run in reversed(journal.runs(folder)):
+        for record in reversed(journal.read(run)):
+            if record.kind in ("run", "round") and record.data["hash"] == wanted:
+                yield table_from_json(record.data["current"] if record.kind == "round" else record.data["table"])
+
+
+def _hash(path: Path) -> str:
+    return source_hash(path.read_text(encoding="utf-8"))
+
+
+def _edited(path: Path) -> HandEditedError:
+    return HandEditedError(f"{path}: was changed by hand; --force overwrites it, `kernelgen new` writes it afresh")

@@ -1,0 +1,220 @@
+"""One round: profile, diagnose, choose, search, settle, commit; then the kernel's file and the log.
+
+The `round` record is the commit point. Before it, every step is looked up in the journal first and done only
+where it is missing; after it, everything that follows can be done again from the record alone.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from kernelgen import log
+from kernelgen.diagnose import Advice, Diagnosis, Seen, diagnose, focus
+from kernelgen.evaluate import Failed
+from kernelgen.files import write_atomic
+from kernelgen.optimize import search
+from kernelgen.optimize.bench import Bench
+from kernelgen.optimize.decide import MARGIN
+from kernelgen.optimize.entries import round_entry, start_entry
+from kernelgen.optimize.model import RoundResult
+from kernelgen.optimize.outcome import figures, gains, incumbent, settle, times
+from kernelgen.optimize.search import Tried
+from kernelgen.optimize.state import State, fold, table_to_json
+from kernelgen.outcomes import Counters, StaticFacts, Status, evaluation_from_json, to_json
+from kernelgen.strategies import Context, Proposal, strategies
+from kernelgen.strategies.context import changes
+
+WORTH_A_SECOND_WAVE = 1 + MARGIN
+"""A search that found more than this looks once more, from where it got to."""
+NOTHING_LEFT = f"no strategy is predicted to gain more than {100 * MARGIN:.0f} %"
+
+Choice = tuple[Advice, tuple[Proposal, ...]]
+
+
+def begin(bench: Bench, state: State) -> None:
+    """Round 0: verify the kernel the run starts from and set it against both baselines."""
+    began = time.monotonic()
+    bench.reporter.round_started(0, "start", "", 0)
+    start = search.current(state.plan, bench.compiler, bench.cases)
+    bench.journal.store(start.source)
+    checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
+    verified = evaluation_from_json(checked["evaluation"])
+    known = figures(bench, start) if verified.status is Status.OK else verified
+    entry = start_entry(bench, state, verified, known, time.monotonic() - began)
+    data = {
+        "round": 0, "kept": True, "strategy": "start", "hash": start.source_hash, "figures": to_json(known),
+        "table": table_to_json(state.plan.table), "current": table_to_json(state.plan.table), "entry": entry,
+    }  # fmt: skip
+    publish(bench, bench.journal.append("round", data).data)
+
+
+def play(bench: Bench, state: State) -> str | None:
+    """The next round; returns why there is none, or None when it was played."""
+    began = time.monotonic()
+    number = state.rounds + 1
+    seen = _seen(bench, state, number)
+    diagnosis = diagnose(seen, bench.device.facts, bench.plan.spec.optimization_strategies)
+    choice = _choose(bench, state, diagnosis, number)
+    if choice is None:
+        return NOTHING_LEFT
+    advice, first = choice
+    bench.reporter.round_started(number, advice.strategy, diagnosis.bottleneck, len(first))
+    tried = _search(bench, state, diagnosis, advice, first)
+    outcome = settle(bench, state, tried)
+    entry = round_entry(bench, state, seen, diagnosis, advice, tried, outcome, time.monotonic() - began)
+    data: dict[str, Any] = {
+        "round": number, "kept": outcome.kept, "strategy": advice.strategy, "hash": outcome.hash,
+        "table": table_to_json(outcome.proposed), "gains": gains(outcome), "entry": entry,
+        "current": table_to_json(outcome.proposed if outcome.kept else state.plan.table),
+        "figures": to_json(outcome.figures) if outcome.kept else None,
+    }  # fmt: skip
+    publish(bench, bench.journal.append("round", data).data)
+    return None
+
+
+def publish(bench: Bench, data: dict[str, Any]) -> None:
+    """What follows from a committed round: the kernel's file, then the log. Doing it twice changes nothing."""
+    if data["kept"]:
+        text = bench.journal.source(data["hash"])
+        if not bench.triton_file.is_file() or bench.triton_file.read_text(encoding="utf-8") != text:
+            write_atomic(bench.triton_file, text)
+    if log.append(bench.log_file, data["entry"]):
+        bench.reporter.round_ended(result_of(data))
+
+
+def result_of(data: dict[str, Any]) -> RoundResult:
+    """A `round` record in short."""
+    headline = str(data["entry"]["headline"]).replace("*", "")
+    return RoundResult(data["round"], data["strategy"], data["kept"], headline)
+
+
+def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
+    """All that is known of the current kernel on each case; the counters are read where there is the most to win."""
+    assert state.figures is not None
+    known = times(state.figures)
+    cases = [case for case in bench.cases if case.label in known]
+    now = incumbent(bench, state, tuple(cases))
+
+    def look() -> dict[str, Any]:
+        try:
+            facts = bench.evaluator.facts(now, now.cases)
+        except Failed as failure:  # it ran a moment ago: the compile worker is what failed
+            return {"facts": [], "counters": None, "case": "", "message": failure.message}
+        worst = focus(_compiled(bench, state, dict_of(facts)), bench.device.facts).timing.case
+        case = next(c for c in cases if c.label == worst)
+        return {"facts": to_json(facts), "counters": to_json(bench.evaluator.profile(now, case)), "case": worst}
+
+    data = bench.once("profile", number, look)
+    facts = dict_of(tuple((label, StaticFacts(**{**f, "grid": tuple(f["grid"])})) for label, f in data["facts"]))
+    seen = _compiled(bench, state, facts)
+    counters = Counters(**data["counters"]) if data["counters"] else None
+    return tuple(Seen(s.timing, s.work, s.facts, counters if s.timing.case == data["case"] else None) for s in seen)
+
+
+def dict_of(facts: tuple[tuple[str, StaticFacts], ...]) -> dict[str, tuple[StaticFacts, ...]]:
+    """The launches of each case by its label."""
+    found: dict[str, tuple[StaticFacts, ...]] = {}
+    for label, one in facts:
+        found[label] = (*found.get(label, ()), one)
+    return found
+
+
+def _compiled(bench: Bench, state: State, facts: dict[str, tuple[StaticFacts, ...]]) -> tuple[Seen, ...]:
+    assert state.figures is not None
+    known = times(state.figures)
+    return tuple(
+        Seen(known[case.label], bench.evaluator.work(case), facts.get(case.label, ()))
+        for case in bench.cases
+        if case.label in known
+    )
+
+
+def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Choice | None:
+    """The strategy with the largest predicted gain that still has something new to try on the current kernel."""
+    for record in bench.journal.records("choice"):
+        if record.data["round"] == number:
+            pairs = search.load_choice(bench.journal, bench.plan, record.data)
+            return Advice(**record.data["advice"]), tuple(proposal for proposal, _ in pairs)
+    found: list[Choice] = []
+    for advice in diagnosis.ranked:
+        if advice.strategy in state.tried or advice.strategy not in strategies():
+            continue
+        proposals = strategies()[advice.strategy].propose(_context(bench, state, diagnosis, bench.options.candidates))
+        fresh = tuple(p for p, _ in search.distinct(state.plan, bench.compiler, proposals, {state.hash}))
+        if fresh:
+            best = max(p.predicted_gain for p in fresh)
+            found.append((Advice(advice.strategy, best, advice.reason), fresh))
+    promising = [choice for choice in found if choice[0].gain > 1 + MARGIN]
+    return max(promising, key=lambda choice: choice[0].gain) if promising else None
+
+
+def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:
+    return Context(state.plan, bench.cases, diagnosis, state.history, bench.compiler, limit)
+
+
+def _search(
+    bench: Bench, state: State, diagnosis: Diagnosis, advice: Advice, first: tuple[Proposal, ...]
+) -> list[Tried]:
+    """A wave of candidates; if it got somewhere, half a wave more around the place it got to."""
+    tried = _wave(bench, state, advice, 1, first)
+    table, best = search.winners(state.plan, tried)
+    if not any((one.score or 0) > WORTH_A_SECOND_WAVE for one in best):
+        return tried
+    now = fold(bench.plan, bench.compiler, bench.journal.records())
+    there = State(now.plan.with_table(table), state.hash, history=now.history)
+    around = strategies()[advice.strategy].propose(
+        _context(bench, there, diagnosis, (bench.options.candidates + 1) // 2)
+    )
+    # Every candidate changes one row of the current table, so that its figures are of that change alone.
+    steps = tuple(p if p.row is None else rebased(state, p, p.row) for p in around)
+    steps = tuple(p for p in steps if p.row is None or _owns(bench, state, advice.strategy, p, p.row))
+    return tried + _wave(bench, state, advice, 2, steps, {one.candidate.source_hash for one in tried})
+
+
+def _owns(bench: Bench, state: State, strategy: str, proposal: Proposal, row: int) -> bool:
+    """Whether a step still changes what the strategy is about, and not only what goes along with it."""
+    old, new = state.plan.table[row].schedule, proposal.table[row].schedule
+    served = tuple(c for c in bench.cases if bench.compiler.row_of(state.plan, c) == row)
+    own = {p.name for p in bench.compiler.space(state.plan, row, served) if p.strategy == strategy}
+    return old.variant != new.variant or any(old.get(name) != new.get(name) for name in own)
+
+
+def rebased(state: State, proposal: Proposal, row: int) -> Proposal:
+    """A proposal made from elsewhere as a change of the current table."""
+    schedule, old = proposal.table[row].schedule, state.plan.table[row].schedule
+    table = state.plan.with_schedule(row, schedule).table
+    return replace(proposal, table=table, what=changes(old, schedule))
+
+
+def _wave(
+    bench: Bench,
+    state: State,
+    advice: Advice,
+    wave: int,
+    proposals: tuple[Proposal, ...],
+    known: set[str] | None = None,
+) -> list[Tried]:
+    """Evaluate what the journal does not have yet, recording each as it completes."""
+    number = state.rounds + 1
+    recorded = [r.data for r in bench.journal.records("choice") if (r.data["round"], r.data["wave"]) == (number, wave)]
+    if recorded:
+        pairs = search.load_choice(bench.journal, state.plan, recorded[0])
+    else:
+        pairs = list(search.distinct(state.plan, bench.compiler, proposals, {state.hash, *(known or ())}))
+        head = {"round": number, "wave": wave, "advice": to_json(advice)}
+        search.store_choice(bench.journal, head, pairs)
+    done = search.evaluations(bench.journal, number)
+    waiting = {made.source_hash: (proposal, made) for proposal, made in pairs if made.source_hash not in done}
+    now = incumbent(bench, state, bench.cases)
+    for made, evaluation in bench.evaluator.search([made for _, made in waiting.values()], now) if waiting else ():
+        proposal = waiting[made.source_hash][0]
+        data = {
+            "round": number, "wave": wave, "hash": made.source_hash, "table": table_to_json(proposal.table),
+            "what": proposal.what, "cases": [c.label for c in made.cases], "evaluation": to_json(evaluation),
+        }  # fmt: skip
+        bench.journal.append("candidate", data)
+        bench.reporter.candidate_done(number, proposal.what, evaluation)
+        done[made.source_hash] = evaluation
+    return [Tried(proposal, made, done[made.source_hash]) for proposal, made in pairs if made.source_hash in done]

@@ -1,0 +1,321 @@
+"""The loop: what is kept, what is reverted, when it stops, and what the log says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
+
+from kernelgen import journal
+from kernelgen.devices.facts import H200
+from kernelgen.errors import HandEditedError
+from kernelgen.evaluate import Candidate
+from kernelgen.journal import LockedError
+from kernelgen.optimize import Interrupted, RunResult
+from kernelgen.optimize.decide import decide, overall, show, targets
+from kernelgen.outcomes import AccuracyResult, CaseTiming, Evaluation, Interval, Status
+from kernelgen.spec.model import Target
+
+Twist = Callable[[str, Candidate, Evaluation], Evaluation]
+
+
+def timing(low: float, estimate: float, high: float, case: str = "a") -> CaseTiming:
+    return CaseTiming(case, "measured", 1.0, "current", estimate, estimate, Interval(estimate, low, high))
+
+
+def predicted(speedup: float, case: str = "a") -> CaseTiming:
+    return CaseTiming(case, "predicted", 1.0, "current", speedup, speedup, None)
+
+
+@pytest.mark.parametrize(
+    ("timings", "keep"),
+    [
+        ([timing(1.02, 1.03, 1.04)], True),
+        ([timing(0.99, 1.03, 1.07)], False),  # straddles 1
+        ([timing(1.0, 1.01, 1.02)], False),
+        ([timing(0.99, 1.03, 1.07), timing(1.02, 1.05, 1.08)], True),  # together beyond doubt
+        ([timing(1.20, 1.25, 1.30), timing(0.96, 0.97, 0.98)], False),  # one case is slower
+        ([timing(1.20, 1.25, 1.30), timing(0.97, 0.985, 0.999)], True),  # by less than the margin: undecided
+        ([predicted(1.02)], True),
+        ([predicted(1.009)], False),
+        ([predicted(1.2), predicted(0.98)], False),
+        ([], False),
+    ],
+)
+def test_only_what_is_faster_beyond_doubt_is_kept(timings: list[CaseTiming], keep: bool) -> None:
+    decision = decide(tuple(timings))
+    assert decision.keep is keep
+    assert decision.why
+
+
+def test_the_interval_of_a_mean_is_narrower_than_of_its_parts() -> None:
+    one = overall((timing(0.9, 1.0, 1 / 0.9),))
+    four = overall(tuple(timing(0.9, 1.0, 1 / 0.9, str(i)) for i in range(4)))
+    assert one
+    assert four
+    assert one.low == pytest.approx(0.9)
+    assert four.low == pytest.approx(0.9**0.5)
+    assert show(overall((predicted(1.5),))) == "1.500x"
+    assert overall(()) is None
+
+
+def test_a_target_is_reached_by_the_lower_bound() -> None:
+    eager = (timing(0.99, 1.01, 1.03),)
+    assert targets(Target(1.0), eager, (), H200)[0][1] is False
+    assert targets(Target(0.98), eager, (), H200)[0][1] is True
+    assert targets(Target(1.0), (), (), H200)[0][1] is False, "what was not timed is not reached"
+
+
+def folder(root: Path) -> Path:
+    return root / "operators" / "toy"
+
+
+def log_of(root: Path) -> str:
+    return (folder(root) / "optimization_log.md").read_text()
+
+
+def begin(root: Path, twist: Twist | None = None, measures: bool = True, **changes: object) -> RunResult:
+    write_kernel(root, make_plan())
+    evaluator = FakeEvaluator(measures=measures)
+    if twist:
+        evaluator.twist = twist
+    return run(root, evaluator, **changes)
+
+
+def test_a_run_makes_the_kernel_faster_and_touches_only_its_file(tmp_path: Path) -> None:
+    others = folder(tmp_path) / "toy_baseline.py"
+    write_kernel(tmp_path, make_plan())
+    others.write_text("# baseline\n")
+    result = begin(tmp_path)
+    assert result.start_speedup
+    assert result.speedup
+    assert result.speedup.low > result.start_speedup.high
+    assert [r.number for r in result.rounds] == list(range(len(result.rounds)))
+    assert result.reached
+    assert others.read_text() == "# baseline\n"
+    assert sorted(p.name for p in folder(tmp_path).iterdir()) == [
+        "optimization_log.md", "toy_baseline.py", "toy_triton.py",
+    ]  # fmt: skip
+    text = (folder(tmp_path) / "toy_triton.py").read_text()
+    assert text != source(make_plan())
+    last = [r for r in journal.read(result.folder) if r.kind == "round"][-1]
+    assert journal.source_hash(text) == last.data["hash"]
+
+
+def test_the_log_has_every_field_in_every_round(tmp_path: Path) -> None:
+    result = begin(tmp_path)
+    text = log_of(tmp_path)
+    sections = re.split(r"^## toy · ", text, flags=re.MULTILINE)[1:]
+    assert len(sections) == len(result.rounds) + 1
+    for section in sections[1:-1]:
+        for field in (
+            "| version |", "| shapes |", "| current speedup over eager |", "| target |", "### What holds it back",
+            "| bandwidth utilisation |", "| L2 hit rate | 60 % | ncu |", "| occupancy limit |",
+            "| core (SM) utilisation | 30 % | ncu |", "| type | performance parameters", "| reason |",
+            "| predicted effect |", "### Candidates", "| current / new |", "| change over all cases |",
+            "| target reached |", "- Next: ", "| device | NVIDIA H200 |", "| driver | 570.1 |", "| torch |",
+            "| triton |", "| spec SHA-256 |", "| toy_triton.py SHA-256 |", "| seconds |", "0 tokens, no cost",
+        ):  # fmt: skip
+            assert field in section, field
+        assert "- Worked: " in section or "- Failed: " in section
+    for kept in [s for s in sections[1:-1] if "**Kept.**" in s]:
+        assert "```diff\n--- toy_triton.py" in kept
+        assert re.search(r"\| current / new \| \d\.\d{3}x \[", kept)
+
+
+def test_without_a_gpu_everything_is_predicted_and_nothing_measured(tmp_path: Path) -> None:
+    result = begin(tmp_path, measures=False)
+    assert result.source == "predicted"
+    assert result.speedup is None
+    assert any(r.kept for r in result.rounds[1:])
+    text = log_of(tmp_path)
+    assert "measured" not in text
+    for line in text.splitlines():
+        if "µs" in line and line.startswith("| time"):
+            assert "predicted" in line
+    assert "### Result, predicted" in text
+
+
+def planted(step: str, change: Callable[[Evaluation], Evaluation]) -> Twist:
+    """Says something else of every candidate at one step of the rounds."""
+
+    def twist(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        return change(evaluation) if at == step and table_of(candidate.source) != make_plan().table else evaluation
+
+    return twist
+
+
+def all_timings(low: float, estimate: float, high: float) -> Callable[[Evaluation], Evaluation]:
+    def change(evaluation: Evaluation) -> Evaluation:
+        timings = [
+            replace(t, speedup=estimate, interval=Interval(estimate, low, high)) if t.against == "current" else t
+            for t in evaluation.timings
+        ]
+        return replace(evaluation, timings=tuple(timings))
+
+    return change
+
+
+WRONG = AccuracyResult("[1000] float32", False, "3 of 1000 elements differ", 1.0, 0.0)
+
+REVERTED: dict[str, tuple[Twist, str]] = {
+    "straddles": (planted("final", all_timings(0.90, 1.02, 1.12)), "the 95 % interval reaches down to 0.9"),
+    "slower": (planted("final", all_timings(0.90, 0.91, 0.92)), "slower for"),
+    "crash at the end": (
+        planted("final", lambda e: Evaluation(e.source_hash, Status.CRASHED, "illegal address")),
+        "the winner failed when it ran again: crashed: illegal address",
+    ),
+    "wrong": (
+        planted("verify", lambda e: replace(e, status=Status.INCORRECT, message="[1000]: differs", accuracy=(WRONG,))),
+        "the winner is not right: [1000]: differs",
+    ),
+    "no performance": (
+        planted("baselines", lambda e: replace(e, status=Status.OUT_OF_MEMORY, message="8 GiB", timings=())),
+        "the performance test failed: out_of_memory: 8 GiB",
+    ),
+    "nothing compiles": (
+        planted("search", lambda e: Evaluation(e.source_hash, Status.COMPILE_ERROR, "ptxas | refused")),
+        "no candidate worked",
+    ),
+    "nothing faster": (planted("search", all_timings(0.99, 0.995, 1.0)), "no candidate was faster"),
+    "raced out": (planted("search", lambda e: replace(e, timings=e.timings[:-1])), "no candidate was faster"),
+}
+
+
+@pytest.mark.parametrize("name", REVERTED)
+def test_what_cannot_be_kept_is_reverted_and_logged(tmp_path: Path, name: str) -> None:
+    twist, why = REVERTED[name]
+    result = begin(tmp_path, twist, rounds=3)
+    assert len(result.rounds) > 1
+    assert not any(r.kept for r in result.rounds[1:])
+    assert (folder(tmp_path) / "toy_triton.py").read_text() == source(make_plan())
+    text = log_of(tmp_path)
+    assert text.count("**Reverted.**") == len(result.rounds) - 1
+    assert why in text
+    strategies = [r.strategy for r in result.rounds[1:]]
+    assert len(set(strategies)) == len(strategies), "no strategy twice on the same kernel"
+
+
+def test_a_failed_candidate_does_not_end_the_search(tmp_path: Path) -> None:
+    def twist(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        if at == "search" and int(candidate.source_hash[-1], 16) % 2:
+            return Evaluation(candidate.source_hash, Status.TIMEOUT, "60 s")
+        return evaluation
+
+    result = begin(tmp_path, twist)
+    assert any(r.kept for r in result.rounds[1:])
+    assert "timeout: 60 s" in log_of(tmp_path)
+
+
+def test_the_winner_is_compared_afresh_before_it_is_verified(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator()
+    write_kernel(tmp_path, make_plan())
+    run(tmp_path, evaluator, rounds=1)
+    steps = [step for step, _ in evaluator.calls if step != "search"]
+    assert steps == ["verify", "baselines", "profile", "final", "verify", "baselines"]
+    winner = evaluator.calls[-1][1]
+    assert evaluator.calls[-3:] == [("final", winner), ("verify", winner), ("baselines", winner)]
+
+
+def test_a_row_that_got_slower_does_not_cost_the_others_their_gain(tmp_path: Path) -> None:
+    table = (replace(make_plan().table[0], max_bytes=1 << 22), make_plan().table[0])
+    plan = make_plan().with_table(table)
+
+    def twist(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        if at != "final":
+            return evaluation
+        small = [t for t in evaluation.timings if t.case == CASES[0].label]
+        slow = [replace(t, speedup=0.9, interval=Interval(0.9, 0.89, 0.91)) for t in small]
+        return replace(evaluation, timings=(*slow, *(t for t in evaluation.timings if t not in small)))
+
+    write_kernel(tmp_path, plan)
+    result = run(tmp_path, FakeEvaluator(twist=twist), plan, rounds=1)
+    assert result.rounds[1].kept
+    after = table_of((folder(tmp_path) / "toy_triton.py").read_text())
+    assert after[0].schedule == START
+    assert after[1].schedule != START
+
+
+def test_it_stops_at_the_target_when_asked(tmp_path: Path) -> None:
+    assert begin(tmp_path, stop_at_target=True).reason == "the target is reached"
+    assert begin(tmp_path, stop_at_target=False, rounds=1).reason == "all 1 rounds are done"
+
+
+def test_it_starts_no_round_after_the_time_cap(tmp_path: Path) -> None:
+    result = begin(tmp_path, max_minutes=1e-9)
+    assert [r.number for r in result.rounds] == [0]
+    assert "time cap" in result.reason
+
+
+def test_it_stops_where_nothing_is_left_to_win(tmp_path: Path) -> None:
+    result = begin(tmp_path, rounds=50)
+    assert result.reason == "no strategy is predicted to gain more than 1 %"
+    assert result.reason[1:] in log_of(tmp_path)
+
+
+def test_a_wrong_start_is_not_optimised(tmp_path: Path) -> None:
+    def wrong(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        return replace(evaluation, status=Status.INCORRECT, message="differs") if at == "verify" else evaluation
+
+    result = begin(tmp_path, wrong)
+    assert "does not work: incorrect: differs" in result.reason
+    assert [r.number for r in result.rounds] == [0]
+
+
+def test_the_next_run_starts_from_what_the_last_one_kept(tmp_path: Path) -> None:
+    first = begin(tmp_path, rounds=1)
+    assert first.rounds[1].kept
+    before = (folder(tmp_path) / "toy_triton.py").read_text()
+    second = run(tmp_path, rounds=1)
+    assert second.folder != first.folder
+    assert not second.resumed
+    assert second.start_speedup == first.speedup
+    start = next(r for r in journal.read(second.folder) if r.kind == "run")
+    assert start.data["hash"] == journal.source_hash(before)
+    assert "| version | v2.0" in log_of(tmp_path)
+
+
+def test_a_kernel_changed_by_hand_is_refused_unless_forced(tmp_path: Path) -> None:
+    path = write_kernel(tmp_path, make_plan())
+    path.write_text(path.read_text() + "# mine\n")
+    with pytest.raises(HandEditedError, match="was changed by hand"):
+        run(tmp_path, rounds=1)
+    assert path.read_text().endswith("# mine\n")
+    assert list((tmp_path / "logs").glob("*/*/journal.jsonl")) == []
+    assert run(tmp_path, rounds=1, force=True).rounds[1].kept
+    assert "# mine" not in path.read_text()
+
+
+def test_a_second_optimize_is_told_that_the_first_runs(tmp_path: Path) -> None:
+    write_kernel(tmp_path, make_plan())
+    with journal.locked(tmp_path / "logs" / "toy"), pytest.raises(LockedError, match="pid"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize("at", ["search", "final", "verify", "baselines"])
+def test_ctrl_c_ends_cleanly_and_the_next_call_goes_on(tmp_path: Path, at: str) -> None:
+    calls = 0
+
+    def interrupt(step: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        nonlocal calls
+        calls += step == at
+        if step == at and calls == 3:
+            raise KeyboardInterrupt
+        return evaluation
+
+    with pytest.raises(Interrupted) as caught:
+        begin(tmp_path, interrupt)
+    assert caught.value.exit_code == 130
+    stopped = caught.value.result
+    assert journal.read(stopped.folder)[-1].kind == "interrupted"
+    evaluator = FakeEvaluator()
+    result = run(tmp_path, evaluator)
+    assert result.resumed
+    assert result.folder == stopped.folder
+    assert result.rounds[: len(stopped.rounds)] == stopped.rounds
+    done = [r.data["hash"] for r in journal.read(result.folder) if r.kind == "candidate"]
+    assert len(set(done)) == len(done), "no candidate of a round is evaluated twice"

@@ -1,0 +1,177 @@
+"""Strategies propose only what is legal and new, near things first, and split a table where it pays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rounds_fakes import CASES, COMPILER, START, case, key_bytes, legal, make_plan, row_of
+
+from kernelgen.diagnose import Advice, Diagnosis
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec.model import STRATEGIES
+from kernelgen.strategies import Context, History, Observation, strategies
+from kernelgen.strategies.context import changes
+from kernelgen.strategies.dynamic_shape import boundary
+
+ADVICE = tuple(Advice(s, 1.1, "because") for s in STRATEGIES)
+WALKERS = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse")
+
+
+def context(plan: Plan | None = None, history: History | None = None, limit: int = 16) -> Context:
+    diagnosis = Diagnosis("latency", CASES[0].label, (), 1.5, ADVICE)
+    return Context(plan or make_plan(), CASES, diagnosis, history or History(), COMPILER, limit)
+
+
+def seen(schedule: Schedule, *gains: float) -> History:
+    return History(tuple(Observation(schedule, c.label, g) for c, g in zip(CASES, gains, strict=False)))
+
+
+def joined(*histories: History) -> History:
+    return History(tuple(o for h in histories for o in h.seen), tuple(f for h in histories for f in h.failed))
+
+
+def test_every_module_is_found_by_its_name() -> None:
+    assert set(strategies()) == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", WALKERS)
+def test_proposals_are_legal_new_bounded_and_distinct(name: str) -> None:
+    tried = joined(seen(START.replace(num_warps=8), 1, 1, 1), seen(START.replace(BLOCK_SIZE=512), 1, 1, 1))
+    for limit in (1, 4, 16, 1000):
+        here = context(history=tried, limit=limit)
+        proposals = strategies()[name].propose(here)
+        assert 0 < len(proposals) <= limit
+        assert len({p.table for p in proposals}) == len(proposals)
+        for proposal in proposals:
+            schedule = proposal.table[0].schedule
+            assert schedule not in (START, START.replace(num_warps=8), START.replace(BLOCK_SIZE=512))
+            assert all(legal(here.plan, schedule, c) is None for c in (*CASES, case(1000)))
+            assert 1 < proposal.predicted_gain <= 1.1
+            assert proposal.what
+            assert strategies()[name].explain(START, schedule).startswith(proposal.what)
+
+
+@pytest.mark.parametrize("name", WALKERS)
+def test_nothing_is_left_once_everything_was_seen(name: str) -> None:
+    history = History()
+    for _ in range(100):
+        proposals = strategies()[name].propose(context(history=history))
+        if not proposals:
+            break
+        history = joined(history, *(seen(p.table[0].schedule, 1, 1, 1) for p in proposals))
+    assert proposals == ()
+
+
+def test_a_failure_on_one_case_is_not_tried_again() -> None:
+    bad = START.replace(EVICT="evict_first")
+    history = History(failed=((bad, CASES[1].label),))
+    proposals = strategies()["memory_access"].propose(context(history=history))
+    assert [p.table[0].schedule["EVICT"] for p in proposals] == ["evict_last"]
+
+
+def test_a_schedule_seen_on_some_cases_only_is_still_new() -> None:
+    partly = seen(START.replace(EVICT="evict_first"), 1.0)
+    assert len(strategies()["memory_access"].propose(context(history=partly))) == 2
+
+
+def test_near_steps_come_first_and_promise_more() -> None:
+    proposals = strategies()["block_size"].propose(context(limit=1000))
+    assert [p.table[0].schedule["BLOCK_SIZE"] for p in proposals[:5]] == [128, 512, 1024, 2048, 4096]
+    assert [p.predicted_gain for p in proposals[:2]] == [pytest.approx(1.1)] * 2
+    singles = [changes(START, p.table[0].schedule).count("->") for p in proposals]
+    assert singles == sorted(singles), "single changes before pairs"
+    assert {p.table[0].schedule["num_warps"] for p in proposals} == {2, 4, 8}, "warps follow by one step"
+
+
+def test_rows_take_turns_and_each_changes_only_itself() -> None:
+    table = (TableRow(1 << 20, START), TableRow(None, START.replace(BLOCK_SIZE=1024)))
+    plan = make_plan().with_table(table)
+    proposals = strategies()["warp_stage"].propose(context(plan))
+    assert [p.row for p in proposals[:4]] == [0, 1, 0, 1]
+    for p in proposals:
+        assert p.row is not None
+        assert p.table[1 - p.row] == table[1 - p.row]
+
+
+def test_a_row_that_no_case_can_judge_is_left_alone() -> None:
+    plan = make_plan().with_table((TableRow(16, START), TableRow(None, START)))
+    assert {p.row for p in strategies()["warp_stage"].propose(context(plan))} == {1}
+
+
+def test_a_schedule_that_an_accuracy_case_forbids_is_not_proposed() -> None:
+    def strict(plan: Plan, schedule: Schedule, one: object) -> str | None:
+        return "too large" if one == case(1000) and schedule.int("BLOCK_SIZE") > 1000 else None
+
+    here = replace(context(limit=1000), compiler=replace(COMPILER, legal=strict))
+    assert max(p.table[0].schedule.int("BLOCK_SIZE") for p in strategies()["block_size"].propose(here)) == 512
+
+
+def test_grid_config_switches_variants_with_and_without_the_current_values() -> None:
+    plan = make_plan().with_schedule(0, START.replace(num_warps=8))
+    proposals = strategies()["grid_config"].propose(context(plan))
+    assert [p.table[0].schedule.variant for p in proposals] == ["tiled", "tiled"]
+    assert {p.table[0].schedule["num_warps"] for p in proposals} == {4, 8}
+
+
+SMALL, LARGE = START.replace(BLOCK_SIZE=64, num_warps=2), START.replace(BLOCK_SIZE=4096, num_warps=16)
+
+
+def test_dynamic_shape_splits_where_one_schedule_loses() -> None:
+    history = joined(seen(START, 1, 1, 1), seen(SMALL, 1.3, 1.1, 0.8), seen(LARGE, 0.7, 0.9, 1.4))
+    best = strategies()["dynamic_shape"].propose(context(history=history))[0]
+    assert [row.schedule for row in best.table] == [SMALL, LARGE]
+    limit = best.table[0].max_bytes
+    assert limit is not None
+    plan = make_plan().with_table(best.table)
+    assert [row_of(plan, c) for c in CASES] == [0, 0, 1]
+    assert best.predicted_gain == pytest.approx((1.3 * 1.1 * 1.4) ** (1 / 3))
+    assert best.row is None
+    assert "64" in best.what
+
+
+def test_dynamic_shape_asks_more_than_one_per_cent_of_a_line() -> None:
+    dull = joined(seen(START, 1, 1, 1), seen(SMALL, 1.005, 0.9, 0.9), seen(LARGE, 0.9, 0.9, 1.003))
+    assert strategies()["dynamic_shape"].propose(context(history=dull)) == ()
+    worth = joined(dull, seen(LARGE, 0.9, 0.9, 1.03))
+    assert len(strategies()["dynamic_shape"].propose(context(history=worth))[0].table) == 2
+
+
+def test_dynamic_shape_joins_lines_when_one_schedule_is_as_fast() -> None:
+    plan = make_plan().with_table((TableRow(1 << 20, SMALL), TableRow(None, LARGE)))
+    history = joined(seen(SMALL, 1, 0.9, 0.9), seen(LARGE, 0.9, 1, 1), seen(START, 1.05, 1.05, 1.05))
+    best = strategies()["dynamic_shape"].propose(context(plan, history))[0]
+    assert best.table == (TableRow(None, START),)
+
+
+def test_dynamic_shape_uses_no_schedule_that_failed_or_is_unknown_there() -> None:
+    history = joined(
+        seen(START, 1, 1, 1), seen(SMALL, 1.5), History(failed=((SMALL, CASES[1].label),)), seen(LARGE, 0.5, 0.5)
+    )
+    for proposal in strategies()["dynamic_shape"].propose(context(history=history)):
+        plan = make_plan().with_table(proposal.table)
+        served = {c.label: proposal.table[row_of(plan, c)].schedule for c in CASES}
+        assert served[CASES[1].label] != SMALL
+        assert served[CASES[2].label] == START
+
+
+def test_dynamic_shape_has_nothing_to_say_without_history() -> None:
+    assert strategies()["dynamic_shape"].propose(context(history=seen(START, 1, 1, 1))) == ()
+
+
+@pytest.mark.parametrize(("below", "above"), [(1, 2), (1000, 1001), (4096, 8192), (1 << 20, 1 << 26), (3, 1 << 40)])
+def test_a_boundary_lies_between(below: int, above: int) -> None:
+    assert below <= boundary(below, above) < above
+
+
+def test_a_boundary_is_a_round_number_where_it_can_be() -> None:
+    assert boundary(1000 * 1000, 4000 * 1000) == 1 << 21
+    assert boundary(key_bytes(make_plan(), CASES[0]), key_bytes(make_plan(), CASES[1])) == 1 << 21
+
+
+def test_explanations_say_what_a_change_does() -> None:
+    explain = strategies()["block_size"].explain
+    assert "fewer programs" in explain(START, START.replace(BLOCK_SIZE=1024))
+    assert "more programs" in explain(START, START.replace(BLOCK_SIZE=128))
+    assert "fewer warps" in strategies()["warp_stage"].explain(START, START.replace(num_warps=1))
+    assert "variant flat -> tiled" in strategies()["grid_config"].explain(START, replace(START, variant="tiled"))

@@ -1,0 +1,93 @@
+"""Planted figures and the bottleneck each must lead to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kernelgen.analysis import Work
+from kernelgen.devices.facts import H200
+from kernelgen.diagnose import BOTTLENECKS, CEILING, SHARE, Diagnosis, Seen, diagnose
+from kernelgen.outcomes import CaseTiming, Counters, StaticFacts
+from kernelgen.spec.model import STRATEGIES
+
+FACTS = StaticFacts("k", "sm_90", (4096,), 4, 32, 0, 0, 1.0, 8.0, 16, 16)
+BYTES = 480_000_000  # 100 µs at the H200's peak
+
+
+def seen(
+    time_us: float = 200.0,
+    facts: StaticFacts = FACTS,
+    counters: Counters | None = None,
+    flops: int = 0,
+    case: str = "a",
+) -> Seen:
+    timing = CaseTiming(case, "measured", time_us, "eager", 2 * time_us, 2.0, None, floor_us=100.0)
+    return Seen(timing, Work(BYTES // 2, BYTES // 2, flops), (facts,), counters)
+
+
+def look(*several: Seen) -> Diagnosis:
+    return diagnose(several, H200, STRATEGIES)
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        (seen(115), "memory bandwidth"),
+        (seen(200), "latency"),
+        (seen(200, replace(FACTS, spill_bytes=128)), "latency"),
+        (seen(200, replace(FACTS, waves=0.4)), "parallelism"),
+        (seen(200, replace(FACTS, waves=1.1)), "parallelism"),
+        (seen(200, replace(FACTS, waves=1.95)), "latency"),
+        (seen(200, flops=int(0.8 * 200e-6 * H200.fp32_flops)), "compute"),
+        (seen(200, counters=Counters("ncu", sm_utilisation=0.9)), "compute"),
+        (seen(200, counters=Counters("ncu", dram_utilisation=0.9)), "cache"),
+        (seen(200, counters=Counters("ncu", dram_utilisation=0.55, l2_hit=0.9)), "latency"),
+        (seen(300, counters=Counters("ncu", dram_utilisation=0.45, l2_hit=0.1)), "cache"),
+        (seen(200, counters=Counters("computed from bytes and time", dram_utilisation=0.5)), "latency"),
+    ],
+)
+def test_planted_figures_lead_to_their_bottleneck(what: Seen, expected: str) -> None:
+    assert look(what).bottleneck == expected
+
+
+def test_a_tiny_kernel_waits_for_its_launch() -> None:
+    timing = replace(seen().timing, time_us=2.2, floor_us=0.1)
+    found = look(Seen(timing, Work(1000, 1000, 0), (FACTS,)))
+    assert found.bottleneck == "launch overhead"
+    assert all(a.gain < 1.01 for a in found.ranked), "nothing to win: the loop must stop"
+
+
+def test_the_case_with_the_most_to_win_is_the_one_that_is_shown() -> None:
+    tiny = Seen(replace(seen().timing, time_us=3.0, floor_us=0.1, case="tiny"), Work(1000, 1000, 0), (FACTS,))
+    found = look(seen(110, case="good"), tiny, seen(300, case="bad"))
+    assert found.case == "bad"
+    assert found.headroom > 1
+
+
+def test_strategies_are_ranked_by_gain_and_only_those_of_the_spec() -> None:
+    found = diagnose((seen(200),), H200, ("block_size", "warp_stage", "something_new"))
+    assert [a.strategy for a in found.ranked] == ["block_size", "warp_stage", "something_new"]
+    assert found.gain("warp_stage") == pytest.approx(1.2), "its ceiling"
+    assert found.gain("grid_config") == 1.0
+    assert all(a.reason for a in found.ranked)
+
+
+def test_a_kernel_at_its_floor_promises_nothing() -> None:
+    assert max(a.gain for a in look(seen(102)).ranked) < 1.01
+
+
+def test_every_figure_has_a_source_and_what_was_not_read_says_so() -> None:
+    rows = look(seen(counters=Counters("ncu", dram_utilisation=0.5, l2_hit=0.25))).evidence
+    figures = {name: (value, source) for name, value, source in rows}
+    assert figures["L2 hit rate"] == ("25 %", "ncu")
+    assert figures["L1 hit rate"] == ("not read", "-")
+    assert figures["bandwidth utilisation"][0] == "50 %"
+    assert figures["occupancy limit"] == ("100 %", "compiled for sm_90")
+    assert all(value and source for value, source in figures.values())
+
+
+def test_the_tables_cover_every_bottleneck_and_strategy() -> None:
+    assert set(SHARE) == set(BOTTLENECKS)
+    assert all(set(row) == set(STRATEGIES) for row in (*SHARE.values(), CEILING))
