@@ -10,6 +10,8 @@ from kernelgen.errors import UsageError
 
 NAME = "cpu"
 PRIORITY = 0
+ENVIRONMENT = (("TRITON_INTERPRET", "1"), ("CUDA_VISIBLE_DEVICES", ""))
+"""A GPU that is here all the same must not be seen: the judge would take it."""
 
 
 def present() -> bool:
@@ -26,4 +28,4 @@ def open_device(arch: str | None) -> Device:
         near = difflib.get_close_matches(chosen, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
         raise UsageError(f"--arch {chosen}: no facts for it; {hint}")
-    return Device(name=NAME, measures=False, facts=target, environment=(("TRITON_INTERPRET", "1"),))
+    return Device(name=NAME, measures=False, facts=target, environment=ENVIRONMENT)
