@@ -86,7 +86,7 @@ class Tally:
     def _floor(self, ref: torch.Tensor) -> torch.Tensor:
         """The error that is accepted whatever PyTorch's error is."""
         if not self.dtype.is_floating_point:
-            return torch.zeros_like(ref)
+            return torch.zeros(ref.shape, dtype=torch.float64, device=ref.device)
         floor = self._ulps(ref).clamp_(min=_COMPUTE * self.scale)
         # results below the normal range may be flushed to zero, as GPUs do in fp32
         flushed = torch.finfo(self.dtype).tiny if self.dtype != torch.float16 else 0.0
@@ -157,8 +157,10 @@ class Tally:
 
 
 def difference(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """|value - ref| in float64; 0 where either is not finite (positions of those are compared on their own)."""
+    """|value - ref| in float64 (at least 1 for integers that differ); 0 where either is not finite (positions of those are compared on their own)."""
     error = (value.double() - ref.double()).abs_()
+    if not ref.dtype.is_floating_point:  # float64 does not tell neighbouring large integers apart
+        return torch.where(value != ref, error.clamp_(min=1.0), 0.0)
     return error.nan_to_num_(0.0, 0.0, 0.0)
 
 
@@ -179,5 +181,5 @@ def _kind(x: torch.Tensor) -> torch.Tensor:
 
 def _exponent(ref: torch.Tensor) -> torch.Tensor:
     """e with 2**(e-1) <= |r| < 2**e, as int64; zeros and what is not finite count as the smallest."""
-    exponent = torch.frexp(torch.where(torch.isfinite(ref), ref, 0)).exponent.long()
+    exponent = torch.frexp(torch.where(torch.isfinite(ref), ref, 0).double()).exponent.long()
     return torch.where((ref == 0) | ~torch.isfinite(ref), -1074, exponent)

@@ -1,0 +1,339 @@
+"""The real thing: right kernels pass; every kind of wrong kernel fails, whatever the secret seed."""
+
+import functools
+import itertools
+
+import pytest
+import scaled_add_accuracy
+import softmax_accuracy
+import softmax_triton
+import torch
+import triton
+import triton.language as tl
+
+from kernelgen import judge
+from kernelgen.judge import device as devices
+from kernelgen.judge import guards
+
+SOFTMAX, SCALED_ADD = softmax_accuracy.OPERATOR, scaled_add_accuracy.OPERATOR
+DTYPES = ("float16", "bfloat16", "float32")
+
+
+def case(dtype: str, **kwargs: object) -> judge.Case:
+    return judge.Case({"...": (5, 3), "D": 129}, {"T": dtype}, **kwargs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("operator", [SOFTMAX, SCALED_ADD], ids=lambda o: o.name)
+def test_an_honest_kernel_passes(operator, dtype):
+    report = judge.accuracy_case(operator, case(dtype))
+    assert report.passed, report.message
+    assert len({t.distribution for t in report.trials}) == 6
+    assert len({t.seed for t in report.trials}) == 6
+
+
+@triton.jit
+def short_tail_kernel(x_ptr, out_ptr, n_columns, BLOCK_SIZE: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK_SIZE)
+    mask = column < n_columns
+    x = tl.load(x_ptr + row * n_columns + column, mask=mask, other=float("-inf")).to(tl.float32)
+    e = tl.exp(x - tl.max(x, axis=0))
+    out = e / tl.sum(e, axis=0)
+    tl.store(out_ptr + row * n_columns + column, out, mask=column < n_columns - 1)
+
+
+def short_tail(x):
+    """Never writes the last column: what is there is whatever was there before."""
+    out = torch.empty_like(x)
+    n_columns = x.shape[-1]
+    short_tail_kernel[(x.numel() // n_columns,)](x, out, n_columns, BLOCK_SIZE=triton.next_power_of_2(n_columns))
+    return out
+
+
+def unmasked_sum(x):
+    """Sums over the padded block with exp(0) in the padding instead of 0."""
+    y = x.float()
+    e = torch.exp(y - y.amax(-1, keepdim=True))
+    return (e / (e.sum(-1, keepdim=True) + 127)).to(x.dtype)
+
+
+def one_wrong_element(x):
+    out = softmax_triton.softmax(x)
+    out.view(-1)[out.numel() // 3] *= 1.05
+    return out
+
+
+def lower_precision(x):
+    lower = {torch.float32: torch.float16, torch.float16: torch.bfloat16, torch.bfloat16: torch.float8_e5m2}[x.dtype]
+    return torch.softmax(x.float().to(lower).float(), -1).to(x.dtype)
+
+
+def swallows_nan(x):
+    return softmax_triton.softmax(torch.nan_to_num(x))
+
+
+def no_maximum(x):
+    e = torch.exp(x.float())
+    return (e / e.sum(-1, keepdim=True)).to(x.dtype)
+
+
+def mutates(x):
+    out = softmax_triton.softmax(x)
+    x.view(-1)[-1] += 1
+    return out
+
+
+def writes_before(x):
+    out = softmax_triton.softmax(x)
+    x.as_strided((1,), (1,), x.storage_offset() - 1).zero_()
+    return out
+
+
+def writes_behind(x):
+    out = softmax_triton.softmax(x)
+    x.as_strided((1,), (1,), x.storage_offset() + x.numel()).zero_()
+    return out
+
+
+def all_zeros(x):
+    return torch.zeros_like(x)
+
+
+def copy_of_the_input(x):
+    return x.clone()
+
+
+def the_input_itself(x):
+    return x
+
+
+def stale_memory(x):
+    return torch.empty_like(x)
+
+
+def wrong_dtype(x):
+    return torch.softmax(x.double(), -1)
+
+
+def wrong_shape(x):
+    return softmax_triton.softmax(x)[:-1]
+
+
+def strided(x):
+    out = torch.empty(*x.shape, 2, dtype=x.dtype, device=x.device)[..., 0]
+    return out.copy_(softmax_triton.softmax(x))
+
+
+def two_outputs(x):
+    return softmax_triton.softmax(x), x
+
+
+def raises(x):
+    raise IndexError("a mistake")
+
+
+def subclass(x):
+    return torch.nn.Parameter(softmax_triton.softmax(x), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (short_tail, "NaN or infinity in the wrong place"),
+        (unmasked_sum, "error"),
+        (one_wrong_element, "error"),
+        (lower_precision, "error"),
+        (swallows_nan, "NaN or infinity"),
+        (no_maximum, "NaN or infinity"),
+        (mutates, "changes its input x"),
+        (writes_before, "writes outside its input x"),
+        (writes_behind, "writes outside its input x"),
+        (all_zeros, "error"),
+        (copy_of_the_input, "error"),
+        (the_input_itself, "shares memory"),
+        (stale_memory, "NaN or infinity"),
+        (wrong_dtype, "float64"),
+        (wrong_shape, "[4, 3, 129]"),
+        (strided, "strides"),
+        (two_outputs, "2 outputs instead of 1"),
+        (raises, "IndexError: a mistake"),
+        (subclass, "Parameter"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_wrong_kernel_fails(kernel, reason, dtype):
+    report = judge.accuracy_case(SOFTMAX, case(dtype), kernel=kernel)
+    assert not report.passed
+    assert reason in report.message
+
+
+def test_an_unrepeatable_kernel_fails():
+    counter = itertools.count()
+
+    def kernel(x):
+        out = softmax_triton.softmax(x)
+        bits = out.view(torch.int32).view(-1)
+        bits[0] += next(counter) % 2  # one ulp: right each time, but not the same
+        return out
+
+    assert "other bits" in judge.accuracy_case(SOFTMAX, case("float32"), kernel=kernel).message
+    declared = judge.Operator(**{**vars(SOFTMAX), "repeatable": False})
+    assert judge.accuracy_case(declared, case("float32"), kernel=kernel).passed
+
+
+def test_fewer_checks_than_the_baseline_fail():
+    torch_version = SCALED_ADD.reference
+    hidden = case("float16", layout="transposed", hidden=True)
+    assert judge.accuracy_case(SCALED_ADD, hidden).passed
+    assert "refused by both" in judge.accuracy_case(SCALED_ADD, hidden).message
+    report = judge.accuracy_case(SCALED_ADD, hidden, kernel=torch_version)
+    assert not report.passed
+    assert "accepts what the baseline refuses" in report.message
+
+
+def test_another_error_than_value_error_is_no_agreement():
+    hidden = case("float16", layout="transposed", hidden=True)
+    report = judge.accuracy_case(SCALED_ADD, hidden, kernel=lambda x, bias, scale: raises(x))
+    assert not report.passed
+    assert "IndexError" in report.message
+
+
+def test_a_listed_case_that_the_baseline_refuses_is_a_failure():
+    report = judge.accuracy_case(SCALED_ADD, case("float16", layout="sliced"))
+    assert not report.passed
+
+
+def test_a_reference_that_cannot_be_computed():
+    def reference(x):
+        raise RuntimeError("no such thing")
+
+    broken = judge.Operator(**{**vars(SOFTMAX), "baseline": reference, "reference": reference})
+    assert not judge.accuracy_case(broken, case("float16")).passed
+    hidden = judge.accuracy_case(broken, case("float16", hidden=True))
+    assert hidden.passed
+    assert "no such thing" in hidden.left_out
+
+
+def broadcast_operator(kernel):
+    def reference(x, bias):
+        return bias.expand(x.shape).contiguous()
+
+    return judge.Operator(
+        name="broadcast",
+        kernel=kernel,
+        baseline=reference,
+        reference=reference,
+        inputs=(judge.Tensor("x", ("...", "D"), "T", like=True, rows=0), judge.Tensor("bias", ("D",), "T")),
+        outputs=(judge.Tensor("out", ("...", "D"), "T", rows=0),),
+        exact=True,
+    )
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8", "int32", "int64", "bool"])
+def test_exact_operators_are_compared_bit_by_bit(dtype):
+    operator = broadcast_operator(lambda x, bias: bias.expand(x.shape).clone(memory_format=torch.contiguous_format))
+    assert judge.accuracy_case(operator, case(dtype)).passed
+
+    def one_bit(x, bias):
+        out = operator.kernel(x, bias)
+        out.view(torch.uint8).view(-1)[-1] ^= 1
+        return out
+
+    report = judge.accuracy_case(operator, case(dtype), kernel=one_bit)
+    assert not report.passed
+    assert "bit-identical" in report.message
+
+
+def test_reading_a_like_input_shows():
+    operator = broadcast_operator(lambda x, bias: bias.expand(x.shape) + x * 0)
+    assert not judge.accuracy_case(operator, case("float16")).passed
+
+
+def comparison_operator(kernel, output="bool"):
+    def reference(x, y):
+        return x * 3 > y if output == "bool" else torch.round(x * y).to(torch.int32)
+
+    return judge.Operator(
+        name="compared",
+        kernel=kernel or reference,
+        baseline=reference,
+        reference=reference,
+        inputs=tuple(judge.Tensor(name, ("...", "D"), "T", rows=0) for name in "xy"),
+        outputs=(judge.Tensor("out", ("...", "D"), output, rows=0),),
+    )
+
+
+@pytest.mark.parametrize("output", ["bool", "int32"])
+def test_integer_outputs(output):
+    chosen = {"distributions": ("normal", "uniform", "zero-one")}
+    assert judge.accuracy_case(comparison_operator(None, output), case("float32"), **chosen).passed
+
+    def wrong(x, y):
+        out = comparison_operator(None, output).reference(x, y)
+        out.view(-1)[7] = not out.view(-1)[7]
+        return out
+
+    report = judge.accuracy_case(comparison_operator(wrong, output), case("float32"), **chosen)
+    assert not report.passed
+
+
+def test_the_worst_element_is_the_wrong_one():
+    report = judge.accuracy_case(SOFTMAX, case("float32"), kernel=one_wrong_element)
+    worst = report.trials[-1].worst
+    assert worst.index == (1, 2, 0)  # element 645 of 5 x 3 x 129
+    assert worst.got == pytest.approx(1.05 * worst.expected, rel=1e-5)
+
+
+def test_a_seed_repeats_a_report():
+    first = judge.accuracy_case(SOFTMAX, case("float16"))
+    again = judge.accuracy_case(SOFTMAX, case("float16"), seed=first.seed)
+    assert again.trials == first.trials
+    assert judge.accuracy_case(SOFTMAX, case("float16")).seed != first.seed
+
+
+def test_a_case_that_does_not_fit_is_left_out_with_figures(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**20)
+    report = judge.accuracy_case(SOFTMAX, judge.Case({"...": (64,), "D": 4096}, {"T": "float32"}))
+    assert report.passed
+    assert report.trials == ()
+    assert "GiB" in report.left_out
+
+
+def test_running_out_of_memory_leaves_the_case_out():
+    def hungry(x):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore lines")
+
+    report = judge.accuracy_case(SOFTMAX, case("float16"), kernel=hungry)
+    assert "9 GiB" in report.left_out
+
+
+def test_assert_accurate():
+    judge.assert_accurate(SOFTMAX, case("float16"))
+    wrong = judge.Operator(**{**vars(SOFTMAX), "kernel": all_zeros})
+    with pytest.raises(AssertionError, match="seed"):
+        judge.assert_accurate(wrong, case("float16"))
+
+
+def test_fingerprints_see_every_change():
+    data = torch.randn(3 * 2**10 + 3)
+    before = guards.fingerprint(data)
+    for place in (0, 1, 1000, 3 * 2**10 + 2):
+        changed = data.clone()
+        changed[place] += 1
+        assert guards.fingerprint(changed) != before
+    swapped = data.clone()
+    swapped[[0, 2]] = swapped[[2, 0]]
+    assert guards.fingerprint(swapped) != before
+    assert guards.fingerprint(data.clone()) == before
+    assert guards.fingerprint(data[1:]) == guards.fingerprint(data[1:].clone())
+
+
+@pytest.mark.parametrize("byte", guards.POISONS)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the host's allocator")
+def test_poison_reaches_fresh_memory(byte):
+    with guards.poison([4096], byte, "cpu"):
+        filled = sum(bool((torch.empty(4096, dtype=torch.uint8) == byte).all()) for _ in range(20))
+    assert filled >= 18
+    assert functools.reduce(max, torch.zeros(8).tolist()) == 0
