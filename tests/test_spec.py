@@ -150,6 +150,7 @@ def test_block_style_and_windows_line_ends_read_the_same() -> None:
             "§dtyps: {T: [float16, float32]}\ndtypes: {T: [float16, float32]}",
             "unknown key 'dtyps'",
         ),
+        ("outputs:", "§output:", "unknown key 'output'; did you mean 'outputs'?"),
         ("max_rounds: 3", "§max_round: 3", "unknown key 'max_round'; did you mean 'max_rounds'?"),
         ("{speedup: 1.5", "{§speed: 1.5", "unknown key 'speed'; did you mean 'speedup'?"),
         ("{name: weight, shape: [D]", "{name: weight, §shap: [D], shape: [D]", "unknown key 'shap'"),
@@ -517,3 +518,19 @@ def test_the_json_schema_knows_every_key_and_describes_it() -> None:
     assert "null" not in json.dumps(schema)
     assert "bfloat16" in json.dumps(schema["properties"]["dtypes"])
     assert schema["$defs"]["InputEntry"]["properties"]["role"]["enum"] == ["data", "like"]
+
+
+def test_the_document_shows_real_mistakes() -> None:
+    document = (Path(__file__).parent.parent / "docs" / "spec.md").read_text("utf-8")
+    spec = document.split("<!-- a spec with mistakes -->\n```yaml\n")[1].split("```")[0]
+    shown = document.split("<!-- its mistakes -->\n```text\n")[1].split("\n```")[0]
+    with pytest.raises(SpecError) as caught:
+        parse_spec(spec, "scale_rows.yaml")
+    assert str(caught.value) == shown
+
+
+def test_the_document_names_every_key() -> None:
+    document = (Path(__file__).parent.parent / "docs" / "spec.md").read_text("utf-8")
+    schema = json_schema()
+    keys = [*schema["properties"], *(key for part in schema["$defs"].values() for key in part["properties"])]
+    assert [key for key in keys if f"`{key}`" not in document and f"{key}:" not in document] == []

@@ -113,6 +113,7 @@ class OperatorSpec:
     optimization_strategies: tuple[str, ...] = STRATEGIES
     type: str | None = None
     """The family the author expects; checked against what the reference lowers to."""
+    type_place: Place = Place(1, 1)
     target: Target = Target()
     max_rounds: int = 5
     folder: str = ""

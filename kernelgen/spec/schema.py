@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -11,7 +11,7 @@ from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from kernelgen.spec import leaves
 from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES
-from kernelgen.spec.nearest import hint
+from kernelgen.spec.nearest import hint, nearest
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind, shorten
 
 _NAME_PATTERN = "^[A-Za-z][A-Za-z0-9_]*$"
@@ -146,23 +146,34 @@ def validate(tree: Map) -> tuple[SpecFile | None, list[Finding]]:
     try:
         return SpecFile.model_validate(tree), []
     except ValidationError as error:
-        found = [_finding(tree, details) for details in error.errors(include_url=False)]
+        errors = error.errors(include_url=False)
+        misspelt = {_meant(tree, details["loc"]) for details in errors if details["type"] == "extra_forbidden"}
+        # a required key that is there under a misspelt name is one mistake, not two
+        kept = [details for details in errors if details["type"] != "missing" or details["loc"] not in misspelt]
+        found = [_finding(tree, details) for details in kept]
         return None, [finding for finding in found if finding is not None]
+
+
+def _meant(tree: Map, location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """The location that an unknown key was probably meant to have."""
+    return (*location[:-1], nearest(str(location[-1]), _missing_keys(tree, location[:-1])) or "")
+
+
+def _missing_keys(tree: Map, location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the mapping at a location could have and has not."""
+    return [name for name in _fields_at(location) if name not in cast(Map, _descend(tree, location))]
 
 
 def _finding(tree: Map, error: Any) -> Finding | None:
     """One pydantic error at the place of the value it is about, in this project's words."""
     location, context = error["loc"], error.get("ctx", {})
     if error["type"] == "extra_forbidden":
-        parent, key = _descend(tree, location[:-1]), location[-1]
-        assert isinstance(parent, Map)
+        parent, key = cast(Map, _descend(tree, location[:-1])), location[-1]
         if key.startswith("\0"):  # the reader has already reported this key
             return None
-        known = [name for name in _fields_at(location[:-1]) if name not in parent]
-        return parent.key_place(key), f"unknown key '{shorten(key)}'{hint(key, known)}"
+        return parent.key_place(key), f"unknown key '{shorten(key)}'{hint(key, _missing_keys(tree, location[:-1]))}"
     if error["type"] == "missing":
-        parent = _descend(tree, location[:-1])
-        return parent.place, f"{_where(location[:-1])} needs the key '{location[-1]}'"
+        return _descend(tree, location[:-1]).place, f"{_where(location[:-1])} needs the key '{location[-1]}'"
     value = _descend(tree, location)
     place = context.get("place") or value.place
     what = f"{_where(location)} "
