@@ -1,0 +1,186 @@
+"""The families: what each can express, how it is scheduled, and which schedules are legal.
+
+A family is a module of this package with NAME, variants, default, space, legal and kernel. What the rest of kernelgen
+asks is asked here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from types import ModuleType
+
+from kernelgen.errors import Mistake, SpecError, UnsupportedError
+from kernelgen.families import pointwise, reduction
+from kernelgen.families.access import layout
+from kernelgen.families.kernel import Body, make_body
+from kernelgen.families.values import Unlowerable, lower_values
+from kernelgen.frontend.graph import REDUCTIONS, Graph
+from kernelgen.plan import Parameter, Plan, Schedule, TableRow
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
+
+FAMILIES: dict[str, ModuleType] = {pointwise.NAME: pointwise, reduction.NAME: reduction}
+
+ITEMSIZE = {
+    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "int32": 4, "int64": 8,
+}  # fmt: skip
+"""Bytes an element."""
+
+_TAKEN = frozenset(["M", "N", "n_elements", "kernel", "options", "limit", "grid", "torch", "triton", "tl", "check_inputs", "reference"])
+"""What a wrapper calls its own variables."""
+
+
+def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
+    """The plan of a graph with its first schedules. Raises UnsupportedError where no family takes it."""
+    name = reduction.NAME if any(n.op in REDUCTIONS for n in graph.nodes) else pointwise.NAME
+    if spec.type is not None and spec.type != name:
+        place = spec.type_place
+        raise SpecError(
+            [Mistake(spec.path, place.line, place.column, f"type says {spec.type}, but the reference is {name}")]
+        )
+    for tensor in (*spec.inputs, *spec.outputs):
+        if tensor.name in _TAKEN:
+            place = tensor.place
+            raise SpecError(
+                [
+                    Mistake(
+                        spec.path,
+                        place.line,
+                        place.column,
+                        f"the generated code needs the name {tensor.name} itself; choose another",
+                    )
+                ]
+            )
+    try:
+        lowered = lower_values(spec, graph)
+        body = make_body(spec, lowered, graph.statements, layout(spec, lowered))
+    except Unlowerable as error:
+        line = graph.statements[error.statement].line if error.statement is not None else 1
+        place = spec.reference_place
+        raise UnsupportedError(
+            [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
+        ) from None
+    plan = Plan(spec, name, body, (), (*notes, *_notes(spec, body)))
+    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in _first_table(name, body)))
+
+
+def _first_table(name: str, body: Body) -> tuple[tuple[int | None, Schedule], ...]:
+    if name == reduction.NAME:
+        return reduction.first_table()
+    return ((None, pointwise.default(pointwise.variants(body)[0])),)
+
+
+def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
+    notes = []
+    if body.exact:
+        notes.append("moves elements without arithmetic: results are bit-identical")
+    else:
+        notes.append(
+            "arithmetic in float32, rounded once where a result is stored or the reference casts; eager rounds every operation"
+        )
+    if body.layout.columns is None and not all(
+        f"{t.name}.is_contiguous()" in " ".join(c.text for c in spec.constraints) for t in spec.inputs
+    ):
+        notes.append("an input that is not contiguous is copied first")
+    elif any(a.view for a in body.layout.accesses):
+        notes.append("an input whose dimensions cannot be merged without a copy is copied first (torch's reshape)")
+    return tuple(notes)
+
+
+def module(plan: Plan) -> ModuleType:
+    return FAMILIES[plan.family]
+
+
+def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
+    """The default schedule of every variant that can serve all the cases."""
+    found = [module(plan).default(v) for v in module(plan).variants(plan.body)]
+    return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found[-1:])
+
+
+def space(plan: Plan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:
+    """The parameters of one row's schedule, each with the choices that are legal for all the cases."""
+    schedule = plan.table[row].schedule
+    parameters = []
+    for parameter in module(plan).space(schedule.variant):
+        if parameter.name == "late_loads" and not _has_columns(plan.body):
+            continue
+        if parameter.name == "ROW_TILES" and not _has_columns(plan.body):
+            continue
+        if parameter.name == "loads" and not _reads_full(plan.body):
+            continue
+        parameters.append(parameter)
+    return tuple(parameters)
+
+
+def _has_columns(body: Body) -> bool:
+    return "column" in {body.names.levels[a.load] for a in body.layout.accesses}
+
+
+def _reads_full(body: Body) -> bool:
+    return "full" in {body.names.levels[a.load] for a in body.layout.accesses}
+
+
+def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
+    """Why a schedule cannot serve a case; None if it can."""
+    reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan.spec, case))
+    return reason
+
+
+def itemsize(spec: OperatorSpec, case: Case) -> int:
+    """Bytes an element of the tensor that the schedule table is keyed by: the first output."""
+    return ITEMSIZE[case.dtype(spec.outputs[0].dtype)]
+
+
+def _sizes(plan: Plan, case: Case, axes: Sequence[int]) -> int:
+    body: Body = plan.body
+    total = 1
+    for axis in axes:
+        atom = body.lowered.space.axes[axis]
+        value = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
+        total *= prod(value) if isinstance(value, tuple) else value
+    return total
+
+
+def columns(plan: Plan, case: Case) -> int:
+    """The length of a row; of the whole tensor where it is one run of elements."""
+    body: Body = plan.body
+    return _sizes(plan, case, sorted(body.columns()))
+
+
+def rows(plan: Plan, case: Case) -> int:
+    """The number of rows; 1 where the tensor is one run of elements."""
+    body: Body = plan.body
+    return _sizes(plan, case, sorted(set(range(len(body.lowered.space.axes))) - body.columns()))
+
+
+def key_bytes(plan: Plan, case: Case) -> int:
+    """What the schedule table is keyed by: the bytes of one row, or of the tensor where it is one run of elements."""
+    return columns(plan, case) * itemsize(plan.spec, case)
+
+
+def row_of(plan: Plan, case: Case) -> int:
+    """The row of the table that serves a case."""
+    key = key_bytes(plan, case)
+    return next(i for i, row in enumerate(plan.table) if row.max_bytes is None or key <= row.max_bytes)
+
+
+def independent_dims(plan: Plan) -> dict[str, int | None]:
+    """For every tensor the dimension along which results are independent of one another; None: needed whole.
+
+    That dimension is the outermost of the outputs: a judge may check the operator slice by slice along it.
+    """
+    body: Body = plan.body
+    found: dict[str, int | None] = {}
+    split = body.lowered.space.outer > 0
+    first = body.lowered.space.axes[0] if split else None
+    for tensor in plan.spec.inputs:
+        loads = [v for v in body.lowered.values if v.op == "load" and v.tensor == tensor.name]
+        places = {d for v in loads for d, dim in enumerate(v.index) if 0 in dim}
+        if not loads and tensor.shape and tensor.shape[0] == first:
+            places = {0}
+        found[tensor.name] = min(places) if split and len(places) == 1 else None
+        if len(places) > 1 or any(len(v.index) and sum(0 in dim for dim in v.index) > 1 for v in loads):
+            return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
+    for stored in body.lowered.outputs:
+        found[stored.name] = 0 if split and stored.index and 0 in stored.index[0] else None
+    return found

@@ -1,0 +1,198 @@
+"""The text of one kernel, variant by variant: what a template prints, already decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
+from kernelgen.families.body import COLUMN, FULL, ROW, SCALAR, Mode, Names, Writer, choose_others, name_values, nan_safe
+from kernelgen.families.triton_text import call, number
+from kernelgen.families.values import Lowered, Stored
+from kernelgen.frontend.graph import Statement
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+
+
+@dataclass(frozen=True)
+class Body:
+    """An operator in the form its family's template takes: values, their names, and where inputs are read."""
+
+    lowered: Lowered
+    statements: tuple[Statement, ...]
+    layout: Layout
+    names: Names
+    others: tuple[tuple[int, float], ...]
+    keeps_nan: frozenset[int]
+    exact: bool
+    """Moves elements without arithmetic, so results are bit-identical and nothing is converted."""
+
+    def columns(self) -> frozenset[int]:
+        return frozenset(self.layout.columns.axes if self.layout.columns else range(len(self.lowered.space.axes)))
+
+
+@dataclass(frozen=True)
+class Loop:
+    """One walk over a row in blocks."""
+
+    comment: str
+    before: tuple[str, ...]
+    inside: tuple[str, ...]
+    after: tuple[str, ...]
+    backwards: bool = False
+
+
+@dataclass(frozen=True)
+class KernelText:
+    """One kernel: its signature and the lines of its parts, without indentation."""
+
+    name: str
+    variant: str
+    schedule: Schedule
+    """A schedule of this flavour; only its structure matters here."""
+    arguments: tuple[str, ...]
+    """Pointers, sizes and strides, in order."""
+    constexprs: tuple[str, ...]
+    once: tuple[str, ...] = ()
+    """Before the tile or the loops: what does not change from one to the next."""
+    lines: tuple[str, ...] = ()
+    loops: tuple[Loop, ...] = ()
+    needs_mask: bool = True
+    """Whether any line uses `mask`."""
+
+
+def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
+    columns = frozenset(layout.columns.axes if layout.columns else range(len(lowered.space.axes)))
+    taken = {f"{t.name}_ptr" for t in (*spec.inputs, *spec.outputs)} | {spec.name, f"{spec.name}_kernel", "reference"}
+    taken |= {g.size for g in layout.rows} | {g.index for g in layout.rows}
+    names = name_values(lowered, statements, columns, taken)
+    others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
+    exact = all(v.op == "load" for v in lowered.values)
+    return Body(lowered, statements, layout, names, tuple(sorted(others.items())), nan_safe(lowered), exact)
+
+
+class Lines:
+    """Writes loads and stores of one kernel, and hands out the writer of its arithmetic."""
+
+    def __init__(
+        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+    ) -> None:
+        self.spec = spec
+        self.body = body
+        self.variant = variant
+        self.schedule = schedule
+        self.two_d = variant in ("tile", "rows")
+        self.access = {a.load: a for a in body.layout.accesses}
+        self.policies: dict[int, str] = {}
+        self.writer = Writer(
+            body.lowered, body.names, Mode(self.two_d, 1 if self.two_d else 0), body.statements,
+            self.load, dict(body.others), helpers, body.keeps_nan,
+        )  # fmt: skip
+
+    def level(self, i: int) -> str:
+        return self.body.names.levels[i]
+
+    def offset(self, access: Access, level: str) -> str:
+        """The offset of a load or store, in elements."""
+        parts = []
+        for index, stride in access.terms:
+            if self.two_d and level == FULL:
+                variable = f"{index}[None, :]" if index == COLS else f"{index}[:, None]"
+            else:
+                variable = "row" if index == ROWS and not self.two_d else index
+            parts.append(variable if stride is None else f"{variable} * {stride}")
+        return " + ".join(parts)
+
+    def mask(self, level: str) -> str | None:
+        if self.variant == "flat":
+            return "mask" if level != SCALAR else None
+        if level == FULL:
+            return "mask"
+        if level == COLUMN:
+            return "col_mask" if self.two_d else "mask"
+        return "row_mask" if level == ROW and self.two_d else None
+
+    def load(self, i: int, other: float) -> str:
+        access, level = self.access[i], self.level(i)
+        value = self.body.lowered.values[i]
+        tensor = next(t for t in self.spec.inputs if t.name == access.tensor)
+        offset = self.offset(access, FULL if self.variant == "flat" else level)
+        args = [f"{access.tensor}_ptr + {offset}" if offset else f"{access.tensor}_ptr"]
+        mask = self.mask(level)
+        if mask:
+            args.append(f"mask={mask}")
+            if self.body.lowered.space.inner_axes() and level in (FULL, COLUMN):
+                args.append(f"other={number(other).text}" if value.dtype == "float" else "other=0")
+        policy = self.policies.get(i) or (self.schedule.get("loads") if level == FULL else None)
+        if policy and policy != "default":
+            args.append(f'eviction_policy="{policy}"')
+        widen = value.dtype == "float" and not self.body.exact and tensor.dtype != "float32"
+        name = self.body.names.of[i]
+        return call(name, "tl.load", args, ".to(tl.float32)" if widen else "")
+
+    def store(self, stored: Stored) -> str:
+        level = FULL if output_groups(stored, self.body.layout.columns) else ROW
+        if self.variant == "flat":
+            offset = "offsets"
+        elif self.two_d:
+            offset = "rows[:, None] * N + cols[None, :]" if level == FULL else "rows"
+        else:
+            offset = "row * N + cols" if level == FULL else "row"
+        value = self._stored_value(stored, level)
+        args = [f"{stored.name}_ptr + {offset}", value]
+        mask = self.mask(level)
+        if mask:
+            args.append(f"mask={mask}")
+        if self.schedule.get("stores") == "streaming" and level == FULL:
+            args.append('cache_modifier=".cs"')
+        return call("", "tl.store", args)
+
+    def _stored_value(self, stored: Stored, level: str) -> str:
+        value = self.body.lowered.values[stored.value]
+        own = self.level(stored.value)
+        name = self.body.names.of.get(stored.value) or self.writer.operand(value.args[0], own).text
+        if value.op == "const":
+            return f"tl.full(mask.shape, {name}, {stored.name}_ptr.dtype.element_ty)"
+        if self.two_d and level == FULL and own != FULL:
+            name = f"{name}[None, :]" if own == COLUMN else f"{name}[:, None]" if own == ROW else name
+            return f"tl.broadcast_to({name}, (BLOCK_SIZE_M, BLOCK_SIZE_N))"
+        return name
+
+    def stores(self) -> list[str]:
+        return [self.store(stored) for stored in self.body.lowered.outputs]
+
+    def row_indices(self) -> list[str]:
+        """The indices of single row groups, taken from the row number from the innermost outwards."""
+        lines, rest = [], "rows" if self.two_d else "row"
+        groups = self.body.layout.rows
+        for position in range(len(groups) - 1, -1, -1):
+            group = groups[position]
+            inner = [g.size for g in groups[position + 1 :]]
+            quotient = (
+                rest if not inner else f"{rest} // {inner[0] if len(inner) == 1 else '(' + ' * '.join(inner) + ')'}"
+            )
+            if group in self.body.layout.split:
+                lines.append(f"{group.index} = {quotient}" + (f" % {group.size}" if position else ""))
+        return lines
+
+    def arguments(self, *sizes: str) -> tuple[str, ...]:
+        """Pointers, sizes, then strides. An input that is not read has no pointer."""
+        read = {a.tensor for a in self.body.layout.accesses}
+        pointers = [f"{t.name}_ptr" for t in self.spec.inputs if t.name in read]
+        pointers += [f"{o.name}_ptr" for o in self.body.lowered.outputs]
+        strides = dict.fromkeys(s for a in self.body.layout.accesses for s, _ in a.strides)
+        return (*pointers, *sizes, *self.divisors(), *strides)
+
+    def divisors(self) -> tuple[str, ...]:
+        """The sizes that taking rows apart divides by."""
+        text = " ".join(self.row_indices())
+        return tuple(g.size for g in self.body.layout.rows if f" {g.size}" in text.replace("(", " "))
+
+
+def at_levels(body: Body, levels: tuple[str, ...]) -> list[int]:
+    """The loads at some levels, in the order of the inputs."""
+    order = {a.load: i for i, a in enumerate(body.layout.accesses)}
+    return sorted((a.load for a in body.layout.accesses if body.names.levels[a.load] in levels), key=order.__getitem__)
+
+
+def output_values(body: Body) -> list[int]:
+    return [o.value for o in body.lowered.outputs]

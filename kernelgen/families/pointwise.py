@@ -1,0 +1,87 @@
+"""Pointwise: any expression over broadcasting inputs, element by element.
+
+Two variants. `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows
+and columns, so that an input that varies along one of the two is read once a tile.
+"""
+
+from __future__ import annotations
+
+from kernelgen.families.body import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.kernel import Body, KernelText, Lines, at_levels, output_values
+from kernelgen.plan import Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME = "pointwise"
+ELEMENTS_A_THREAD = (1, 128)
+"""Fewer leave lanes idle; more than 128 spilled in every sample compiled for sm_90."""
+
+_LOADS = Parameter(
+    "loads", ("default", "evict_first"), "memory_access", "structure", "how the caches treat what is read once"
+)
+_STORES = Parameter(
+    "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
+)
+
+
+def variants(body: Body) -> tuple[str, ...]:
+    return ("flat",) if body.layout.columns is None else ("tile",)
+
+
+def default(variant: str) -> Schedule:
+    if variant == "flat":
+        return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
+    return Schedule.make(
+        "tile", BLOCK_SIZE_M=8, BLOCK_SIZE_N=256, num_warps=4, ROW_TILES=1, grid="2d", loads="default", stores="default"
+    )
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+    if variant == "flat":
+        return (
+            Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"),
+            warps, _LOADS, _STORES,
+        )  # fmt: skip
+    return (
+        Parameter("grid", ("2d", "1d"), "grid_config", "structure", "tiles over a 2-D grid, or columns fastest in a 1-D one"),
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
+        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "columns of a tile"),
+        warps, _LOADS, _STORES,
+        Parameter("ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure", "row tiles a program walks with what varies along the columns kept"),
+    )  # fmt: skip
+
+
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
+    size = (
+        schedule.int("BLOCK_SIZE")
+        if schedule.variant == "flat"
+        else schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N")
+    )
+    each = size / (32 * schedule.int("num_warps"))
+    low, high = ELEMENTS_A_THREAD
+    if not low <= each <= high:
+        return f"{each:g} elements a thread (from {low} to {high} make sense)"
+    if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") >= 2 * max(columns, 64):
+        return f"columns of a tile at least twice the {columns} of a row"
+    return None
+
+
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+    """The kernel for one schedule's structure."""
+    lines = Lines(spec, body, schedule.variant, schedule, helpers)
+    done: set[int] = set()
+    if schedule.variant == "flat":
+        once = lines.writer.lines(at_levels(body, (SCALAR,)), done)
+        text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+        return KernelText(
+            name, "flat", schedule, lines.arguments("n_elements"), ("BLOCK_SIZE",), tuple(once), tuple(text)
+        )
+    early = [i for i in at_levels(body, (COLUMN, SCALAR))]
+    once = lines.writer.lines(early, done)
+    text = lines.row_indices() + lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
+    return KernelText(name, "tile", schedule, lines.arguments("M", "N"), constexprs, tuple(once), tuple(text))
+
+
+__all__ = ["FULL", "NAME", "ROW", "default", "kernel", "legal", "space", "variants"]

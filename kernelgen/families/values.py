@@ -1,0 +1,230 @@
+"""From a graph to values over one iteration space: views become indices, and every input access is explicit.
+
+Indices are pulled from the outputs back to the inputs, so a view costs nothing and a tensor that is read through two
+different views is two loads. An axis is one size of the iteration space; an index gives for every dimension of
+a tensor the axes that it runs over, none for a dimension that is broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref, SizeOf, same_size
+from kernelgen.spec.model import OperatorSpec
+
+Index = tuple[tuple[int, ...], ...]
+"""For every dimension, outermost first, the numbers of the axes that it runs over."""
+
+
+class Unlowerable(Exception):
+    """A graph outside what the families express; `statement` indexes Graph.statements."""
+
+    def __init__(self, message: str, statement: int | None = None) -> None:
+        super().__init__(message)
+        self.statement = statement
+
+
+@dataclass(frozen=True)
+class Use:
+    """A use of another value."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Length:
+    """A size used as a number."""
+
+    dim: Dim
+
+
+Operand = Use | Length | float | int | bool
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value: a `load`, a `const`, a map operation, a reduction, `round` or `convert`."""
+
+    op: str
+    args: tuple[Operand, ...]
+    dtype: str
+    axes: frozenset[int]
+    """The axes that it varies along."""
+    name: str | None = None
+    statement: int | None = None
+    tensor: str | None = None
+    """The input that a load reads."""
+    index: Index = ()
+    """Where a load reads it."""
+    attr: str | None = None
+    """What a round rounds to: a dtype, or the element type of the pointer that carries a dtype variable."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An output: which value, over which axes in the order of its dimensions."""
+
+    name: str
+    value: int
+    dtype: str
+    index: Index
+
+
+@dataclass(frozen=True)
+class Space:
+    """The iteration space: outer axes, one program or tile of programs each, and inner axes that rows run over."""
+
+    axes: tuple[Atom, ...]
+    outer: int
+    """How many of the axes, from the first, are outer. A pointwise operator has no inner axes."""
+
+    def inner_axes(self) -> tuple[int, ...]:
+        return tuple(range(self.outer, len(self.axes)))
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A graph as values in evaluation order."""
+
+    space: Space
+    values: tuple[Value, ...]
+    outputs: tuple[Stored, ...]
+
+
+def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
+    """The values of a graph. Raises Unlowerable where it needs more than one iteration space."""
+    space = _space(graph)
+    pointers = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(spec.inputs)}
+    lowering = _Lowering(graph, space, pointers)
+    stored = []
+    for output in graph.outputs:
+        index = lowering.output_index(graph.nodes[output.node])
+        stored.append(Stored(output.name, lowering.value(output.node, index), output.dtype, index))
+    return Lowered(space, tuple(lowering.values), tuple(stored))
+
+
+def _space(graph: Graph) -> Space:
+    reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
+    if not reductions:
+        shapes = [_atoms(graph.nodes[o.node].shape) for o in graph.outputs]
+        return Space(max(shapes, key=len), len(max(shapes, key=len)))
+    best: tuple[tuple[Atom, ...], int] | None = None
+    for node in reductions:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        shape = graph.nodes[source.node].shape
+        dims = [int(d) for d in node.attrs]
+        if dims != list(range(-len(dims), 0)):
+            raise Unlowerable(f"a reduction over dimensions {dims} (supported: the last dimensions)", node.statement)
+        axes, inner = _atoms(shape), len(_atoms(shape[len(shape) - len(dims) :]))
+        if best is None or len(axes) > len(best[0]):
+            best = axes, len(axes) - inner
+    assert best is not None
+    return Space(*best)
+
+
+def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
+    return tuple(atom for dim in shape for atom in dim)
+
+
+class _Lowering:
+    """Pulls indices from the outputs to the inputs; equal values are made once."""
+
+    def __init__(self, graph: Graph, space: Space, pointers: dict[str, str]) -> None:
+        self.graph = graph
+        self.pointers = pointers
+        self.space = space
+        self.values: list[Value] = []
+        self.known: dict[tuple[object, ...], int] = {}
+
+    def add(self, value: Value) -> int:
+        key = (value.op, value.args, value.dtype, value.tensor, value.index, value.attr)
+        if key not in self.known:
+            self.known[key] = len(self.values)
+            self.values.append(value)
+        elif value.name and not self.values[self.known[key]].name:
+            self.values[self.known[key]] = replace(self.values[self.known[key]], name=value.name)
+        return self.known[key]
+
+    def output_index(self, node: Node) -> Index:
+        """The whole space, or its outer axes alone where the rows were reduced away."""
+        atoms = _atoms(node.shape)
+        for last in (len(self.space.axes), self.space.outer):
+            if atoms == self.space.axes[:last]:
+                return _split(node.shape, tuple(range(last)), self.space)
+        raise Unlowerable(
+            "an output whose shape is neither the shape of the rows nor that of their reductions", node.statement
+        )
+
+    def value(self, number: int, index: Index) -> int:
+        node = self.graph.nodes[number]
+        if node.op == "input":
+            axes = frozenset(a for dim in index for a in dim)
+            return self.add(Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index))
+        if node.op == "full":
+            return self.add(Value("const", node.args, node.dtype, frozenset(), None, node.statement))  # type: ignore[arg-type]
+        if self.graph.is_view(node):
+            source = node.args[0]
+            assert isinstance(source, Ref)
+            moved = self.value(source.node, self.view(node, self.graph.nodes[source.node], index))
+            if node.name and not self.values[moved].name:
+                self.values[moved] = replace(self.values[moved], name=node.name)
+            return moved
+        if node.op in REDUCTIONS:
+            return self.reduction(node, index)
+        return self.map(node, index)
+
+    def map(self, node: Node, index: Index) -> int:
+        args: list[Operand] = []
+        for arg in node.args:
+            if isinstance(arg, Ref):
+                shape = self.graph.nodes[arg.node].shape
+                own = index[len(index) - len(shape) :]
+                args.append(
+                    Use(self.value(arg.node, tuple(() if d == () else i for d, i in zip(shape, own, strict=True))))
+                )
+            else:
+                args.append(Length(arg.dim) if isinstance(arg, SizeOf) else arg)
+        axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
+        attr = self.pointers.get(str(node.attrs[0]), str(node.attrs[0])) if node.op == "round" else None
+        return self.add(Value(node.op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def reduction(self, node: Node, index: Index) -> int:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        shape = self.graph.nodes[source.node].shape
+        count = len(node.attrs)
+        inner = _atoms(shape[len(shape) - count :])
+        if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
+            raise Unlowerable("reductions over different dimensions in one operator", node.statement)
+        rows = _split(shape[len(shape) - count :], self.space.inner_axes(), self.space)
+        value = self.value(source.node, (*index[: len(shape) - count], *rows))
+        if not set(self.space.inner_axes()) <= self.values[value].axes:
+            raise Unlowerable("a reduction of a value that does not vary along the reduced dimensions", node.statement)
+        axes = self.values[value].axes - set(self.space.inner_axes())
+        return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
+
+    def view(self, node: Node, source: Node, index: Index) -> Index:
+        """The index into a view's source for an index into the view."""
+        if node.op == "permute":
+            inverse = {int(d): i for i, d in enumerate(node.attrs)}
+            return tuple(index[inverse[d]] for d in range(len(source.shape)))
+        if node.op == "expand":
+            own = index[len(index) - len(source.shape) :]
+            return tuple(() if d == () else i for d, i in zip(source.shape, own, strict=True))
+        axes = tuple(a for dim in index for a in dim)
+        if len(axes) != len(_atoms(source.shape)):
+            raise Unlowerable("a reshape of a broadcast value", node.statement)
+        return _split(source.shape, axes, self.space, node.statement)
+
+
+def _split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:
+    """Cut a row of axes into dimensions of the given sizes."""
+    index: list[tuple[int, ...]] = []
+    rest = list(axes)
+    for dim in shape:
+        taken, rest = rest[: len(dim)], rest[len(dim) :]
+        if not same_size(dim, tuple(space.axes[a] for a in taken)):
+            raise Unlowerable("a reshape that does not keep dimensions whole", statement)
+        index.append(tuple(taken))
+    return tuple(index)

@@ -1,0 +1,247 @@
+"""What every supported ATen operation means, in the graph's few operations.
+
+One entry of TABLE an overload. A rule gets the builder and a Call, and returns the value. Composites (softmax,
+layer_norm, gelu) are written out here with the names a reader expects, instead of through core ATen, which
+would give ten anonymous operations for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kernelgen.frontend import composites
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import Arg, Ref
+from kernelgen.frontend.rule import Call, Refused, Rule
+
+
+def _unary(op: str) -> Rule:
+    return lambda b, c: b.map(op, c.args[0])
+
+
+def _binary(op: str) -> Rule:
+    return lambda b, c: b.map(op, c.args[0], c.args[1])
+
+
+def _scaled(op: str) -> Rule:
+    """add and sub: the second operand times alpha."""
+
+    def rule(b: Builder, c: Call) -> Ref:
+        other, alpha = c.args[1], c.kwargs.get("alpha", 1)
+        return b.map(op, c.args[0], other if alpha == 1 else _times(b, other, alpha))
+
+    return rule
+
+
+def _times(b: Builder, value: Arg, factor: float) -> Arg:
+    if isinstance(value, Ref):
+        return b.map("mul", value, factor)
+    assert isinstance(value, int | float)
+    return value * factor
+
+
+def _rsub(b: Builder, c: Call) -> Ref:
+    return b.map("sub", c.args[1], _times(b, c.args[0], c.kwargs.get("alpha", 1)) if "alpha" in c.kwargs else c.args[0])
+
+
+def _div(b: Builder, c: Call) -> Ref:
+    mode = c.kwargs.get("rounding_mode")
+    if mode is None:
+        return b.map("div", c.args[0], c.args[1])
+    if c.dtype != "float":
+        raise Refused(f"integer division with rounding_mode={mode!r}")
+    return b.map("floor" if mode == "floor" else "trunc", b.map("div", c.args[0], c.args[1]))
+
+
+def _remainder(b: Builder, c: Call) -> Ref:
+    x, y = c.args[0], c.args[1]
+    if c.dtype != "float":
+        raise Refused("remainder of integers")
+    return b.map("sub", x, b.map("mul", b.map("floor", b.map("div", x, y)), y))
+
+
+def _pow(b: Builder, c: Call) -> Ref:
+    x, exponent = c.args[0], c.args[1]
+    if not isinstance(x, Ref) or not isinstance(exponent, int | float):
+        raise Refused("a power whose exponent is not a number (supported: 0.5, -0.5 and whole exponents up to ±8)")
+    if exponent in (0.5, -0.5):
+        return b.map("sqrt" if exponent > 0 else "rsqrt", x)
+    if exponent != int(exponent) or not 1 <= abs(exponent) <= 8:
+        raise Refused(f"the power {exponent} (supported: 0.5, -0.5 and whole exponents up to ±8)")
+    result = x
+    for bit in bin(abs(int(exponent)))[3:]:  # binary powers: x**8 is three multiplications
+        result = b.map("mul", result, result)
+        if bit == "1":
+            result = b.map("mul", result, x)
+    return b.map("div", 1.0, result) if exponent < 0 else result
+
+
+def _clamp(b: Builder, c: Call) -> Ref:
+    value: Ref = c.args[0]
+    low, high = c.get(1, "min"), c.get(2, "max")
+    if low is not None:
+        value = b.map("maximum", value, low, dtype=c.dtype)
+    if high is not None:
+        value = b.map("minimum", value, high, dtype=c.dtype)
+    return value
+
+
+def _where(b: Builder, c: Call) -> Ref:
+    return b.map("where", *c.args[:3], dtype=c.dtype)
+
+
+def _masked_fill(b: Builder, c: Call) -> Ref:
+    return b.map("where", c.args[1], c.args[2], c.args[0], dtype=c.dtype)
+
+
+def _lerp(b: Builder, c: Call) -> Ref:
+    return b.map("add", c.args[0], b.map("mul", b.map("sub", c.args[1], c.args[0]), c.args[2]))
+
+
+def _addc(op: str) -> Rule:
+    def rule(b: Builder, c: Call) -> Ref:
+        term = b.map(op, c.args[1], c.args[2])
+        value = c.kwargs.get("value", 1)
+        return b.map("add", c.args[0], term if value == 1 else b.map("mul", term, value))
+
+    return rule
+
+
+# dtypes
+
+
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+
+def _cast(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    if c.torch_dtype == "float64":
+        raise Refused("float64 (arithmetic is done in float32)")
+    if c.torch_dtype in _FLOATS:
+        x = b.convert(x, "float")
+        return x if c.torch_dtype == "float32" else b.round(x, c.torch_dtype)
+    return b.convert(x, c.torch_dtype)
+
+
+def _same(b: Builder, c: Call) -> Ref:
+    return c.args[0]  # type: ignore[no-any-return]
+
+
+# views
+
+
+def _expand(b: Builder, c: Call) -> Ref:
+    return b.view("expand", c.args[0], c.shape)
+
+
+def _reshape(b: Builder, c: Call) -> Ref:
+    return b.view("reshape", c.args[0], c.shape)
+
+
+def _permute(order: Callable[[Call, int], tuple[int, ...]]) -> Rule:
+    return lambda b, c: b.view("permute", c.args[0], c.shape, order(c, b.rank(c.args[0])))
+
+
+def _swap(c: Call, rank: int) -> tuple[int, ...]:
+    order = list(range(rank))
+    i, j = (c.args[1] % rank, c.args[2] % rank) if len(c.args) > 1 else (rank - 2, rank - 1)
+    order[i], order[j] = order[j], order[i]
+    return tuple(order)
+
+
+def _slice(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    if c.shape != b.node(x).shape:
+        raise Refused("slice of a part of a dimension")
+    return x
+
+
+def _full(b: Builder, c: Call) -> Ref:
+    return b.full(c.args[1], c.shape, c.dtype)
+
+
+_UNARY = (
+    ["neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "floor", "ceil", "trunc", "expm1", "log1p", "isnan", "isinf"]
+)
+_BINARY = {
+    "mul": "mul", "maximum": "maximum", "minimum": "minimum", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
+    "gt": "gt", "ge": "ge", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
+}  # fmt: skip
+
+TABLE: dict[str, Rule] = {
+    **{f"aten.{op}.default": _unary(op) for op in _UNARY},
+    **{f"aten.{op}.{kind}": _binary(to) for op, to in _BINARY.items() for kind in ("Tensor", "Scalar", "default")},
+    **{f"aten.logical_{op}.default": _binary(op) for op in ("and", "or", "xor")},
+    **{f"aten.{op}.{kind}": _scaled(op) for op in ("add", "sub") for kind in ("Tensor", "Scalar")},
+    "aten.logical_not.default": _unary("logical_not"),
+    "aten.bitwise_not.default": _unary("invert"),
+    "aten.rsub.Scalar": _rsub,
+    "aten.rsub.Tensor": _rsub,
+    **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
+    **{f"aten.remainder.{kind}": _remainder for kind in ("Tensor", "Scalar")},
+    "aten.reciprocal.default": lambda b, c: b.map("div", 1.0, c.args[0]),
+    "aten.square.default": lambda b, c: b.map("mul", c.args[0], c.args[0]),
+    "aten.pow.Tensor_Scalar": _pow,
+    "aten.pow.Tensor_Tensor": _pow,
+    **{f"aten.clamp.{kind}": _clamp for kind in ("default", "Tensor")},
+    **{f"aten.clamp_min.{kind}": _clamp for kind in ("default", "Tensor")},
+    **{f"aten.clamp_max.{kind}": (lambda b, c: b.map("minimum", c.args[0], c.args[1], dtype=c.dtype)) for kind in ("default", "Tensor")},
+    **{f"aten.where.{kind}": _where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
+    **{f"aten.masked_fill.{kind}": _masked_fill for kind in ("Scalar", "Tensor")},
+    **{f"aten.lerp.{kind}": _lerp for kind in ("Scalar", "Tensor")},
+    "aten.addcmul.default": _addc("mul"),
+    "aten.addcdiv.default": _addc("div"),
+    "aten.relu.default": composites.relu,
+    "aten.relu6.default": lambda b, c: b.map("minimum", b.map("maximum", c.args[0], 0.0), 6.0),
+    "aten.silu.default": composites.silu,
+    "aten.gelu.default": composites.gelu,
+    "aten.softplus.default": composites.softplus,
+    "aten.leaky_relu.default": composites.leaky_relu,
+    "aten.elu.default": composites.elu,
+    "aten.hardtanh.default": composites.hardtanh,
+    "aten.hardsigmoid.default": composites.hardsigmoid,
+    "aten.hardswish.default": composites.hardswish,
+    "aten.mish.default": composites.mish,
+    "aten.log_sigmoid.default": composites.log_sigmoid,
+    **{f"aten.{op}": _cast for op in ("to.dtype", "to.dtype_layout", "_to_copy.default", "type_as.default", "to.other")},
+    **{f"aten.{op}": _same for op in ("contiguous.default", "clone.default", "alias.default", "detach.default")},
+    **{f"aten.{op}": _expand for op in ("expand.default", "expand_as.default", "broadcast_to.default")},
+    **{
+        f"aten.{op}": _reshape
+        for op in (
+            "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
+            "squeeze.dims", "flatten.using_ints", "unflatten.int", "view_as.default", "reshape_as.default",
+        )
+    },  # fmt: skip
+    "aten.permute.default": _permute(lambda c, rank: tuple(d % rank for d in c.args[1])),
+    "aten.transpose.int": _permute(_swap),
+    "aten.t.default": _permute(_swap),
+    "aten.mT.default": _permute(_swap),
+    "aten.slice.Tensor": _slice,
+    "aten.full_like.default": _full,
+    "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
+    "aten.ones_like.default": lambda b, c: b.full(1 if c.dtype != "float" else 1.0, c.shape, c.dtype),
+    "aten.sum.dim_IntList": composites.reduction("sum"),
+    "aten.sum.default": composites.reduction("sum"),
+    "aten.amax.default": composites.reduction("max"),
+    "aten.amin.default": composites.reduction("min"),
+    "aten.mean.dim": composites.mean,
+    "aten.mean.default": composites.mean,
+    "aten.var.correction": composites.variance(root=False),
+    "aten.std.correction": composites.variance(root=True),
+    "aten.linalg_vector_norm.default": composites.vector_norm,
+    "aten.norm.ScalarOpt_dim": composites.vector_norm,
+    "aten.logsumexp.default": composites.logsumexp,
+    "aten.softmax.int": composites.softmax,
+    "aten.log_softmax.int": composites.log_softmax,
+    "aten.layer_norm.default": composites.layer_norm,
+    "aten.rms_norm.default": composites.rms_norm,
+}  # fmt: skip
+
+
+def supported() -> list[str]:
+    """The names of the operations that can be lowered, without their overloads, for a message to the user."""
+    return sorted({name.split(".")[1].lstrip("_") for name in TABLE})
+
+
+__all__ = ["TABLE", "supported"]

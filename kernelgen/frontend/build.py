@@ -1,0 +1,102 @@
+"""Builds a graph node by node; knows shapes and dtypes, nothing of torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelgen.frontend.graph import Arg, Dim, Node, Ref, SizeOf, broadcast
+
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not")
+FLOATING = (
+    ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p", "reciprocal"]  # of integers too
+)
+_INTEGER_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64")
+
+
+class Builder:
+    """The nodes so far, and the statement of the reference that the next ones belong to."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.statement: int | None = None
+        self.notes: dict[str, None] = {}
+
+    def note(self, text: str) -> None:
+        """Keep something that a reviewer of the kernel should know, once."""
+        self.notes[text] = None
+
+    def node(self, ref: Ref) -> Node:
+        return self.nodes[ref.node]
+
+    def rank(self, ref: Ref) -> int:
+        return len(self.node(ref).shape)
+
+    def _add(self, node: Node) -> Ref:
+        self.nodes.append(node)
+        return Ref(len(self.nodes) - 1)
+
+    def rename(self, ref: Ref, name: str) -> None:
+        self.nodes[ref.node] = replace(self.node(ref), name=name)
+
+    def input(self, name: str, shape: tuple[Dim, ...], dtype: str) -> Ref:
+        return self._add(Node("input", (), shape, dtype, name, None, (name,)))
+
+    def full(self, value: float | int | bool, shape: tuple[Dim, ...], dtype: str) -> Ref:
+        return self._add(Node("full", (value,), shape, dtype, None, self.statement))
+
+    def map(self, op: str, *args: Arg, name: str | None = None, dtype: str | None = None) -> Ref:
+        """An element-by-element operation; shapes broadcast, dtypes promote as torch promotes them."""
+        nodes = [self.node(a) for a in args if isinstance(a, Ref)]
+        shape = broadcast(*(n.shape for n in nodes))
+        kind = dtype or self._dtype(op, args)
+        return self._add(Node(op, args, shape, kind, name, self.statement))
+
+    def _dtype(self, op: str, args: tuple[Arg, ...]) -> str:
+        if op in BOOLEAN:
+            return "bool"
+        if op in FLOATING:
+            return "float"
+        values = args[1:] if op == "where" else args
+        kinds = [self.node(a).dtype if isinstance(a, Ref) else _scalar_dtype(a) for a in values]
+        if "float" in kinds:
+            return "float"
+        # A Python integer does not widen a tensor's integer dtype.
+        tensor_kinds = [self.node(a).dtype for a in values if isinstance(a, Ref)]
+        strong = [k for k in tensor_kinds if k != "bool"] or [k for k in kinds if k != "bool"]
+        return max(strong or ["bool"], key=_INTEGER_RANK.index)
+
+    def reduce(self, op: str, x: Ref, dims: tuple[int, ...], name: str | None = None) -> Ref:
+        """A reduction that keeps its dimensions with size one; `dims` are counted from the end."""
+        node = self.node(x)
+        rank = len(node.shape)
+        shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
+        dtype = "int64" if op == "sum" and node.dtype != "float" else node.dtype
+        return self._add(Node(op, (x,), shape, dtype, name, self.statement, tuple(sorted(dims))))
+
+    def size(self, x: Ref, dims: tuple[int, ...]) -> SizeOf:
+        """The number of elements along some dimensions."""
+        shape = self.node(x).shape
+        return SizeOf(tuple(atom for d in dims for atom in shape[d]))
+
+    def round(self, x: Ref, dtype: str) -> Ref:
+        node = self.node(x)
+        return self._add(Node("round", (x,), node.shape, "float", None, self.statement, (dtype,)))
+
+    def convert(self, x: Ref, dtype: str) -> Ref:
+        """To another class of value: `float`, `bool` or an integer dtype."""
+        if self.node(x).dtype == dtype:
+            return x
+        return self._add(Node("convert", (x,), self.node(x).shape, dtype, None, self.statement))
+
+    def view(self, op: str, x: Ref, shape: tuple[Dim, ...], attrs: tuple[int, ...] = ()) -> Ref:
+        node = self.node(x)
+        if op != "permute" and node.shape == shape:
+            return x
+        return self._add(Node(op, (x,), shape, node.dtype, None, self.statement, attrs))
+
+
+def _scalar_dtype(value: Arg) -> str:
+    if isinstance(value, bool):
+        return "bool"
+    return "float" if isinstance(value, float) else "int64"

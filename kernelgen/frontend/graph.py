@@ -1,0 +1,126 @@
+"""The graph: a traced reference as a small, typed intermediate representation.
+
+A graph knows four kinds of node beside its inputs: `map` operations, element by element with broadcasting; reductions
+over dimensions counted from the end, which keep those dimensions with size one; views, which only move indices; and
+`round`, the rounding to a narrower float that the reference asked for. Floats are one class: every float is
+computed in float32 and rounded where it is stored or where the reference casts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+Atom = str | int
+Dim = tuple[Atom, ...]
+"""A dimension's size as a product of size names and numbers; `()` is one."""
+
+VIEWS = ("expand", "permute", "reshape")
+REDUCTIONS = ("sum", "max", "min")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A use of another node's value."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class SizeOf:
+    """A use of a size as a number, such as the row length that a mean divides by."""
+
+    dim: Dim
+
+
+Arg = Ref | SizeOf | float | int | bool
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of the reference: where it stands, and its text on one line."""
+
+    line: int
+    """Line within the reference's source, from 1."""
+    text: str
+    target: str | None
+    """The variable that it assigns, where it assigns exactly one."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: `input`, `full`, a map operation, a reduction, a view or `round`."""
+
+    op: str
+    args: tuple[Arg, ...]
+    shape: tuple[Dim, ...]
+    dtype: str
+    """`float` (computed in float32), `bool`, or an integer dtype's name."""
+    name: str | None
+    """The name a reader would give the value: a variable of the reference, or the usual name within a composite."""
+    statement: int | None
+    """Index into Graph.statements."""
+    attrs: tuple[int | str, ...] = ()
+    """Reduction: dimensions, negative; permute: the order; round: the dtype or dtype variable; input: its name."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """A declared output: which node it is, and how it is stored."""
+
+    name: str
+    node: int
+    dtype: str
+    """A dtype name or a dtype variable of the spec."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A reference as nodes in evaluation order; every argument precedes its use."""
+
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...]
+    statements: tuple[Statement, ...]
+
+    def is_view(self, node: Node) -> bool:
+        return node.op in VIEWS
+
+    def skeleton(self, *, rounds: bool = True) -> tuple[object, ...]:
+        """What must agree between two traces of one reference; shapes, names and changes of shape left out.
+
+        `rounds=False` leaves out roundings, which a trace at float32 does not have.
+        """
+        number: dict[int, int] = {}
+        rows: list[object] = []
+        for i, node in enumerate(self.nodes):
+            if node.op in ("expand", "reshape") or (not rounds and node.op == "round"):
+                source = node.args[0]
+                assert isinstance(source, Ref)
+                number[i] = number[source.node]
+                continue
+            number[i] = len(rows)
+            args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
+            attrs = node.attrs if node.op in (*REDUCTIONS, "input", "round") else ()
+            rows.append((node.op, args, attrs, node.dtype))
+        return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))
+
+
+def times(a: Dim, b: Dim) -> Dim:
+    """The product of two sizes."""
+    return (*a, *b)
+
+
+def same_size(a: Dim, b: Dim) -> bool:
+    """Whether two sizes are the same product, in whatever order."""
+    return _canonical(a) == _canonical(b)
+
+
+def _canonical(dim: Dim) -> tuple[int, tuple[str, ...]]:
+    return prod(a for a in dim if isinstance(a, int)), tuple(sorted(a for a in dim if isinstance(a, str)))
+
+
+def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """The shape that shapes broadcast to; they were found compatible by the trace."""
+    rank = max((len(s) for s in shapes), default=0)
+    padded = [((),) * (rank - len(s)) + tuple(s) for s in shapes]
+    return tuple(next((d for d in column if d != ()), ()) for column in zip(*padded, strict=True))

@@ -1,0 +1,66 @@
+"""The reference as Python: compiled to a function, and cut into statements that a generated kernel can cite."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import linecache
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kernelgen.frontend.graph import Statement
+from kernelgen.spec.model import OperatorSpec
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A compiled reference. `statement_at` maps a line of its source to an index of `statements`."""
+
+    function: Callable[..., Any]
+    statements: tuple[Statement, ...]
+    statement_at: dict[int, int]
+    file: str
+
+
+def compile_reference(spec: OperatorSpec) -> Reference:
+    """Compile the spec's reference so that a trace knows its lines.
+
+    The code object is renamed `forward`, because a trace of `torch.export` records the lines of frames of that name
+    alone; work done in a helper is then put down to the line that calls it.
+    """
+    import torch
+
+    file = f"<reference of {spec.name}>"
+    linecache.cache[file] = (len(spec.reference), None, spec.reference.splitlines(keepends=True), file)
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math")}
+    exec(compile(spec.reference, file, "exec"), scope)
+    function = scope[spec.name]
+    assert inspect.isfunction(function)
+    function.__code__ = function.__code__.replace(co_name="forward", co_qualname="forward")
+    statements, at = _statements(spec)
+    return Reference(function, statements, at, file)
+
+
+def _statements(spec: OperatorSpec) -> tuple[tuple[Statement, ...], dict[int, int]]:
+    tree = ast.parse(spec.reference)
+    function = next(n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == spec.name)
+    statements: list[Statement] = []
+    at: dict[int, int] = {}
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr):
+            continue
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            at[line] = len(statements)
+        statements.append(Statement(node.lineno, ast.unparse(node), _target(node)))
+    return tuple(statements), at
+
+
+def _target(node: ast.stmt) -> str | None:
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id
+    if isinstance(node, ast.AnnAssign | ast.AugAssign) and isinstance(node.target, ast.Name):
+        return node.target.id
+    return None

@@ -1,0 +1,33 @@
+"""What a rule of the ATen table gets, and how it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import Dim, Ref
+
+
+class Refused(Exception):
+    """An operation, or a form of one, that no family lowers; the message completes "…: unsupported: "."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One traced call: positional and keyword arguments as graph values, and what it returned."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shape: tuple[Dim, ...]
+    dtype: str
+    """The result's class: `float`, `bool` or an integer dtype."""
+    torch_dtype: str
+    """The result's dtype as traced."""
+
+    def get(self, index: int, name: str, default: Any = None) -> Any:
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
+
+
+Rule = Callable[[Builder, Call], Ref]
