@@ -1,0 +1,167 @@
+"""Inputs: values, layouts, guard bands, seeds; hidden cases; what memory they need."""
+
+import math
+
+import pytest
+import torch
+
+from kernelgen import judge
+from kernelgen.judge import device as devices
+from kernelgen.judge import guards, hidden, inputs, memory
+from kernelgen.judge.hidden import LAYOUTS
+
+X = judge.Tensor("x", ("...", "D"), "T", rows=0)
+BIAS = judge.Tensor("bias", ("D",), "T")
+
+
+def operator(*tensors, **kwargs):
+    def same(x, *rest):
+        return x + 0
+
+    return judge.Operator("same", same, same, same, tensors or (X, BIAS), (X,), **kwargs)
+
+
+def case(dtype="float32", **kwargs):
+    return judge.Case({"...": (4, 5), "D": 33}, {"T": dtype}, **kwargs)
+
+
+def make(distribution, dtype="float32", seed=1, **kwargs):
+    return inputs.make(operator(), case(dtype, **kwargs), distribution=distribution, seed=seed, device="cpu")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("distribution", inputs.DISTRIBUTIONS)
+def test_the_same_seed_gives_the_same_values(distribution, dtype):
+    first, again, other = (make(distribution, dtype, seed) for seed in (1, 1, 2))
+    for a, b in zip(first, again, strict=True):
+        assert a.view.dtype == getattr(torch, dtype)
+        assert torch.equal(a.flat, b.flat)
+    assert not torch.equal(first[0].flat, other[0].flat)
+
+
+def test_distributions_are_what_they_say():
+    values = {d: make(d)[0].view for d in inputs.DISTRIBUTIONS}
+    assert values["large"].abs().max() > 2e4
+    assert set(values["zero-one"].unique().tolist()) == {0, 1}
+    assert 0 <= values["uniform"].min() <= values["uniform"].max() <= 1
+    assert (values["equal rows"] == values["equal rows"][..., :1]).all()
+    assert len(values["equal rows"].unique()) == 20
+    special = values["specials"]
+    assert special.isnan().any() and special.isposinf().any() and special.isneginf().any()
+    assert torch.isfinite(special).all(-1).any(), "some rows must stay free of specials"
+
+
+@pytest.mark.parametrize("layout", ["contiguous", *LAYOUTS])
+def test_layouts(layout):
+    x, bias = make("normal", layout=layout)
+    assert x.view.shape == (4, 5, 33)
+    assert bias.view.shape == (33,)
+    strides = {
+        "contiguous": (165, 33, 1),
+        "transposed": (165, 1, 5),
+        "sliced": (330, 66, 2),
+        "offset": (165, 33, 1),
+        "expanded": (0, 33, 1),
+    }
+    assert x.view.stride() == strides[layout]
+    assert (x.view.data_ptr() % 16 == x.flat.data_ptr() % 16) == (layout != "offset")
+    assert guards.guards_intact(x)
+    assert torch.isfinite(x.view).all()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", *LAYOUTS])
+@pytest.mark.parametrize("dtype", ["float16", "int64", "bool"])
+def test_guards_see_writes_on_both_sides(layout, dtype):
+    for side in (0, 1):
+        (x, _) = make("normal", dtype, layout=layout)
+        x.flat[(x.body[0] - 1, x.body[1])[side]] = 7
+        assert not guards.guards_intact(x)
+
+
+def test_a_like_input_holds_nothing_but_nan():
+    like = judge.Tensor("x", ("...", "D"), "T", like=True, rows=0)
+    (x,) = inputs.make(operator(like), case(), distribution="normal", seed=1, device="cpu")
+    assert x.view.isnan().all()
+
+
+@pytest.mark.parametrize("distribution", inputs.DISTRIBUTIONS)
+@pytest.mark.parametrize("sizes", [{"...": (), "D": 0}, {"...": (0,), "D": 3}, {"...": (), "D": 1}])
+def test_degenerate_shapes(distribution, sizes):
+    (x, _) = inputs.make(operator(), judge.Case(sizes, {"T": "float16"}), distribution=distribution, seed=1, device="cpu")
+    assert x.view.numel() == math.prod(case().shape(X)[:0]) * math.prod((*sizes["..."], sizes["D"]))
+
+
+def test_cases_name_themselves_and_survive_json():
+    some = case("float16")
+    assert some.label == str(some) == "[4, 5] D=33 float16"
+    assert judge.Case.from_json(some.to_json()) == some
+    odd = case("float16", layout="sliced", hidden=True)
+    assert judge.Case.from_json(odd.to_json()) == odd
+    assert "sliced" in odd.label
+
+
+def test_an_unbound_dtype_is_named():
+    with pytest.raises(KeyError, match="neither a dtype nor bound"):
+        judge.Case({"D": 1}).dtype(BIAS)
+
+
+def test_hidden_cases_of_the_interpreter_are_few_and_tiny():
+    found = hidden.hidden_cases(operator(), [case("float16"), case("float32")], "cpu")
+    assert 6 <= len(found) <= 8
+    assert {c.layout for c in found} == {"contiguous", *LAYOUTS}
+    assert {tuple(c.dtypes.values()) for c in found} == {("float16",), ("float32",)}
+    assert {len(c.sizes["..."]) for c in found} >= {0, 1, 3}
+    assert any(0 in c.shape(X) for c in found)
+    assert all(math.prod(c.shape(X)) < 1000 for c in found)
+    assert len({c.label for c in found}) == len(found)
+
+
+def test_hidden_cases_of_a_gpu_cover_the_edges(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+    found = hidden.hidden_cases(operator(), [case("float16"), case("float32")], "cuda")
+    assert {c.sizes["D"] for c in found} >= set(hidden.EDGES)
+    assert any(math.prod(c.shape(X)) > 2**31 and c.dtypes["T"] == "float16" for c in found)
+    assert any(math.prod(c.sizes["..."]) > 65535 for c in found)
+
+
+def test_the_large_case_needs_room(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**34)
+
+    def large(**kwargs):
+        found = hidden.hidden_cases(operator(), [case("float16")], "cuda", **kwargs)
+        return [c for c in found if math.prod(c.shape(X)) > 2**31]
+
+    assert large() == []
+    assert len(large(large=True)) == 1
+    assert large(large=False) == []
+
+
+def test_operators_without_leading_dimensions_have_hidden_cases(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+    matrix = judge.Tensor("x", ("plain", "leading", 3), "float32", rows=0)
+    op = judge.Operator("op", torch.neg, torch.neg, torch.neg, (matrix,), (matrix,))
+    found = hidden.hidden_cases(op, [judge.Case({"plain": 8, "leading": 5})], "cuda")
+    assert any(math.prod(c.shape(matrix)) > 2**31 for c in found)
+    assert len(hidden.hidden_cases(op, [judge.Case({"plain": 8, "leading": 5})], "cpu")) >= 6
+
+
+def test_memory_is_estimated_before_anything_is_allocated(monkeypatch):
+    big = judge.Case({"...": (1024, 1024), "D": 1024}, {"T": "float16"})
+    bytes_of_x = 2 * 1024**3
+    assert memory.input_bytes(operator(), big) == bytes_of_x + 2 * 1024
+    needed = memory.accuracy_bytes(operator(), big)
+    assert 3 * bytes_of_x < needed < 3 * bytes_of_x + 2 * 2**30
+    assert memory.accuracy_bytes(operator(exact=True), big) == 3 * bytes_of_x + 2 * 1024
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 6 * 2**30)
+    assert memory.accuracy_left_out(operator(), big, "cuda").endswith("6.00 GiB free on cuda")
+    assert "262,144" in memory.accuracy_left_out(operator(), big, "cpu")
+    assert memory.accuracy_left_out(operator(), case(), "cpu") == ""
+
+
+def test_minimal_bytes_leave_out_like_inputs():
+    like = judge.Tensor("x", ("...", "D"), "T", like=True, rows=0)
+    assert memory.minimal_bytes(operator(like, BIAS), case()) == (33 * 4, 4 * 5 * 33 * 4)
+
+
+def test_free_host_memory_is_known():
+    assert devices.free_bytes("cpu") > 2**20

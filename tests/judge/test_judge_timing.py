@@ -1,0 +1,139 @@
+"""The paired design on a stage that has planted ratios, noise and biases instead of a GPU."""
+
+import math
+import random
+import statistics
+import time
+
+import pytest
+
+from kernelgen import judge
+from kernelgen.judge import selftest, timing
+
+
+class FakeStage:
+    """Functions with known times; every buffer set has a place that costs something, every sample noise."""
+
+    launches, swapped_sets, graphed = 1, True, True
+
+    def __init__(self, *times, noise=0.01, bias=0.0, drift=0.0, seed=0, throttled=(), delay=0.0):
+        self.times, self.noise, self.bias, self.drift = times, noise, bias, drift
+        self.rng = random.Random(seed)
+        self.throttled = iter(throttled)
+        self.delay = delay
+        self.blocks = self.runs = 0
+        self.orders = []
+
+    def open_block(self, rng):
+        self.blocks += 1
+        return tuple(math.exp(self.rng.gauss(0, self.bias)) for _ in range(2))
+
+    def launcher(self, which, buffers):
+        return self.times[which] * buffers
+
+    def time_runs(self, launchers, order):
+        time.sleep(self.delay)
+        self.orders.append(order)
+        self.runs += len(order)
+        clock = 1 + self.drift * self.blocks
+        return [launchers[i] * clock * math.exp(self.rng.gauss(0, self.noise)) for i in order]
+
+    def close_block(self):
+        return not next(self.throttled, False)
+
+    def call_us(self):
+        return tuple(t + 10 for t in self.times)
+
+
+def compare(stage, **kwargs):
+    return judge.compare(None, None, None, stage=stage, seed=1, **kwargs)
+
+
+def test_a_planted_ratio_is_found():
+    found = compare(FakeStage(120.0, 100.0))
+    assert found.low < 1.2 < found.high
+    assert found.speedup == pytest.approx(1.2, rel=0.01)
+    assert found.verdict == "faster"
+    assert found.a_us == pytest.approx(120, rel=0.02)
+    assert (found.a_call_us, found.b_call_us) == (130, 110)
+    assert len(found.samples) == 2 * found.blocks
+    assert all(len(arrangement) == 15 for arrangement in found.samples)
+
+
+@pytest.mark.parametrize(("b", "verdict"), [(100.0, "undecided"), (103.0, "slower"), (97.0, "faster"), (100.5, "undecided")])
+def test_verdicts(b, verdict):
+    assert compare(FakeStage(100.0, b)).verdict == verdict
+
+
+def test_the_interval_covers_a_planted_ratio():
+    covered, called = 0, 0
+    for seed in range(200):
+        found = compare(FakeStage(100.0, 100.0, bias=0.013, drift=0.01, seed=seed))
+        covered += found.low <= 1 <= found.high
+        called += found.verdict != "undecided"
+    assert covered >= 182
+    assert called <= 2
+
+
+def test_swapping_removes_what_a_place_costs():
+    """Each block's places differ by 1.3 %: without the swap the block values would scatter as much."""
+    rng = random.Random(0)
+    stage = FakeStage(100.0, 100.0, noise=0.0005, bias=0.013)
+    blocks = [timing.one_block(stage, 15, rng) for _ in range(20)]
+    swapped = statistics.stdev(timing.block_value(b) for b in blocks)
+    unswapped = statistics.stdev(statistics.median(math.log(x / y) for x, y in b[0]) for b in blocks)
+    assert unswapped > 0.008
+    assert swapped < 0.0005
+
+
+def test_pairs_are_balanced_and_in_random_order():
+    stage = FakeStage(1.0, 1.0)
+    compare(stage)
+    firsts = [tuple(order[::2]) for order in stage.orders]
+    assert all(sorted(order[i : i + 2]) == [0, 1] for order in stage.orders for i in range(0, len(order), 2))
+    assert all(sum(first) in (7, 8) for first in firsts)
+    assert len(set(firsts)) > 1
+
+
+def test_blocks_are_added_until_the_interval_is_narrow():
+    assert compare(FakeStage(1.0, 1.0, noise=0.001)).blocks == 10
+    wide = compare(FakeStage(1.0, 1.0, noise=0.3))
+    assert wide.blocks == 40
+    assert compare(FakeStage(1.0, 1.0, noise=0.3), half_width=1.0).blocks == 10
+
+
+def test_the_time_cap_ends_a_comparison():
+    found = compare(FakeStage(1.0, 1.0, noise=0.3, delay=0.02), time_cap_s=0.1)
+    assert 3 <= found.blocks < 10
+
+
+def test_blocks_of_a_throttled_device_are_thrown_away():
+    stage = FakeStage(1.0, 1.0, throttled=[True, False, True])
+    found = compare(stage)
+    assert (found.throttled, found.blocks, stage.blocks) == (2, 10, 12)
+
+
+def test_a_device_that_stays_throttled_is_measured_in_the_end():
+    found = compare(FakeStage(1.0, 1.0, throttled=[True] * 100))
+    assert (found.throttled, found.blocks) == (10, 10)
+
+
+def test_a_race_finds_the_fastest():
+    race = judge.quick([None] * 3, None, stage=FakeStage(3.0, 1.0, 2.0), seed=1)
+    assert [round(r.median_us) for r in race] == [3, 1, 2]
+    assert all(len(r.samples) == 7 for r in race)
+
+
+def test_the_self_test_counts_coverage(capsys):
+    results = judge.self_test((2.0, 20.0), runs=30, comparison=lambda us: compare(FakeStage(us, us)))
+    assert all(r.covered >= 25 and r.runs == 30 and r.called == 0 for r in results)
+    assert results[1].actual_us == pytest.approx(20, rel=0.02)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "covered 1.00 in" in lines[0]
+
+
+def test_the_self_test_needs_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr(selftest.devices, "find", lambda: "cpu")
+    assert selftest.main([]) == 3
+    assert "no GPU" in capsys.readouterr().out
