@@ -83,19 +83,20 @@ def message(operator: str, constraint: Constraint) -> str:
     """The body of an f-string that says what was needed and what came: `broadcast: needs x.ndim >= 1, got x ...`."""
     line = constraint.text.strip()
     tree = _parse(line)
-    seen: dict[str, list[str]] = {name: [] for name in _names(tree)}
+    asked: dict[str, set[str]] = {name: set() for name in _names(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            name = node.value.id
-            shown = {
-                "dtype": f"{{{name}.dtype}}",
-                "is_contiguous": f"strides {{{name}.stride()}}",
-                "stride": f"strides {{{name}.stride()}}",
-            }.get(node.attr, f"{{tuple({name}.shape)}}")
-            if shown not in seen[name]:
-                seen[name].append(shown)
-    got = ", ".join(" ".join([name, *parts]) for name, parts in seen.items())
+            asked[node.value.id].add(node.attr)
+    got = ", ".join(f"{name} {_shown(name, attributes)}" for name, attributes in asked.items())
     return f"{operator}: needs {line}, got {got}"
+
+
+def _shown(name: str, asked: set[str]) -> str:
+    """What a message shows of an input: what was asked for, and the shape unless only the dtype was."""
+    parts = [] if asked == {"dtype"} else [f"{{tuple({name}.shape)}}"]
+    parts += [f"{{{name}.dtype}}"] * ("dtype" in asked)
+    parts += [f"with strides {{{name}.stride()}}"] * bool(asked & {"is_contiguous", "stride"})
+    return " ".join(parts)
 
 
 def _parse(line: str) -> ast.expr:
