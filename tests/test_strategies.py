@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rounds_fakes import CASES, COMPILER, START, case, key_bytes, legal, make_plan, row_of
+from rounds_fakes import CASES, COMPILER, START, key_bytes, legal, make_plan, row_of
 
 from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.plan import Plan, Schedule, TableRow
-from kernelgen.spec.model import STRATEGIES
+from kernelgen.spec.model import STRATEGIES, Case
 from kernelgen.strategies import Context, History, Observation, strategies
 from kernelgen.strategies.context import changes
 from kernelgen.strategies.dynamic_shape import boundary
@@ -46,7 +46,7 @@ def test_proposals_are_legal_new_bounded_and_distinct(name: str) -> None:
         for proposal in proposals:
             schedule = proposal.table[0].schedule
             assert schedule not in (START, START.replace(num_warps=8), START.replace(BLOCK_SIZE=512))
-            assert all(legal(here.plan, schedule, c) is None for c in (*CASES, case(1000)))
+            assert all(legal(here.plan, schedule, c) is None for c in CASES)
             assert 1 < proposal.predicted_gain <= 1.1
             assert proposal.what
             assert strategies()[name].explain(START, schedule).startswith(proposal.what)
@@ -99,12 +99,20 @@ def test_a_row_that_no_case_can_judge_is_left_alone() -> None:
     assert {p.row for p in strategies()["warp_stage"].propose(context(plan))} == {1}
 
 
-def test_a_schedule_that_an_accuracy_case_forbids_is_not_proposed() -> None:
-    def strict(plan: Plan, schedule: Schedule, one: object) -> str | None:
-        return "too large" if one == case(1000) and schedule.int("BLOCK_SIZE") > 1000 else None
+def test_a_schedule_must_suit_the_largest_size_of_its_line() -> None:
+    def strict(plan: Plan, schedule: Schedule, one: Case) -> str | None:
+        size = one.size("N")
+        assert isinstance(size, int)
+        return "does not fit" if schedule["EVICT"] == "evict_first" and size > 1 << 28 else None
 
-    here = replace(context(limit=1000), compiler=replace(COMPILER, legal=strict))
-    assert max(p.table[0].schedule.int("BLOCK_SIZE") for p in strategies()["block_size"].propose(here)) == 512
+    def choices(plan: Plan) -> set[tuple[int | None, object]]:
+        here = replace(context(plan, limit=1000), compiler=replace(COMPILER, legal=strict))
+        proposals = strategies()["memory_access"].propose(here)
+        return {(p.row, p.table[p.row or 0].schedule["EVICT"]) for p in proposals}
+
+    assert choices(make_plan()) == {(0, "evict_last")}, "the last line serves any size"
+    two = make_plan().with_table((TableRow(1 << 30, START), TableRow(None, START)))
+    assert choices(two) == {(0, "evict_last"), (0, "evict_first")}
 
 
 def test_grid_config_switches_variants_with_and_without_the_current_values() -> None:
@@ -142,6 +150,15 @@ def test_dynamic_shape_joins_lines_when_one_schedule_is_as_fast() -> None:
     history = joined(seen(SMALL, 1, 0.9, 0.9), seen(LARGE, 0.9, 1, 1), seen(START, 1.05, 1.05, 1.05))
     best = strategies()["dynamic_shape"].propose(context(plan, history))[0]
     assert best.table == (TableRow(None, START),)
+
+
+def test_dynamic_shape_leaves_lines_that_no_case_judges() -> None:
+    low, high = START.replace(num_warps=1), START.replace(BLOCK_SIZE=2048)
+    plan = make_plan().with_table((TableRow(1024, low), TableRow(1 << 30, START), TableRow(None, high)))
+    history = joined(seen(START, 1, 1, 1), seen(SMALL, 1.3, 1.1, 0.8), seen(LARGE, 0.7, 0.9, 1.4))
+    best = strategies()["dynamic_shape"].propose(context(plan, history))[0]
+    assert [row.schedule for row in best.table] == [low, SMALL, LARGE, high]
+    assert [row.max_bytes for row in best.table] == [1024, 1 << 26, 1 << 30, None]
 
 
 def test_dynamic_shape_uses_no_schedule_that_failed_or_is_unknown_there() -> None:

@@ -30,6 +30,9 @@ WORTH_A_SECOND_WAVE = 1 + MARGIN
 """A search that found more than this looks once more, from where it got to."""
 NOTHING_LEFT = f"no strategy is predicted to gain more than {100 * MARGIN:.0f} %"
 
+FEW = 2
+"""With so many candidates a strategy is taken to realise half of what it promises."""
+
 Choice = tuple[Advice, tuple[Proposal, ...]]
 
 
@@ -147,7 +150,13 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
             best = max(p.predicted_gain for p in fresh)
             found.append((Advice(advice.strategy, best, advice.reason), fresh))
     promising = [choice for choice in found if choice[0].gain > 1 + MARGIN]
-    return max(promising, key=lambda choice: choice[0].gain) if promising else None
+    return max(promising, key=_promise) if promising else None
+
+
+def _promise(choice: Choice) -> float:
+    """The predicted gain, less where there are few candidates: one throw hits less often than sixteen."""
+    advice, proposals = choice
+    return (advice.gain - 1) * len(proposals) / (len(proposals) + FEW)
 
 
 def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:

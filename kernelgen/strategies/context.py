@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelgen.diagnose import Diagnosis
 from kernelgen.plan import Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import Case
 
 Table = tuple[TableRow, ...]
+
+HUGE = 1 << 40
+"""A key that stands for "any size": more bytes than a device holds."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,31 @@ class Context:
         return tuple(c for c in self.cases if self.compiler.row_of(self.plan, c) == row)
 
     def refusal(self, table: Table) -> str | None:
-        """Why some case of the spec, accuracy or performance, could not be served by this table; None: all can."""
+        """Why this table could not serve what its lines promise; None: it can.
+
+        Each line must suit its performance cases, and the largest size that it is ever used for: a schedule that
+        holds a row in registers must not become the last line.
+        """
         plan = self.plan.with_table(table)
-        for case in (*self.plan.spec.accuracy, *self.cases):
-            schedule = table[self.compiler.row_of(plan, case)].schedule
-            if reason := self.compiler.legal(plan, schedule, case):
-                return f"{case.label}: {reason}"
+        for case in self.cases:
+            line = table[self.compiler.row_of(plan, case)]
+            for one in (case, self._largest(case, line.max_bytes)):
+                if reason := self.compiler.legal(plan, line.schedule, one):
+                    return f"{one.label}: {reason}"
         return None
+
+    def _largest(self, case: Case, limit: int | None) -> Case:
+        """The case grown in one of its sizes to the largest key of a line; the case itself where no size matters."""
+        key = self.compiler.key_bytes(self.plan, case)
+        factor = (HUGE if limit is None else limit) // max(key, 1)
+        for index, (name, value) in enumerate(case.sizes):
+            grown = (value[0] * factor, *value[1:]) if isinstance(value, tuple) and value else value
+            grown = grown * factor if isinstance(grown, int) else grown
+            sizes = (*case.sizes[:index], (name, grown), *case.sizes[index + 1 :])
+            one = replace(case, sizes=sizes, label=f"{case.label}, grown to the line's end")
+            if factor > 1 and self.compiler.key_bytes(self.plan, one) > key:
+                return one
+        return case
 
 
 @dataclass(frozen=True)

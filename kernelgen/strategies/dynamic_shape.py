@@ -41,7 +41,7 @@ def propose(context: Context) -> tuple[Proposal, ...]:
         for rank in range(KEEP):
             split = _best_split(groups, gains, rows, rank)
             if split is not None:
-                found.setdefault(_table(groups, split[1]), split[0])
+                found.setdefault(_table(context, groups, split[1]), split[0])
     proposals = []
     for table, total in found.items():
         # A shorter table that is nearly as good is the better one: every line more must be worth it.
@@ -138,15 +138,21 @@ def _best_split(
     return best(0, rows)
 
 
-def _table(groups: list[Group], segments: tuple[tuple[int, Schedule], ...]) -> Table:
-    """The segments as a table, neighbours of one schedule joined."""
-    rows: list[TableRow] = []
+def _table(context: Context, groups: list[Group], segments: tuple[tuple[int, Schedule], ...]) -> Table:
+    """The segments as a table, neighbours of one schedule joined.
+
+    Lines for sizes below the smallest case or above the largest stay: nothing here says how fast they are.
+    """
+    now = context.plan.table
+    bound = [context.compiler.row_of(context.plan, case) for case in context.cases]
+    rows = list(now[: min(bound)])
     for end, schedule in segments:
-        limit = None if end == len(groups) else boundary(groups[end - 1].key, groups[end].key)
-        if rows and rows[-1].schedule == schedule:
-            rows.pop()
+        limit = now[max(bound)].max_bytes if end == len(groups) else boundary(groups[end - 1].key, groups[end].key)
         rows.append(TableRow(limit, schedule))
-    return tuple(rows)
+    rows += now[max(bound) + 1 :]
+    return tuple(
+        r for r, after in zip(rows, [*rows[1:], None], strict=True) if after is None or after.schedule != r.schedule
+    )
 
 
 def boundary(below: int, above: int) -> int:
