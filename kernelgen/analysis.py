@@ -1,10 +1,21 @@
-"""What an operator must do at the least: bytes moved and operations done for one case."""
+"""What an operator must do at the least: bytes moved and operations done for one case, and the floor they set."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from kernelgen.devices.facts import DeviceFacts
+from kernelgen.families import ITEMSIZE
+from kernelgen.families.kernel import Body
+from kernelgen.families.values import Use
+from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.plan import Plan
+from kernelgen.spec.model import ELLIPSIS, Case
+
+FREE = ("load", "const", "round", "convert")
+"""Operations that are not arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -14,6 +25,50 @@ class Work:
     bytes_read: int
     bytes_written: int
     flops: int
+
+    @property
+    def intensity(self) -> float:
+        """Operations a byte."""
+        return self.flops / max(self.bytes_read + self.bytes_written, 1)
+
+
+def work(plan: Plan, case: Case) -> Work:
+    """Every input element that is read counted once, every output element once; one flop an elementary operation.
+
+    An exponential counts as one operation like an addition: the floor is then a lower bound.
+    """
+    body: Body = plan.body
+    read = {v.tensor for v in body.lowered.values if v.op == "load"}
+    tensors = [t for t in plan.spec.inputs if t.name in read]
+    return Work(
+        sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
+        sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in plan.spec.outputs),
+        flops(body, case),
+    )
+
+
+def flops(body: Body, case: Case) -> int:
+    """Operations of the reference for one case: a map operation once an element of its result, a reduction once an
+    element of its operand."""
+    total = 0
+    for value in body.lowered.values:
+        if value.op in FREE:
+            continue
+        axes: Iterable[int] = value.axes
+        if value.op in REDUCTIONS and isinstance(value.args[0], Use):
+            axes = body.lowered.values[value.args[0].value].axes
+        total += elements(body, case, axes)
+    return total
+
+
+def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
+    """How many elements some axes of the iteration space have."""
+    total = 1
+    for axis in axes:
+        atom = body.lowered.space.axes[axis]
+        size = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
+        total *= prod(size) if isinstance(size, tuple) else size
+    return total
 
 
 def floor_seconds(work: Work, facts: DeviceFacts) -> float:

@@ -39,3 +39,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def check_writable(folder: Path) -> None:
+    """Raise UsageError, naming the folder, unless files can be made in it; makes it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".writable.")
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write here: {error.strerror}") from None
+    os.close(handle)
+    os.unlink(name)

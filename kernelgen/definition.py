@@ -1,0 +1,139 @@
+"""What `definition.md` says: the operator's definition, its analysis, and how the plan carries it out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelgen import families
+from kernelgen.analysis import Work, floor_seconds, work
+from kernelgen.devices.facts import DeviceFacts, by_arch
+from kernelgen.families.body import COLUMN, FULL, ROW
+from kernelgen.families.kernel import Body
+from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.plan import Plan
+from kernelgen.spec.model import Case, TensorSpec
+
+REFERENCE_ARCH = "sm_90"
+"""The device whose peaks the roofline is drawn for; the text names it."""
+
+MEANINGS = {
+    "grid_config": "how rows and columns are spread over programs; which variant of the family serves which rows",
+    "block_size": "how many elements a program handles at once",
+    "warp_stage": "warps a program, and blocks loaded ahead in loops",
+    "memory_access": "how the caches treat what is read and written once",
+    "data_reuse": "what a program keeps in registers or caches from one tile or walk to the next",
+    "dynamic_shape": "one schedule for each class of sizes where one for all would lose",
+}
+
+
+def definition_context(plan: Plan) -> dict[str, Any]:
+    """Everything the template prints, in plain strings and rows."""
+    facts = by_arch(REFERENCE_ARCH)
+    body: Body = plan.body
+    cases = plan.spec.performance
+    works = [(case, work(plan, case)) for case in cases]
+    return {
+        "spec": plan.spec,
+        "family": plan.family,
+        "inputs": [_tensor(plan, t) for t in plan.spec.inputs],
+        "outputs": [_tensor(plan, t) for t in plan.spec.outputs],
+        "time": _complexity(plan),
+        "operations": _operations(body),
+        "facts": facts,
+        "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
+        "cases": [_case(plan, case, w, facts) for case, w in works],
+        "bound": _bound(works, facts),
+        "flow": _flow(plan),
+        "variants": _variants(plan),
+        "strategies": [(name, MEANINGS[name]) for name in plan.spec.optimization_strategies],
+        "notes": plan.notes,
+        "target": plan.spec.target,
+    }
+
+
+def _tensor(plan: Plan, tensor: TensorSpec) -> dict[str, str]:
+    kinds = dict(plan.spec.dtypes).get(tensor.dtype, (tensor.dtype,))
+    reads = "shape, dtype and device only" if tensor.role == "like" else "elements"
+    return {
+        "name": tensor.name,
+        "shape": f"[{', '.join(map(str, tensor.shape))}]",
+        "dtypes": ", ".join(kinds),
+        "reads": reads,
+    }
+
+
+def _complexity(plan: Plan) -> str:
+    return "O(M × N) for M rows of N elements" if plan.body.layout.columns else "O(n) for n elements"
+
+
+def _operations(body: Body) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for value in body.lowered.values:
+        if value.op not in ("load", "const", "round", "convert"):
+            counts[value.op] = counts.get(value.op, 0) + 1
+    return sorted(counts.items())
+
+
+def _case(plan: Plan, case: Case, w: Work, facts: DeviceFacts) -> dict[str, str]:
+    return {
+        "label": case.label,
+        "read": _bytes(w.bytes_read),
+        "written": _bytes(w.bytes_written),
+        "flops": f"{w.flops:.3g}",
+        "intensity": f"{w.intensity:.2f}",
+        "floor": f"{floor_seconds(w, facts) * 1e6:.1f}",
+    }
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
+
+
+def _bound(works: list[tuple[Case, Work]], facts: DeviceFacts) -> str:
+    compute = [
+        c.label
+        for c, w in works
+        if w.flops / facts.fp32_flops > (w.bytes_read + w.bytes_written) / facts.dram_bytes_per_s
+    ]
+    if not compute:
+        return "Every case lies left of the ridge: the operator is bound by memory bandwidth."
+    if len(compute) == len(works):
+        return "Every case lies right of the ridge: the operator is bound by arithmetic."
+    return f"Bound by arithmetic: {', '.join(compute)}. The other cases are bound by memory bandwidth."
+
+
+def _flow(plan: Plan) -> list[str]:
+    """The data flow, a line an input, then the reductions and the outputs."""
+    body: Body = plan.body
+    names = {
+        FULL: "once an element",
+        ROW: "once a row",
+        COLUMN: "once a column, and again for every program",
+        "scalar": "once a program",
+    }
+    lines = []
+    for access in body.layout.accesses:
+        level = FULL if body.layout.columns is None else body.names.levels[access.load]
+        lines.append(f"`{access.tensor}` is read {names[level]}")
+    for tensor in plan.spec.inputs:
+        if tensor.name not in {a.tensor for a in body.layout.accesses}:
+            lines.append(f"`{tensor.name}` is not read")
+    reductions = [body.names.of[i] for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS]
+    if reductions:
+        lines.append(f"each row is reduced to {', '.join(f'`{r}`' for r in reductions)} in float32")
+    lines += [f"`{o.name}` is written once" for o in body.lowered.outputs]
+    return lines
+
+
+def _variants(plan: Plan) -> list[tuple[str, str]]:
+    documented = {
+        "flat": "one run of elements, BLOCK_SIZE a program",
+        "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
+        "row": "one row a program, held in registers",
+        "rows": "BLOCK_SIZE_M short rows a program, held in registers",
+        "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",
+    }
+    return [(v, documented[v]) for v in families.module(plan).variants(plan.body)]

@@ -1,0 +1,213 @@
+"""Writes an operator's generated files, knows which of them a person has changed, and which are stale.
+
+Beside the quartet lies `generated.json`: the hash of every file as it was written, and the schedule table that
+`optimize` chose. A file that differs from its hash was edited by hand; one that matches its hash but not what the
+spec now renders to is stale.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelgen import families, frontend, render
+from kernelgen.errors import HandEditedError
+from kernelgen.files import check_writable, write_atomic
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec.model import OperatorSpec
+
+MANIFEST = "generated.json"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One line of the interface checklist: what the files say, and whether they say the same."""
+
+    item: str
+    said: tuple[tuple[str, str], ...]
+    agrees: bool
+
+
+@dataclass(frozen=True)
+class Written:
+    """What `new` did."""
+
+    folder: Path
+    written: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    change: str
+    """`new`, `none`, `performance parameters`, `interface` or `logic`: what changed since the files were last written."""
+    agreement: tuple[Agreement, ...]
+    plan: Plan
+
+
+def folder_of(spec: OperatorSpec, root: Path) -> Path:
+    """Where an operator's files go."""
+    return root / (spec.folder or spec.name)
+
+
+def plan_of(spec: OperatorSpec, root: Path) -> Plan:
+    """The plan of a spec, with the schedule table that was last chosen for it where that still fits."""
+    graph, notes = frontend.trace(spec)
+    plan = families.lower(spec, graph, notes)
+    saved = read_manifest(folder_of(spec, root)).get("schedules")
+    if not saved:
+        return plan
+    table = tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in saved)
+    known = families.module(plan).variants(plan.body)
+    fits = all(r.schedule.variant in known and _parameters(plan, r.schedule) for r in table)
+    return plan.with_table(table) if fits else plan
+
+
+def _parameters(plan: Plan, schedule: Schedule) -> bool:
+    default: Schedule = families.module(plan).default(schedule.variant)
+    return dict(default.values).keys() == dict(schedule.values).keys()
+
+
+def new(spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = False) -> Written:
+    """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file."""
+    plan = plan_of(spec, root)
+    folder = folder_of(spec, root)
+    files = render.quartet(plan)
+    edited = hand_edited(folder)
+    if edited and not force:
+        listed = ", ".join(str(folder / name) for name in edited)
+        raise HandEditedError(f"{listed}: changed by hand since it was generated; --force overwrites it")
+    agreement = interface_agreement(spec, files)
+    broken = [a.item for a in agreement if not a.agrees]
+    assert not broken, f"generated files disagree on {broken}"
+    before = {name: _text(folder / name) for name in files}
+    changed = tuple(name for name, text in files.items() if before[name] != text)
+    if not dry_run:
+        check_writable(folder)
+        for name in changed:
+            write_atomic(folder / name, files[name])
+        write_manifest(plan, folder, files)
+    change = _change(spec, folder, before, changed)
+    return Written(folder, changed, tuple(n for n in files if n not in changed), change, agreement, plan)
+
+
+def _change(spec: OperatorSpec, folder: Path, before: dict[str, str | None], changed: tuple[str, ...]) -> str:
+    if all(text is None for text in before.values()):
+        return "new"
+    if not changed:
+        return "none"
+    if changed == (f"{spec.name}_triton.py",):
+        return "performance parameters"
+    known = read_manifest(folder).get("interface")
+    return "logic" if known in (None, render.interface_hash(spec)) else "interface"
+
+
+def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
+    """The files that are missing or no longer what the spec renders to, each with why."""
+    folder = folder_of(spec, root)
+    files = render.quartet(plan_of(spec, root))
+    edited = hand_edited(folder)
+    found = []
+    for name, text in files.items():
+        present = _text(folder / name)
+        if present is None:
+            found.append(f"{folder / name}: missing")
+        elif present != text:
+            found.append(f"{folder / name}: {'changed by hand' if name in edited else 'no longer matches its spec'}")
+    return tuple(found)
+
+
+def record(plan: Plan, folder: Path) -> None:
+    """Keep the table of a plan whose `_triton.py` was just rewritten."""
+    name = f"{plan.spec.name}_triton.py"
+    files = {n: text for n in read_manifest(folder).get("files", {}) if (text := _text(folder / n)) is not None}
+    write_manifest(plan, folder, {**files, name: (folder / name).read_text(encoding="utf-8")})
+
+
+def write_manifest(plan: Plan, folder: Path, files: dict[str, str]) -> None:
+    data = {
+        "spec": Path(plan.spec.path).name,
+        "interface": render.interface_hash(plan.spec),
+        "schedules": [{"max_bytes": row.max_bytes, **row.schedule.to_json()} for row in plan.table],
+        "files": {name: _hash(text) for name, text in sorted(files.items())},
+    }
+    text = json.dumps(data, indent=1) + "\n"
+    if _text(folder / MANIFEST) != text:
+        write_atomic(folder / MANIFEST, text)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What was last generated in a folder; empty where nothing was."""
+    text = _text(folder / MANIFEST)
+    try:
+        data = json.loads(text) if text is not None else {}
+    except json.JSONDecodeError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def hand_edited(folder: Path) -> tuple[str, ...]:
+    """The generated files of a folder that are not as they were written."""
+    known = read_manifest(folder).get("files", {})
+    return tuple(n for n, digest in known.items() if (text := _text(folder / n)) is not None and _hash(text) != digest)
+
+
+def interface_agreement(spec: OperatorSpec, files: dict[str, str]) -> tuple[Agreement, ...]:
+    """Whether the four files agree on the function's name, parameters, types, return and input checks."""
+    kernel, baseline, accuracy, performance = (
+        f"{spec.name}_{part}.py" for part in ("triton", "baseline", "accuracy", "performance")
+    )
+    trees = {name: ast.parse(files[name]) for name in (kernel, baseline, accuracy, performance)}
+    functions = {name: _function(trees[name], spec.name) for name in (kernel, baseline)}
+    checks = {name: _function(trees[name], "check_inputs") for name in (kernel, baseline)}
+    rows = [
+        ("function name", {name: f.name if f else "" for name, f in functions.items()}),
+        ("parameters", {name: ", ".join(a.arg for a in f.args.args) if f else "" for name, f in functions.items()}),
+        (
+            "types",
+            {
+                n: ", ".join(ast.unparse(a.annotation) for a in f.args.args if a.annotation) if f else ""
+                for n, f in functions.items()
+            },
+        ),
+        ("returns", {name: ast.unparse(f.returns) if f and f.returns else "" for name, f in functions.items()}),
+        ("input checks", {name: f"{_raises(f)} ValueErrors" if f else "" for name, f in checks.items()}),
+    ]
+    found = [
+        Agreement(item, tuple(said.items()), len(set(said.values())) == 1 and "" not in said.values())
+        for item, said in rows
+    ]
+    same = all(c is not None for c in checks.values()) and len({ast.dump(c) for c in checks.values() if c}) == 1
+    found[-1] = Agreement(found[-1].item, found[-1].said, found[-1].agrees and same)
+    uses = {name: ", ".join(sorted(_modules(trees[name], spec.name))) for name in (accuracy, performance)}
+    found.append(Agreement("tests import", tuple(uses.items()), all(uses.values())))
+    return tuple(found)
+
+
+def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
+    return next((n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name), None)
+
+
+def _raises(function: ast.FunctionDef) -> int:
+    return sum(isinstance(n, ast.Raise) for n in ast.walk(function))
+
+
+def _modules(tree: ast.Module, name: str) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {m for m in found if m.startswith(f"{name}_")}
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
