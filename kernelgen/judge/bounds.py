@@ -157,7 +157,10 @@ class Tally:
 
 
 def difference(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """|value - ref| in float64 (at least 1 for integers that differ); 0 where either is not finite (positions of those are compared on their own)."""
+    """|value - ref| in float64 (at least 1 for integers that differ).
+
+    0 where either is not finite: the positions of those are compared on their own.
+    """
     error = (value.double() - ref.double()).abs_()
     if not ref.dtype.is_floating_point:  # float64 does not tell neighbouring large integers apart
         return torch.where(value != ref, error.clamp_(min=1.0), 0.0)

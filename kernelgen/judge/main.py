@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -153,8 +154,11 @@ def _positive(text: str) -> int:
 
 
 def _select(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
-    wanted = [c for c in cases if not options.only or any(text in c.label for text in options.only)]
-    return [c for c in wanted if not any(text in c.label for text in options.skip)]
+    def named(case: Case, texts: Sequence[str]) -> bool:
+        # from the start of a word: "float16" must not choose bfloat16
+        return any(re.search(rf"(?<!\w){re.escape(text)}", case.label) for text in texts)
+
+    return [c for c in cases if (not options.only or named(c, options.only)) and not named(c, options.skip)]
 
 
 def _printer(as_json: bool) -> Any:

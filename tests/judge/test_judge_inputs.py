@@ -47,7 +47,7 @@ def test_distributions_are_what_they_say():
     assert (values["equal rows"] == values["equal rows"][..., :1]).all()
     assert len(values["equal rows"].unique()) == 20
     special = values["specials"]
-    assert special.isnan().any() and special.isposinf().any() and special.isneginf().any()
+    assert all(found.any() for found in (special.isnan(), special.isposinf(), special.isneginf()))
     assert torch.isfinite(special).all(-1).any(), "some rows must stay free of specials"
 
 
@@ -87,8 +87,10 @@ def test_a_like_input_holds_nothing_but_nan():
 @pytest.mark.parametrize("distribution", inputs.DISTRIBUTIONS)
 @pytest.mark.parametrize("sizes", [{"...": (), "D": 0}, {"...": (0,), "D": 3}, {"...": (), "D": 1}])
 def test_degenerate_shapes(distribution, sizes):
-    (x, _) = inputs.make(operator(), judge.Case(sizes, {"T": "float16"}), distribution=distribution, seed=1, device="cpu")
-    assert x.view.numel() == math.prod(case().shape(X)[:0]) * math.prod((*sizes["..."], sizes["D"]))
+    (x, _) = inputs.make(
+        operator(), judge.Case(sizes, {"T": "float16"}), distribution=distribution, seed=1, device="cpu"
+    )
+    assert x.view.shape == (*sizes["..."], sizes["D"])
 
 
 def test_cases_name_themselves_and_survive_json():

@@ -60,7 +60,9 @@ def test_a_planted_ratio_is_found():
     assert all(len(arrangement) == 15 for arrangement in found.samples)
 
 
-@pytest.mark.parametrize(("b", "verdict"), [(100.0, "undecided"), (103.0, "slower"), (97.0, "faster"), (100.5, "undecided")])
+@pytest.mark.parametrize(
+    ("b", "verdict"), [(100.0, "undecided"), (103.0, "slower"), (97.0, "faster"), (100.5, "undecided")]
+)
 def test_verdicts(b, verdict):
     assert compare(FakeStage(100.0, b)).verdict == verdict
 

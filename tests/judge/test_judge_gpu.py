@@ -1,0 +1,127 @@
+"""What only a GPU can show: the stage, the poison in the caching allocator, large tensors, coverage of A/A intervals."""
+
+import math
+
+import pytest
+import scaled_add_accuracy
+import softmax_accuracy
+import softmax_performance
+import torch
+
+from kernelgen import judge
+from kernelgen.judge import guards, hidden, memory, throttle
+from kernelgen.judge.hidden import hidden_cases
+
+pytestmark = pytest.mark.gpu
+
+SOFTMAX, SCALED_ADD = softmax_accuracy.OPERATOR, scaled_add_accuracy.OPERATOR
+
+
+def halves(size):
+    return lambda: (torch.randn(size, device="cuda", dtype=torch.float16),)
+
+
+@pytest.mark.parametrize("size", [2**12, 2**22, 2**28])
+def test_a_function_is_as_fast_as_itself(size):
+    found = judge.compare(torch.clone, torch.clone, halves(size))
+    assert found.verdict == "undecided"
+    assert found.graphed
+    assert found.swapped_sets
+    assert found.high - found.low < (0.03 if size < 2**20 else 0.015)
+
+
+@pytest.mark.parametrize("size", [2**22, 2**27])
+def test_twice_the_work_is_called_slower(size):
+    found = judge.compare(torch.clone, lambda x: x.clone().clone(), halves(size))
+    assert found.verdict == "slower"
+    assert 0.4 < found.speedup < 0.65
+
+
+def test_short_kernels_share_a_graph_and_long_ones_do_not():
+    assert judge.compare(torch.neg, torch.neg, halves(2**12)).launches > 10
+    assert judge.compare(torch.neg, torch.neg, halves(2**28)).launches == 1
+
+
+def test_what_cannot_be_captured_is_timed_one_by_one():
+    def synchronising(x):
+        return x * float(x[0] != 0)
+
+    found = judge.compare(torch.neg, synchronising, halves(2**22))
+    assert not found.graphed
+    assert math.isfinite(found.speedup)
+
+
+def test_outputs_of_a_sample_are_all_kept():
+    """Every launch of a graph writes memory of its own, and the graph computes what the function does."""
+    from kernelgen.judge.cuda import Launcher
+
+    buffers = [halves(1000)() for _ in range(5)]
+    launcher = Launcher(torch.neg, buffers, graphed=True)
+    launcher()
+    torch.cuda.synchronize()
+    assert len({out.data_ptr() for out in launcher.outputs}) == 5
+    assert all(torch.equal(out, -x) for out, (x,) in zip(launcher.outputs, buffers, strict=True))
+
+
+def test_a_race_ranks_candidates():
+    race = judge.quick([lambda x: x.clone().clone().clone(), torch.clone, lambda x: x.clone().clone()], halves(2**24))
+    assert race[1].median_us < race[2].median_us < race[0].median_us
+
+
+def test_a_performance_case():
+    report = judge.performance_case(SOFTMAX, softmax_performance.CASES[0])
+    assert set(report.comparisons) == {"eager", "compile"}
+    assert 0.2 < report.floor_us / report.kernel_us < 1.1
+    assert all(c.a_call_us > 0 and c.b_call_us > 0 for c in report.comparisons.values())
+
+
+def test_a_wrong_kernel_is_not_timed():
+    report = judge.performance_case(SOFTMAX, softmax_performance.CASES[0], kernel=torch.zeros_like)
+    assert "error" in report.message
+    assert not report.comparisons
+
+
+@pytest.mark.parametrize("megabytes", [0.01, 0.9, 5, 300])
+def test_poison_reaches_outputs(megabytes):
+    size = int(megabytes * 2**20)
+    with guards.poison([size], 0xFF, "cuda") as reached:
+        output = torch.empty(size, dtype=torch.uint8, device="cuda")
+    assert reached(output)
+    assert bool((output == 0xFF).all())
+
+
+@pytest.mark.parametrize("operator", [SOFTMAX, SCALED_ADD], ids=lambda o: o.name)
+def test_hidden_cases_pass(operator):
+    listed = [judge.Case({"...": (7, 3), "D": 129}, {"T": t}) for t in ("float16", "bfloat16", "float32")]
+    cases = hidden_cases(operator, listed, "cuda", large=False)
+    assert len(cases) > 20
+    for case in cases:
+        report = judge.accuracy_case(operator, case)
+        assert report.passed, f"{case.label}: {report.message}"
+
+
+def test_more_elements_than_32_bits_count():
+    (case,) = hidden._large(SOFTMAX, [judge.Case({"...": (1,), "D": 4096}, {"T": "float16"})], forced=True)
+    if memory.accuracy_left_out(SOFTMAX, case, "cuda"):
+        pytest.fail("this GPU is too small for the test")
+    report = judge.accuracy_case(SOFTMAX, case, seeds=1)
+    assert report.passed, report.message
+
+
+def test_the_judge_stays_within_the_memory_it_asks_for():
+    case = judge.Case({"...": (2**16,), "D": 4096}, {"T": "float16"})
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    assert judge.accuracy_case(SOFTMAX, case, seeds=1).passed
+    assert torch.cuda.max_memory_allocated() - before <= memory.accuracy_bytes(SOFTMAX, case)
+
+
+def test_nvml_can_be_asked():
+    assert throttle.reader()() in (True, False)
+
+
+def test_the_interval_covers_one():
+    results = judge.self_test((2.0, 20.0), runs=20)
+    assert all(r.covered >= 17 for r in results)
+    assert results[1].median_width <= 0.015

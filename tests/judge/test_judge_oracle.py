@@ -1,0 +1,197 @@
+"""The fp64 oracle, its tiles, and the bound on errors."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelgen import judge
+from kernelgen.judge import oracle
+from kernelgen.judge.bounds import Tally, difference
+
+X = judge.Tensor("x", ("...", "D"), "T", rows=0)
+W = judge.Tensor("w", ("D",), "T")
+
+
+def rms_norm(x, w):
+    y = x.float()
+    scale = torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (y * scale).to(x.dtype) * w
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.float() / 3,
+        lambda x: x.half() / 3,
+        lambda x: x.bfloat16() / 3,
+        lambda x: x.to(torch.float32) / 3,
+        lambda x: x.to(x.device, torch.float16) / 3,
+        lambda x: x.to(dtype=torch.bfloat16) / 3,
+        lambda x: x.type(torch.float32) / 3,
+        lambda x: x / torch.full((), 3, dtype=torch.float32),
+        lambda x: x / torch.tensor(3.0),
+        lambda x: x / torch.tensor([3]),
+        lambda x: torch.sum(x[..., None], -1, dtype=torch.float32) / 3,
+        lambda x: (x.to(torch.int32).to(torch.float16) * 0 + x) / 3,
+        lambda x: x.type_as(torch.zeros(1, dtype=torch.float32)) / 3,
+        lambda x: F.softmax(torch.stack([x * 0, x * 0, x * 0]), 0, dtype=torch.float32)[0] * x,
+    ],
+)
+def test_no_cast_loses_precision(function):
+    x = torch.randn(50)
+    (result,) = oracle.in_float64(function, [x])
+    assert result.dtype == torch.float64
+    assert torch.allclose(result, x.double() / 3, rtol=1e-15, atol=0)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_casts_to_integers_are_kept():
+    (result,) = oracle.in_float64(lambda x: x.float().round().to(torch.int8), [torch.tensor([1.4, 2.6])])
+    assert result.tolist() == [1, 3]
+    assert result.dtype == torch.int8
+
+
+@pytest.mark.parametrize("leading", [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (300, 2)])
+@pytest.mark.parametrize("tile_bytes", [1, 2000, 2**30])
+def test_tiles_together_are_the_whole(leading, tile_bytes):
+    case = judge.Case({"...": leading, "D": 17}, {"T": "float32"})
+    operator = judge.Operator("rms_norm", rms_norm, rms_norm, rms_norm, (X, W), (X,))
+    x, w = torch.randn(case.shape(X)), torch.randn(17)
+    (whole,) = oracle.in_float64(rms_norm, [x, w])
+    tiling = oracle.Tiling(operator, case, tile_bytes)
+    result = torch.full(case.shape(X), math.nan, dtype=torch.float64)
+    seen = 0
+    for box in tiling.boxes():
+        (part,) = oracle.in_float64(rms_norm, [tiling.cut(X, x, box), tiling.cut(W, w, box)])
+        tiling.cut(X, result, box).copy_(part)
+        seen += part.numel()
+        if leading:
+            assert part.numel() * 16 <= max(tile_bytes, 17 * 16)
+    assert seen == whole.numel(), "no element twice"
+    assert torch.equal(result, whole)
+
+
+@given(st.lists(st.integers(1, 6), max_size=4), st.integers(1, 2000), st.integers(1, 64))
+def test_boxes_cover_every_row_once(extents, budget, bytes_per_row):
+    rows = math.prod(extents)
+    seen = torch.zeros(extents or ())
+    for box in oracle._boxes(tuple(extents), rows * bytes_per_row, budget):
+        part = seen
+        for dim, (start, length) in enumerate(box):
+            part = part.narrow(dim, start, length)
+        part += 1
+        assert part.numel() * bytes_per_row <= max(budget, bytes_per_row)
+    assert (seen == 1).all()
+
+
+def test_a_tensor_without_rows_is_needed_whole():
+    case = judge.Case({"...": (1000, 1000), "D": 17}, {"T": "float32"})
+    whole = judge.Tensor("out", ("...", "D"), "T")
+    operator = judge.Operator("op", rms_norm, rms_norm, rms_norm, (X, W), (whole,))
+    assert list(oracle.Tiling(operator, case).boxes()) == [()]
+
+
+def test_rows_that_differ_are_a_mistake():
+    case = judge.Case({"...": (4,), "D": 17}, {"T": "float32"})
+    columns = judge.Tensor("out", ("...", "D"), "T", rows=1)
+    operator = judge.Operator("op", rms_norm, rms_norm, rms_norm, (X, W), (columns,))
+    with pytest.raises(ValueError, match="differ"):
+        oracle.Tiling(operator, case)
+
+
+def test_the_index_of_a_tile_is_turned_into_that_of_the_whole():
+    case = judge.Case({"...": (10, 10), "D": 17}, {"T": "float32"})
+    operator = judge.Operator("op", rms_norm, rms_norm, rms_norm, (X, W), (X,))
+    assert oracle.Tiling(operator, case).index(X, (1, 2, 3), ((4, 2), (5, 5))) == (5, 7, 3)
+
+
+def tally(got, eager, ref, probes=(), dtype=None, **kwargs):
+    result = Tally(dtype or got.dtype, **kwargs)
+    result.add(got, eager, ref, list(probes))
+    return result
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_lucky_exact_eager_does_not_fail_correct_rounding(dtype):
+    """PyTorch happens to be exact here; the other neighbour of the true value is still accepted, the next is not."""
+    eager = torch.full((300,), 1.5, dtype=dtype)
+    ulp = torch.finfo(dtype).eps
+    steps = 1 if dtype == torch.float16 else 8
+    assert tally(eager + steps * ulp, eager, eager.double()).complaint() == ""
+    assert tally(eager + (steps + 2) * ulp, eager, eager.double()).complaint() != ""
+
+
+def test_twice_the_error_of_eager_is_accepted_and_not_more():
+    ref = torch.rand(1000, dtype=torch.float64) + 1
+    eager = (ref + 1e-5).float()
+    assert tally((ref + 1.9e-5).float(), eager, ref).complaint() == ""
+    assert "over the bound" in tally((ref + 2.2e-5).float(), eager, ref).complaint()
+    assert tally((ref + 2.2e-5).float(), eager, ref, factor=1.2).complaint() == ""
+
+
+def test_large_elements_do_not_hide_small_ones():
+    """One element of 0.1 is wrong by 10 %: less than PyTorch's rounding of the elements of 10,000."""
+    ref = torch.cat([torch.full((500,), 1e4), torch.full((500,), 0.1)]).double()
+    eager = ref.half() + torch.tensor([8.0, 0.0]).half().repeat_interleave(500)
+    got = ref.half()
+    got[-1] *= 1.1
+    assert (got.double() - ref).abs().max() < 8
+    assert "elements of about" in tally(got, eager, ref).complaint()
+
+
+def test_the_oracles_own_sensitivity_is_accepted():
+    ref = torch.zeros(300, dtype=torch.float64) + 1e-3
+    got = (ref + 1e-6).float()
+    assert tally(got, ref.float(), ref).complaint() != ""
+    assert tally(got, ref.float(), ref, [ref + 1e-6]).complaint() == ""
+
+
+def test_no_error_of_eager_excuses_more_than_the_cap():
+    ref = torch.ones(300, dtype=torch.float64)
+    assert tally(ref.float() + 0.01, ref.float() + 0.01, ref).complaint() != ""
+
+
+@pytest.mark.parametrize(
+    ("got", "eager", "ref", "wrong"),
+    [
+        (math.nan, math.nan, math.nan, 0),
+        (1.0, math.nan, math.nan, 1),
+        (math.nan, 1.0, 1.0, 1),
+        (math.inf, math.inf, math.inf, 0),
+        (-math.inf, math.inf, math.inf, 1),
+        (math.nan, math.inf, math.inf, 1),
+        (65504.0, math.inf, math.inf, 1),
+        (2.0, math.inf, 2.0, 0),
+        (math.inf, math.inf, 7e4, 0),
+        (math.inf, 65504.0, 7e4, 0),
+    ],
+)
+def test_positions_of_nan_and_infinity(got, eager, ref, wrong):
+    values = (torch.tensor([got, 1.0]).half(), torch.tensor([eager, 1.0]).half(), torch.tensor([ref, 1.0]).double())
+    found = tally(*values)
+    assert found.misplaced == wrong
+    assert bool(found.complaint()) == bool(wrong)
+
+
+def test_large_integers_that_differ_by_one():
+    a = torch.tensor([2**62, 5])
+    assert difference(a, a).tolist() == [0, 0]
+    assert difference(a + 1, a).tolist() == [1, 1]
+    assert tally(a + 1, a, a).complaint() != ""
+    assert tally(a, a, a).complaint() == ""
+
+
+def test_tiles_add_up():
+    ref = torch.randn(1000, dtype=torch.float64)
+    eager, got = (ref + 1e-6).float(), (ref + 3e-6).float()
+    whole, parts = tally(got, eager, ref), Tally(torch.float32)
+    for tile in range(0, 1000, 100):
+        cut = slice(tile, tile + 100)
+        parts.add(got[cut], eager[cut], ref[cut], [])
+    assert parts.max_error == whole.max_error
+    assert sum(g.count for g in parts.groups.values()) == 1000
+    assert bool(parts.complaint()) == bool(whole.complaint())
