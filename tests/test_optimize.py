@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
 
-from kernelgen import journal
+from kernelgen import generate, journal
 from kernelgen.devices.facts import H200
-from kernelgen.errors import HandEditedError
+from kernelgen.errors import HandEditedError, StaleError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import LockedError
 from kernelgen.optimize import Interrupted, RunResult
@@ -98,7 +98,7 @@ def test_a_run_makes_the_kernel_faster_and_touches_only_its_file(tmp_path: Path)
     assert result.reached
     assert others.read_text() == "# baseline\n"
     assert sorted(p.name for p in folder(tmp_path).iterdir()) == [
-        "optimization_log.md", "toy_baseline.py", "toy_triton.py",
+        "generated.json", "optimization_log.md", "toy_baseline.py", "toy_triton.py",
     ]  # fmt: skip
     text = (folder(tmp_path) / "toy_triton.py").read_text()
     assert text != source(make_plan())
@@ -288,6 +288,14 @@ def test_a_kernel_changed_by_hand_is_refused_unless_forced(tmp_path: Path) -> No
     assert list((tmp_path / "logs").glob("*/*/journal.jsonl")) == []
     assert run(tmp_path, rounds=1, force=True).rounds[1].kept
     assert "# mine" not in path.read_text()
+
+
+def test_a_kernel_of_another_generator_is_stale(tmp_path: Path) -> None:
+    path = write_kernel(tmp_path, make_plan())
+    path.write_text("# printed by an older template\n" + path.read_text())
+    generate.record(make_plan(), path.parent)
+    with pytest.raises(StaleError, match="no longer matches its spec; run `kernelgen new toy` first"):
+        run(tmp_path, rounds=1)
 
 
 def test_a_second_optimize_is_told_that_the_first_runs(tmp_path: Path) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 
 from kernelgen.devices import Device
-from kernelgen.diagnose import Seen
 from kernelgen.journal import locked
 from kernelgen.log import FILE
 from kernelgen.log import append as append_log
 from kernelgen.optimize import resume, rounds
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.compiler import families_compiler
-from kernelgen.optimize.decide import overall, targets
+from kernelgen.optimize.decide import overall
 from kernelgen.optimize.entries import end_entry
 from kernelgen.optimize.model import Interrupted, Options, Reporter, RoundResult, RunResult, Silent, Start
-from kernelgen.optimize.outcome import times
+from kernelgen.optimize.outcome import judge_targets
 from kernelgen.optimize.state import State, fold
 from kernelgen.outcomes import Status, evaluation_from_json
 from kernelgen.plan import Plan
@@ -92,11 +91,7 @@ def _state(bench: Bench) -> State:
 
 
 def _targets(bench: Bench, state: State) -> tuple[tuple[str, bool], ...]:
-    if state.figures is None:
-        return ()
-    known = times(state.figures)
-    seen = tuple(Seen(known[c.label], bench.evaluator.work(c)) for c in bench.cases if c.label in known)
-    return targets(bench.plan.spec.target, state.figures.speedups("eager"), seen, bench.device.facts)
+    return judge_targets(bench, state.figures) if state.figures else ()
 
 
 def _result(bench: Bench, resumed: bool, reason: str) -> RunResult:

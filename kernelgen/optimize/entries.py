@@ -75,7 +75,7 @@ def round_entry(
         ("current / new", f"{show(mean)} ({bench.source})" if mean else "not compared afresh: no candidate was faster"),
         ("change over all cases", f"{change} ({bench.source})"),
         *(speedups(bench, figures)),
-        *target_rows(bench, figures, seen),
+        *target_rows(bench, figures, () if outcome.kept else seen),
         ("accuracy test", accuracy(outcome.verified)),
         ("decision", cell(f"{fate}: {outcome.why}")),
     ]

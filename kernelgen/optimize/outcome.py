@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kernelgen.diagnose import Seen
 from kernelgen.evaluate import Candidate
 from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import Decision, decide
+from kernelgen.optimize.decide import Decision, decide, targets
 from kernelgen.optimize.search import Tried, current, winners
 from kernelgen.optimize.state import State, serving, table_to_json
 from kernelgen.outcomes import CaseTiming, Evaluation, Status, evaluation_from_json, to_json
@@ -93,6 +94,16 @@ def times(evaluation: Evaluation) -> dict[str, CaseTiming]:
         for timing in evaluation.speedups(against):
             found.setdefault(timing.case, timing)
     return found
+
+
+def judge_targets(bench: Bench, figures: Evaluation, seen: tuple[Seen, ...] = ()) -> tuple[tuple[str, bool], ...]:
+    """The spec's targets against a kernel's figures; `seen` has its counters where they were read."""
+    known = times(figures)
+    counted = {s.timing.case: s.counters for s in seen}
+    all_seen = tuple(
+        Seen(known[c.label], bench.evaluator.work(c), (), counted.get(c.label)) for c in bench.cases if c.label in known
+    )
+    return targets(bench.plan.spec.target, figures.speedups("eager"), all_seen, bench.device.facts)
 
 
 def gains(outcome: Outcome) -> dict[str, float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernelgen import __version__, journal, log
+from kernelgen import __version__, generate, journal, log
 from kernelgen.devices import Device
-from kernelgen.errors import HandEditedError
+from kernelgen.errors import HandEditedError, KernelgenError, StaleError
 from kernelgen.files import write_atomic
 from kernelgen.journal import Journal, source_hash
 from kernelgen.optimize.bench import Bench
@@ -32,32 +32,42 @@ def triton_file(plan: Plan, options: Options) -> Path:
     return quartet_folder(plan, options) / f"{plan.spec.name}_triton.py"
 
 
-def resume_key(plan: Plan, device: Device, compiler: Compiler, options: Options) -> str:
-    """What must be the same for an unfinished run to go on: meaning, generator, machine, and what a round does."""
+def resume_key(plan: Plan, device: Device, options: Options) -> str:
+    """What must be the same for an unfinished run to go on: meaning, generator, machine, and what a round does.
+
+    Whether the generator still prints the same kernel is looked at apart, from the run's own table.
+    """
     return journal.resume_key(
         spec=plan.spec.sha256,
         version=__version__,
-        source=source_hash(compiler.source(plan)),
         device=device.describe(),
         cases=[case.label for case in plan.spec.performance],
         candidates=options.candidates,
     )
 
 
+def unfinished(plan: Plan, device: Device, compiler: Compiler, options: Options) -> Path | None:
+    """The run that `optimize` would go on with."""
+    found = journal.unfinished(logs_folder(plan, options), resume_key(plan, device, options))
+    if found is None or options.fresh:
+        return None
+    state = fold(plan, compiler, journal.read(found))
+    return found if source_hash(compiler.source(state.plan)) == state.hash else None
+
+
 def open_run(plan: Plan, device: Device, compiler: Compiler, options: Options) -> tuple[Journal, bool]:
     """The journal to go on with, and whether it was begun before. Raises HandEditedError for a kernel not ours."""
     folder = logs_folder(plan, options)
-    key = resume_key(plan, device, compiler, options)
-    found = None if options.fresh else journal.unfinished(folder, key)
+    found = unfinished(plan, device, compiler, options)
     if found is not None:
         opened = Journal.open(found)
-        state = fold(plan, compiler, opened.records())
         path = triton_file(plan, options)
-        if not options.force and path.is_file() and _hash(path) not in state.past:
+        if not options.force and path.is_file() and _hash(path) not in fold(plan, compiler, opened.records()).past:
             opened.close()
-            raise _edited(path)
+            raise _not_ours(plan, path)
         return opened, True
     table = starting_table(plan, compiler, options)
+    key = resume_key(plan, device, options)
     begun = Journal.open(folder / journal.run_name(key))
     source = begun.store(compiler.source(plan.with_table(table)))
     begun.append(
@@ -82,7 +92,7 @@ def starting_table(plan: Plan, compiler: Compiler, options: Options) -> Table:
             return table
     if options.force:
         return plan.table
-    raise _edited(path)
+    raise _not_ours(plan, path)
 
 
 def restore(bench: Bench, state: State) -> None:
@@ -91,6 +101,7 @@ def restore(bench: Bench, state: State) -> None:
         log.append(bench.log_file, record.data["entry"])
     if not bench.triton_file.is_file() or _hash(bench.triton_file) != state.hash:
         write_atomic(bench.triton_file, bench.journal.source(state.hash))
+    generate.record(state.plan, bench.triton_file.parent)
 
 
 def _known_tables(folder: Path, wanted: str) -> Iterator[Table]:
@@ -105,5 +116,9 @@ def _hash(path: Path) -> str:
     return source_hash(path.read_text(encoding="utf-8"))
 
 
-def _edited(path: Path) -> HandEditedError:
+def _not_ours(plan: Plan, path: Path) -> KernelgenError:
+    """Why a kernel that is neither as generated nor as a run left it may not be built on."""
+    generated = generate.read_manifest(path.parent).get("files", {})
+    if path.name in generated and path.name not in generate.hand_edited(path.parent):
+        return StaleError(f"{path}: no longer matches its spec; run `kernelgen new {plan.spec.name}` first")
     return HandEditedError(f"{path}: was changed by hand; --force overwrites it, `kernelgen new` writes it afresh")

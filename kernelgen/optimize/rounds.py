@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from kernelgen import log
+from kernelgen import generate, log
 from kernelgen.diagnose import Advice, Diagnosis, Seen, diagnose, focus
 from kernelgen.evaluate import Failed
 from kernelgen.files import write_atomic
@@ -21,7 +21,7 @@ from kernelgen.optimize.entries import round_entry, start_entry
 from kernelgen.optimize.model import RoundResult
 from kernelgen.optimize.outcome import figures, gains, incumbent, settle, times
 from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State, fold, table_to_json
+from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
 from kernelgen.outcomes import Counters, StaticFacts, Status, evaluation_from_json, to_json
 from kernelgen.strategies import Context, Proposal, strategies
 from kernelgen.strategies.context import changes
@@ -78,11 +78,12 @@ def play(bench: Bench, state: State) -> str | None:
 
 
 def publish(bench: Bench, data: dict[str, Any]) -> None:
-    """What follows from a committed round: the kernel's file, then the log. Doing it twice changes nothing."""
+    """What follows from a committed round: the kernel's file, its place in the manifest, the log. Twice is as once."""
     if data["kept"]:
         text = bench.journal.source(data["hash"])
         if not bench.triton_file.is_file() or bench.triton_file.read_text(encoding="utf-8") != text:
             write_atomic(bench.triton_file, text)
+        generate.record(bench.plan.with_table(table_from_json(data["current"])), bench.triton_file.parent)
     if log.append(bench.log_file, data["entry"]):
         bench.reporter.round_ended(result_of(data))
 

@@ -9,8 +9,8 @@ from kernelgen import __version__
 from kernelgen.diagnose import Advice, Diagnosis, Seen, bandwidth_utilisation
 from kernelgen.log import CaseRow, TriedRow, cell
 from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import gain, overall, show, targets, verdict
-from kernelgen.optimize.outcome import Outcome, times
+from kernelgen.optimize.decide import gain, overall, show, verdict
+from kernelgen.optimize.outcome import Outcome, judge_targets, times
 from kernelgen.optimize.search import Tried
 from kernelgen.optimize.state import State
 from kernelgen.outcomes import CaseTiming, Evaluation, Status
@@ -84,7 +84,7 @@ def speedups(bench: Bench, figures: Evaluation) -> list[Pair]:
 
 def target_rows(bench: Bench, figures: Evaluation, seen: tuple[Seen, ...]) -> list[Pair]:
     """Each target, reached or not."""
-    judged = targets(bench.plan.spec.target, figures.speedups("eager"), seen, bench.device.facts)
+    judged = judge_targets(bench, figures, seen)
     return [("target reached", f"{'yes' if ok else 'no'}: {words} ({bench.source})") for words, ok in judged]
 
 
