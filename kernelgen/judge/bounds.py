@@ -21,8 +21,9 @@ K = 2.0
 """How many times PyTorch's own error is still accepted."""
 POOL = 256
 """Binades with few elements say little about PyTorch's error: at least so many elements speak for it."""
-_SPAN = 40
-"""Binades told apart below the largest element of a tile; smaller elements count as one group."""
+_SPAN = 20
+"""Binades told apart below the largest element of a tile; smaller ones, of which fp32 noise relative to the largest
+element is the measure anyway, count as one group."""
 _COMPUTE = 2.0**-23
 """The ulp of fp32, in which kernels compute: noise of this size relative to the largest element is no fault."""
 
@@ -94,7 +95,7 @@ class Tally:
 
     def _ulps(self, ref: torch.Tensor) -> torch.Tensor:
         info = torch.finfo(self.dtype)
-        ulp = torch.ldexp(torch.full_like(ref, info.eps), _exponent(ref) - 1)
+        ulp = torch.exp2((_exponent(ref) - 1).double()).mul_(info.eps)
         return ulp.clamp_(min=info.tiny * info.eps).mul_(
             (INTERPRETER_ULPS if ref.device.type == "cpu" else ULPS)[self.dtype]
         )

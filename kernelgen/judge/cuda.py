@@ -86,7 +86,10 @@ class CudaStage:
         self._output_bytes = _bytes(outputs)
         del outputs
         self.launches = 1
-        shortest = self._shortest_us(arguments)
+        shortest = self._shortest_us(arguments, 1)
+        if shortest < 2 * SHORT_US:  # several launches in one sample hide what starting a graph costs
+            together = min(8, devices.free_bytes("cuda") // (4 * len(self._functions) * max(self._output_bytes, 1)))
+            shortest = self._shortest_us(arguments, max(1, together))
         del arguments
         self.launches, self.swapped_sets = self._plan(shortest, sets)
 
@@ -99,13 +102,13 @@ class CudaStage:
             return False
         return True
 
-    def _shortest_us(self, arguments: Sequence[torch.Tensor]) -> float:
-        """Device time of the fastest function: eight launches in one sample hide what one launch costs."""
-        buffers = [arguments] * 8
-        launchers = [Launcher(f, buffers, self.graphed) for f in self._functions]
-        order = list(range(len(launchers))) * 3
-        times = self.time_runs(launchers, order)
-        return min(statistics.median(times[i :: len(launchers)]) for i in range(len(launchers))) / 8
+    def _shortest_us(self, arguments: Sequence[torch.Tensor], together: int) -> float:
+        """Device time of the fastest function, from samples of so many launches on the same arguments."""
+        medians = []
+        for function in self._functions:
+            launcher = Launcher(function, [arguments] * together, self.graphed)
+            medians.append(statistics.median(self.time_runs([launcher], [0] * 4)[1:]) / together)
+        return min(medians)
 
     def _plan(self, shortest: float, sets: int) -> tuple[int, bool]:
         """Launches per sample and whether two buffer sets fit in half of the free memory."""
