@@ -262,8 +262,34 @@ def test_a_wrong_start_is_not_optimised(tmp_path: Path) -> None:
         return replace(evaluation, status=Status.INCORRECT, message="differs") if at == "verify" else evaluation
 
     result = begin(tmp_path, wrong)
+    assert not result.works
     assert "does not work: incorrect: differs" in result.reason
     assert [r.number for r in result.rounds] == [0]
+
+
+def left_out(*labels: str) -> Twist:
+    """The device has no memory for some cases."""
+
+    def twist(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        timings = tuple(t for t in evaluation.timings if t.case not in labels)
+        return replace(evaluation, timings=timings, left_out=tuple((label, "needs 300 GiB") for label in labels))
+
+    return twist
+
+
+def test_a_case_that_does_not_fit_is_named_and_left_out(tmp_path: Path) -> None:
+    result = begin(tmp_path, left_out(CASES[2].label))
+    assert any(r.kept for r in result.rounds[1:])
+    assert f"| left out | {CASES[2].label}: needs 300 GiB |" in log_of(tmp_path)
+    tried = [r.data["cases"] for r in journal.read(result.folder) if r.kind == "candidate"]
+    assert tried
+    assert all(CASES[2].label not in cases for cases in tried)
+
+
+def test_where_no_case_fits_it_says_so_and_ends(tmp_path: Path) -> None:
+    result = begin(tmp_path, left_out(*(c.label for c in CASES)))
+    assert result.works
+    assert result.reason == f"no performance case could be compared ({CASES[0].label}: needs 300 GiB)"
 
 
 def test_the_next_run_starts_from_what_the_last_one_kept(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from kernelgen import analysis, devices, generate, journal
 from kernelgen.evaluate import evaluator
 from kernelgen.optimize import Options, RunResult, optimize
@@ -36,7 +38,7 @@ max_rounds: 2
 """
 
 
-def play(root: Path) -> RunResult:
+def play(root: Path, name: str = "cpu") -> RunResult:
     (root / "shift.yaml").write_text(SPEC)
     spec = load_spec(root / "shift.yaml")
     operators = root / "operators"
@@ -44,7 +46,7 @@ def play(root: Path) -> RunResult:
     folder = generate.folder_of(spec, operators)
     if not folder.exists():
         generate.new(spec, operators)
-    device = devices.find("cpu")
+    device = devices.find(name)
     options = Options(operators, root / "logs", rounds=2, candidates=6)
     return optimize(
         plan,
@@ -78,6 +80,22 @@ def test_a_run_on_the_cpu_device(tmp_path: Path) -> None:
     assert found
     assert all(e["status"] == "ok" and e["timings"] for e in found)
     assert {t["source"] for e in found for t in e["timings"]} == {"predicted"}
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_is_measured_and_its_rounds_are_quick(tmp_path: Path) -> None:
+    result = play(tmp_path, "cuda")
+    assert result.source == "measured"
+    assert result.works
+    assert result.speedup is not None
+    assert result.speedup.low < result.speedup.estimate < result.speedup.high
+    text = (tmp_path / "operators" / "shift" / "optimization_log.md").read_text()
+    assert "speedup over torch.compile | unknown" not in text
+    rounds = [r for r in journal.read(result.folder) if r.kind == "round" and r.data["round"] > 0]
+    assert rounds
+    for one in rounds:
+        seconds = float(dict(one.data["entry"]["provenance"])["seconds"])
+        assert seconds <= 30, one.data["entry"]["title"]
 
 
 def test_killed_in_a_round_with_its_workers_it_goes_on(tmp_path: Path) -> None:

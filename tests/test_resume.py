@@ -101,7 +101,7 @@ def test_killed_anywhere_it_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, undisturbed: RunResult, after: bool
 ) -> None:
     steps = durable_steps(tmp_path / "count")
-    for at in range(1 + after, steps, 13):
+    for at in range(1 + after, steps, 17):
         root = start(tmp_path / str(at))
         assert killed_at(root, at, after)
         begun = journal.runs(root / "logs" / "toy")

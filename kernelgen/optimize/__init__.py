@@ -75,6 +75,9 @@ def _loop(bench: Bench) -> str:
         assert state.figures is not None
         if state.figures.status is not Status.OK:
             return f"the kernel it started from does not work: {state.figures.status}: {state.figures.message}"
+        if not state.cases:
+            why = next((f"{case}: {why}" for case, why in state.figures.left_out), "there is none")
+            return f"no performance case could be compared ({why})"
         if options.stop_at_target and all(ok for _, ok in _targets(bench, state)):
             return "the target is reached"
         if state.rounds >= options.rounds:
@@ -108,4 +111,5 @@ def _result(bench: Bench, resumed: bool, reason: str) -> RunResult:
         start_speedup=overall(first),
         speedup=overall(last),
         targets=_targets(bench, state),
+        works=state.figures is not None and state.figures.status is Status.OK,
     )

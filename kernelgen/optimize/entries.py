@@ -70,7 +70,7 @@ def round_entry(
     timings = outcome.final.speedups("current") if outcome.final else ()
     mean = overall(timings)
     # Cases whose schedule did not change count as 1 in the mean over all of them.
-    change = gain(mean.estimate ** (len(timings) / len(bench.cases))) if mean else "none"
+    change = gain(mean.estimate ** (len(timings) / len(before.cases))) if mean else "none"
     result: list[Pair] = [
         ("current / new", f"{show(mean)} ({bench.source})" if mean else "not compared afresh: no candidate was faster"),
         ("change over all cases", f"{change} ({bench.source})"),

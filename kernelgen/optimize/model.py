@@ -64,6 +64,8 @@ class RunResult:
     """The same of the kernel it ended with."""
     targets: tuple[tuple[str, bool], ...]
     """Each target in words, and whether it is reached."""
+    works: bool
+    """Whether the kernel passes its own accuracy test and runs; False: nothing was optimised."""
 
     @property
     def reached(self) -> bool:

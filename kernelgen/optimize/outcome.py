@@ -81,7 +81,7 @@ def figures(bench: Bench, candidate: Candidate) -> Evaluation:
     if not missing or found.status is not Status.OK:
         return found
     own = bench.evaluator.final(candidate, candidate, missing)
-    left_out = found.left_out if found.timings else ()
+    left_out = found.left_out if found.timings else own.left_out
     return Evaluation(
         found.source_hash, own.status, own.message, own.facts, found.accuracy, (*found.timings, *own.timings), left_out
     )
@@ -113,8 +113,8 @@ def gains(outcome: Outcome) -> dict[str, float]:
 
 def _composed(bench: Bench, state: State, table: Table) -> tuple[Candidate, tuple[Case, ...]]:
     plan = state.plan.with_table(table)
-    before, after = (serving(p, bench.compiler, bench.cases) for p in (state.plan, plan))
-    cases = tuple(case for case in bench.cases if before[case.label] != after[case.label])
+    before, after = (serving(p, bench.compiler, state.cases) for p in (state.plan, plan))
+    cases = tuple(case for case in state.cases if before[case.label] != after[case.label])
     made = current(plan, bench.compiler, cases, what="the winners together")
     bench.journal.store(made.source)
     return made, cases
@@ -129,7 +129,7 @@ def _better_rows(
     rows = list(state.plan.table)
     kept: list[CaseTiming] = []
     for index, row in enumerate(table):
-        served = {c.label for c in bench.cases if bench.compiler.row_of(state.plan, c) == index}
+        served = {c.label for c in state.cases if bench.compiler.row_of(state.plan, c) == index}
         own = tuple(t for t in timings if t.case in served)
         if row != rows[index] and own and decide(own).keep:
             rows[index] = row

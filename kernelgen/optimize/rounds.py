@@ -39,7 +39,7 @@ Choice = tuple[Advice, tuple[Proposal, ...]]
 def begin(bench: Bench, state: State) -> None:
     """Round 0: verify the kernel the run starts from and set it against both baselines."""
     began = time.monotonic()
-    bench.reporter.round_started(0, "start", "", 0)
+    bench.reporter.round_started(0, "start", "PyTorch", 0)
     start = search.current(state.plan, bench.compiler, bench.cases)
     bench.journal.store(start.source)
     checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
@@ -96,10 +96,7 @@ def result_of(data: dict[str, Any]) -> RoundResult:
 
 def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
     """All that is known of the current kernel on each case; the counters are read where there is the most to win."""
-    assert state.figures is not None
-    known = times(state.figures)
-    cases = [case for case in bench.cases if case.label in known]
-    now = incumbent(bench, state, tuple(cases))
+    now = incumbent(bench, state, state.cases)
 
     def look() -> dict[str, Any]:
         try:
@@ -107,7 +104,7 @@ def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
         except Failed as failure:  # it ran a moment ago: the compile worker is what failed
             return {"facts": [], "counters": None, "case": "", "message": failure.message}
         worst = focus(_compiled(bench, state, dict_of(facts)), bench.device.facts).timing.case
-        case = next(c for c in cases if c.label == worst)
+        case = next(c for c in state.cases if c.label == worst)
         return {"facts": to_json(facts), "counters": to_json(bench.evaluator.profile(now, case)), "case": worst}
 
     data = bench.once("profile", number, look)
@@ -128,11 +125,7 @@ def dict_of(facts: tuple[tuple[str, StaticFacts], ...]) -> dict[str, tuple[Stati
 def _compiled(bench: Bench, state: State, facts: dict[str, tuple[StaticFacts, ...]]) -> tuple[Seen, ...]:
     assert state.figures is not None
     known = times(state.figures)
-    return tuple(
-        Seen(known[case.label], bench.evaluator.work(case), facts.get(case.label, ()))
-        for case in bench.cases
-        if case.label in known
-    )
+    return tuple(Seen(known[case.label], bench.evaluator.work(case), facts.get(case.label, ())) for case in state.cases)
 
 
 def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Choice | None:
@@ -146,7 +139,7 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
         if advice.strategy in state.tried or advice.strategy not in strategies():
             continue
         proposals = strategies()[advice.strategy].propose(_context(bench, state, diagnosis, bench.options.candidates))
-        fresh = tuple(p for p, _ in search.distinct(state.plan, bench.compiler, proposals, {state.hash}))
+        fresh = tuple(p for p, _ in search.distinct(state, bench.compiler, proposals, {state.hash}))
         if fresh:
             best = max(p.predicted_gain for p in fresh)
             found.append((Advice(advice.strategy, best, advice.reason), fresh))
@@ -161,7 +154,7 @@ def _promise(choice: Choice) -> float:
 
 
 def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:
-    return Context(state.plan, bench.cases, diagnosis, state.history, bench.compiler, limit)
+    return Context(state.plan, state.cases, diagnosis, state.history, bench.compiler, limit)
 
 
 def _search(
@@ -173,7 +166,7 @@ def _search(
     if not any((one.score or 0) > WORTH_A_SECOND_WAVE for one in best):
         return tried
     now = fold(bench.plan, bench.compiler, bench.journal.records())
-    there = State(now.plan.with_table(table), state.hash, history=now.history)
+    there = replace(now, plan=now.plan.with_table(table))
     around = strategies()[advice.strategy].propose(
         _context(bench, there, diagnosis, (bench.options.candidates + 1) // 2)
     )
@@ -186,7 +179,7 @@ def _search(
 def _owns(bench: Bench, state: State, strategy: str, proposal: Proposal, row: int) -> bool:
     """Whether a step still changes what the strategy is about, and not only what goes along with it."""
     old, new = state.plan.table[row].schedule, proposal.table[row].schedule
-    served = tuple(c for c in bench.cases if bench.compiler.row_of(state.plan, c) == row)
+    served = tuple(c for c in state.cases if bench.compiler.row_of(state.plan, c) == row)
     own = {p.name for p in bench.compiler.space(state.plan, row, served) if p.strategy == strategy}
     return old.variant != new.variant or any(old.get(name) != new.get(name) for name in own)
 
@@ -212,12 +205,12 @@ def _wave(
     if recorded:
         pairs = search.load_choice(bench.journal, state.plan, recorded[0])
     else:
-        pairs = list(search.distinct(state.plan, bench.compiler, proposals, {state.hash, *(known or ())}))
+        pairs = list(search.distinct(state, bench.compiler, proposals, {state.hash, *(known or ())}))
         head = {"round": number, "wave": wave, "advice": to_json(advice)}
         search.store_choice(bench.journal, head, pairs)
     done = search.evaluations(bench.journal, number)
     waiting = {made.source_hash: (proposal, made) for proposal, made in pairs if made.source_hash not in done}
-    now = incumbent(bench, state, bench.cases)
+    now = incumbent(bench, state, state.cases)
     for made, evaluation in bench.evaluator.search([made for _, made in waiting.values()], now) if waiting else ():
         proposal = waiting[made.source_hash][0]
         data = {

@@ -10,7 +10,7 @@ from kernelgen.diagnose import geomean
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import Journal, source_hash
 from kernelgen.optimize.decide import verdict
-from kernelgen.optimize.state import serving, table_from_json, table_to_json
+from kernelgen.optimize.state import State, serving, table_from_json, table_to_json
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case
@@ -33,7 +33,8 @@ class Tried:
     def score(self) -> float | None:
         """Geometric mean of current over new on the cases it is for; None where it cannot be compared."""
         timings = {t.case: t for t in self.evaluation.speedups("current")}
-        labels = [case.label for case in self.candidate.cases]
+        skipped = {label for label, _ in self.evaluation.left_out}
+        labels = [case.label for case in self.candidate.cases if case.label not in skipped]
         if self.evaluation.status is not Status.OK or not labels or not all(label in timings for label in labels):
             return None
         return geomean([timings[label].speedup for label in labels])
@@ -44,11 +45,11 @@ class Tried:
         return tuple(t.case for t in self.evaluation.speedups("current") if verdict(t) == "slower")
 
 
-def candidate(plan: Plan, compiler: Compiler, proposal: Proposal) -> Candidate:
+def candidate(state: State, compiler: Compiler, proposal: Proposal) -> Candidate:
     """The proposal as source; it is meant for the cases whose schedule it changes."""
-    new = plan.with_table(proposal.table)
-    before, after = (serving(p, compiler, plan.spec.performance) for p in (plan, new))
-    cases = tuple(c for c in plan.spec.performance if before[c.label] != after[c.label])
+    new = state.plan.with_table(proposal.table)
+    before, after = (serving(p, compiler, state.cases) for p in (state.plan, new))
+    cases = tuple(c for c in state.cases if before[c.label] != after[c.label])
     return current(new, compiler, cases, WHOLE if proposal.row is None else proposal.row, proposal.what)
 
 
@@ -59,11 +60,11 @@ def current(plan: Plan, compiler: Compiler, cases: tuple[Case, ...], row: int = 
 
 
 def distinct(
-    plan: Plan, compiler: Compiler, proposals: tuple[Proposal, ...], known: set[str]
+    state: State, compiler: Compiler, proposals: tuple[Proposal, ...], known: set[str]
 ) -> Iterator[tuple[Proposal, Candidate]]:
     """Proposals whose source is another than any known one; two schedules may well give the same text."""
     for proposal in proposals:
-        made = candidate(plan, compiler, proposal)
+        made = candidate(state, compiler, proposal)
         if made.source_hash not in known and made.cases:
             known.add(made.source_hash)
             yield proposal, made

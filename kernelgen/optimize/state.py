@@ -35,6 +35,12 @@ class State:
     figures: Evaluation | None = None
     """The current kernel against eager and compile."""
 
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """The performance cases that can be compared here: what does not fit the device was left out at the start."""
+        timed = {t.case for t in self.figures.timings} if self.figures else set()
+        return tuple(case for case in self.plan.spec.performance if case.label in timed)
+
 
 def fold(plan: Plan, compiler: Compiler, records: Iterable[Record]) -> State:
     """The state of a run; `plan` gives everything but the table, which the first record has."""
