@@ -7,8 +7,8 @@ from typing import Any
 from kernelgen import families
 from kernelgen.analysis import Work, floor_seconds, work
 from kernelgen.devices.facts import DeviceFacts, by_arch
-from kernelgen.families.body import COLUMN, FULL, ROW
 from kernelgen.families.kernel import Body
+from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case, TensorSpec
@@ -29,6 +29,7 @@ MEANINGS = {
 def definition_context(plan: Plan) -> dict[str, Any]:
     """Everything the template prints, in plain strings and rows."""
     facts = by_arch(REFERENCE_ARCH)
+    assert facts is not None
     body: Body = plan.body
     cases = plan.spec.performance
     works = [(case, work(plan, case)) for case in cases]

@@ -40,7 +40,7 @@ class Written:
     written: tuple[str, ...]
     unchanged: tuple[str, ...]
     change: str
-    """`new`, `none`, `performance parameters`, `interface` or `logic`: what changed since the files were last written."""
+    """`new`, `none`, `performance parameters`, `interface` or `logic`: what changed since the last writing."""
     agreement: tuple[Agreement, ...]
     plan: Plan
 

@@ -10,7 +10,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from kernelgen.families import independent_dims
-from kernelgen.families.triton_text import LINE, fit
+from kernelgen.families.line import LINE, fit
 from kernelgen.plan import Plan
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.wrapper import checks, file_text

@@ -26,7 +26,9 @@ ITEMSIZE = {
 }  # fmt: skip
 """Bytes an element."""
 
-_TAKEN = frozenset(["M", "N", "n_elements", "kernel", "options", "limit", "grid", "torch", "triton", "tl", "check_inputs", "reference"])
+_TAKEN = frozenset(
+    ["M", "N", "n_elements", "kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"]
+)
 """What a wrapper calls its own variables."""
 
 
@@ -76,8 +78,11 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
         notes.append("moves elements without arithmetic: results are bit-identical")
     else:
         notes.append(
-            "arithmetic in float32, rounded once where a result is stored or the reference casts; eager rounds every operation"
+            "arithmetic in float32, rounded once where a result is stored or the reference casts; "
+            "eager rounds every operation"
         )
+    if any(v.op == "div" and v.args[0] == 1.0 and (v.name or "").startswith("inverse") for v in body.lowered.values):
+        notes.append("a row is multiplied by the reciprocal of what divides it: at most one more rounding an element")
     if body.layout.columns is None and not all(
         f"{t.name}.is_contiguous()" in " ".join(c.text for c in spec.constraints) for t in spec.inputs
     ):

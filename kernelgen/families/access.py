@@ -184,7 +184,8 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...]) -> 
 
 def _index_of_like(tensor: TensorSpec, lowered: Lowered) -> Index:
     """The index of an input that is never read: its sizes matched with the axes by name, in order."""
-    axes, index, position = lowered.space.axes, [], 0
+    axes, position = lowered.space.axes, 0
+    index: list[tuple[int, ...]] = []
     for entry in tensor.shape:
         if position < len(axes) and axes[position] == entry:
             index.append((position,))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
-from kernelgen.families.body import COLUMN, FULL, ROW, SCALAR, Mode, Names, Writer, choose_others, name_values, nan_safe
-from kernelgen.families.triton_text import call, number
+from kernelgen.families.line import call
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values
+from kernelgen.families.padding import choose_others, nan_safe
+from kernelgen.families.triton_text import number
 from kernelgen.families.values import Lowered, Stored
+from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend.graph import Statement
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec

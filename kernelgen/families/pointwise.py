@@ -6,8 +6,8 @@ and columns, so that an input that varies along one of the two is read once a ti
 
 from __future__ import annotations
 
-from kernelgen.families.body import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.kernel import Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -31,7 +31,7 @@ def default(variant: str) -> Schedule:
     if variant == "flat":
         return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
     return Schedule.make(
-        "tile", BLOCK_SIZE_M=8, BLOCK_SIZE_N=256, num_warps=4, ROW_TILES=1, grid="2d", loads="default", stores="default"
+        "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=4, ROW_TILES=1, grid="2d", loads="default", stores="default"
     )
 
 
@@ -39,15 +39,23 @@ def space(variant: str) -> tuple[Parameter, ...]:
     warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
     if variant == "flat":
         return (
-            Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"),
+            Parameter(
+                "BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"
+            ),
             warps, _LOADS, _STORES,
         )  # fmt: skip
     return (
-        Parameter("grid", ("2d", "1d"), "grid_config", "structure", "tiles over a 2-D grid, or columns fastest in a 1-D one"),
+        Parameter(
+            "grid", ("2d", "1d"), "grid_config", "structure",
+            "tiles over a 2-D grid, or columns fastest in a 1-D one",
+        ),
         Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
-        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "columns of a tile"),
+        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
         warps, _LOADS, _STORES,
-        Parameter("ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure", "row tiles a program walks with what varies along the columns kept"),
+        Parameter(
+            "ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure",
+            "row tiles a program walks with what varies along the columns kept",
+        ),
     )  # fmt: skip
 
 
@@ -77,8 +85,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
         return KernelText(
             name, "flat", schedule, lines.arguments("n_elements"), ("BLOCK_SIZE",), tuple(once), tuple(text)
         )
-    early = [i for i in at_levels(body, (COLUMN, SCALAR))]
-    once = lines.writer.lines(early, done)
+    once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     text = lines.row_indices() + lines.writer.lines(output_values(body), done, late=False) + lines.stores()
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
     return KernelText(name, "tile", schedule, lines.arguments("M", "N"), constexprs, tuple(once), tuple(text))

@@ -7,12 +7,10 @@ which the generated file defines; HELPERS names them (their text is in templates
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 ATOM, UNARY, PRODUCT, SUM, SHIFT, BITAND, BITXOR, BITOR, COMPARE = 100, 90, 80, 70, 60, 55, 54, 53, 40
-
-LINE = 88
-"""ruff format's default line length."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +36,8 @@ _CALLS = {
     "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
     "sin": "tl.sin", "cos": "tl.cos", "sigmoid": "tl.sigmoid", "erf": "tl.erf", "floor": "tl.floor", "ceil": "tl.ceil",
     "abs": "tl.abs", "where": "tl.where",
-    "tanh": "tanh", "expm1": "expm1", "log1p": "log1p", "trunc": "trunc", "maximum": "nan_maximum", "minimum": "nan_minimum",
-    "isinf": "isinf",
+    "tanh": "tanh", "expm1": "expm1", "log1p": "log1p", "trunc": "trunc", "isinf": "isinf",
+    "maximum": "nan_maximum", "minimum": "nan_minimum",
 }  # fmt: skip
 
 _NEEDS = {"tanh": ("expm1", "tanh"), "trunc": ("trunc",), "maximum": ("nan_maximum",), "minimum": ("nan_minimum",)}
@@ -77,48 +75,6 @@ def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:
     return Text(f"{name}({', '.join(a.text for a in args)})"), helpers
 
 
-def call(target: str, function: str, args: list[str], suffix: str = "") -> str:
-    """`target = function(args)suffix`, or the bare call where there is no target."""
-    return f"{f'{target} = ' if target else ''}{function}({', '.join(args)}){suffix}"
-
-
-def fit(line: str, indent: int) -> str:
-    """A line at an indentation, its outermost call broken as ruff format breaks it where the line is too long."""
-    space = " " * indent
-    if len(line) + indent <= LINE or line.startswith("#") or "(" not in line:
-        return space + line
-    start = line.index("(") + 1
-    end = start + closing(line[start:])
-    args = split_top(line[start:end])
-    inner = ", ".join(args)
-    # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument
-    if len(inner) + indent + 4 <= LINE and line[end:] == ")" and line[start - 2] != " ":
-        return f"{space}{line[:start]}\n{space}    {inner}\n{space}{line[end:]}"
-    parts = "".join(f"{space}    {a},\n" for a in args)
-    return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"
-
-
-def closing(text: str) -> int:
-    """Where the bracket that encloses `text` closes."""
-    depth = 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if depth < 0:
-            return i
-    return len(text)
-
-
-def split_top(text: str) -> list[str]:
-    """Split at the commas that no bracket encloses."""
-    parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            parts.append(text[start:i].strip())
-            start = i + 1
-    return [p for p in (*parts, text[start:].strip()) if p]
-
-
 def evaluate(op: str, args: tuple[float, ...]) -> float | None:
     """What an operation gives for plain numbers; None where it is not worth knowing."""
     try:
@@ -127,9 +83,9 @@ def evaluate(op: str, args: tuple[float, ...]) -> float | None:
         return None
 
 
-_PYTHON = {
+_PYTHON: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
     "exp": math.exp, "abs": abs, "sqrt": math.sqrt, "neg": lambda a: -a, "tanh": math.tanh,
-    "sigmoid": lambda a: 1 / (1 + math.exp(-a)), "erf": math.erf, "maximum": max, "minimum": min, "convert": lambda a: a,
-    "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),
+    "sigmoid": lambda a: 1 / (1 + math.exp(-a)), "erf": math.erf, "maximum": max, "minimum": min,
+    "convert": lambda a: a, "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),
 }  # fmt: skip

@@ -185,9 +185,27 @@ class _Lowering:
                 )
             else:
                 args.append(Length(arg.dim) if isinstance(arg, SizeOf) else arg)
+        op = node.op
+        if op == "div" and self.divides_row(args):
+            op, args[1] = "mul", Use(self.inverse(args[1], node))
         axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
-        attr = self.pointers.get(str(node.attrs[0]), str(node.attrs[0])) if node.op == "round" else None
-        return self.add(Value(node.op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+        attr = self.pointers.get(str(node.attrs[0]), str(node.attrs[0])) if op == "round" else None
+        return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def divides_row(self, args: list[Operand]) -> bool:
+        """Whether every element of a row is divided by the same number, which a reduction of the row gave."""
+        inner = set(self.space.inner_axes())
+        if not inner or not all(isinstance(a, Use) for a in args):
+            return False
+        above, below = (self.values[a.value].axes for a in args if isinstance(a, Use))
+        return bool(above & inner) and not below & inner
+
+    def inverse(self, divisor: Operand, node: Node) -> int:
+        """The reciprocal of a row's number: one division a row instead of one an element."""
+        assert isinstance(divisor, Use)
+        row = self.values[divisor.value]
+        name = f"inverse_{row.name}" if row.name else "inverse"
+        return self.add(Value("div", (1.0, divisor), "float", row.axes, name, node.statement))
 
     def reduction(self, node: Node, index: Index) -> int:
         source = node.args[0]

@@ -86,6 +86,10 @@ def _clamp(b: Builder, c: Call) -> Ref:
     return value
 
 
+def _clamp_max(b: Builder, c: Call) -> Ref:
+    return b.map("minimum", c.args[0], c.args[1], dtype=c.dtype)
+
+
 def _where(b: Builder, c: Call) -> Ref:
     return b.map("where", *c.args[:3], dtype=c.dtype)
 
@@ -161,12 +165,19 @@ def _full(b: Builder, c: Call) -> Ref:
 
 
 _UNARY = (
-    ["neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "floor", "ceil", "trunc", "expm1", "log1p", "isnan", "isinf"]
+    *("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf"),
+    *("floor", "ceil", "trunc", "expm1", "log1p", "isnan", "isinf"),
 )
 _BINARY = {
     "mul": "mul", "maximum": "maximum", "minimum": "minimum", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
     "gt": "gt", "ge": "ge", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor",
 }  # fmt: skip
+
+_CASTS = ("to.dtype", "to.dtype_layout", "_to_copy.default", "type_as.default", "to.other")
+_RESHAPES = (
+    *("view.default", "reshape.default", "_unsafe_view.default", "view_as.default", "reshape_as.default"),
+    *("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int"),
+)
 
 TABLE: dict[str, Rule] = {
     **{f"aten.{op}.default": _unary(op) for op in _UNARY},
@@ -185,7 +196,7 @@ TABLE: dict[str, Rule] = {
     "aten.pow.Tensor_Tensor": _pow,
     **{f"aten.clamp.{kind}": _clamp for kind in ("default", "Tensor")},
     **{f"aten.clamp_min.{kind}": _clamp for kind in ("default", "Tensor")},
-    **{f"aten.clamp_max.{kind}": (lambda b, c: b.map("minimum", c.args[0], c.args[1], dtype=c.dtype)) for kind in ("default", "Tensor")},
+    **{f"aten.clamp_max.{kind}": _clamp_max for kind in ("default", "Tensor")},
     **{f"aten.where.{kind}": _where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"aten.masked_fill.{kind}": _masked_fill for kind in ("Scalar", "Tensor")},
     **{f"aten.lerp.{kind}": _lerp for kind in ("Scalar", "Tensor")},
@@ -203,16 +214,10 @@ TABLE: dict[str, Rule] = {
     "aten.hardswish.default": composites.hardswish,
     "aten.mish.default": composites.mish,
     "aten.log_sigmoid.default": composites.log_sigmoid,
-    **{f"aten.{op}": _cast for op in ("to.dtype", "to.dtype_layout", "_to_copy.default", "type_as.default", "to.other")},
+    **{f"aten.{op}": _cast for op in _CASTS},
     **{f"aten.{op}": _same for op in ("contiguous.default", "clone.default", "alias.default", "detach.default")},
     **{f"aten.{op}": _expand for op in ("expand.default", "expand_as.default", "broadcast_to.default")},
-    **{
-        f"aten.{op}": _reshape
-        for op in (
-            "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
-            "squeeze.dims", "flatten.using_ints", "unflatten.int", "view_as.default", "reshape_as.default",
-        )
-    },  # fmt: skip
+    **{f"aten.{op}": _reshape for op in _RESHAPES},
     "aten.permute.default": _permute(lambda c, rank: tuple(d % rank for d in c.args[1])),
     "aten.transpose.int": _permute(_swap),
     "aten.t.default": _permute(_swap),
@@ -236,7 +241,7 @@ TABLE: dict[str, Rule] = {
     "aten.log_softmax.int": composites.log_softmax,
     "aten.layer_norm.default": composites.layer_norm,
     "aten.rms_norm.default": composites.rms_norm,
-}  # fmt: skip
+}
 
 
 def supported() -> list[str]:

@@ -8,9 +8,10 @@ from kernelgen.frontend.graph import Arg, Dim, Node, Ref, SizeOf, broadcast
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not")
-FLOATING = (
-    ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p", "reciprocal"]  # of integers too
+FLOATING = frozenset(
+    ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p"]
 )
+"""Operations whose result is a float even of integers."""
 _INTEGER_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 

@@ -1,36 +1,22 @@
-"""The statements of a kernel: which values get a name, in which order, under which comment.
+"""The statements of a kernel: values as lines, in which order, under which comment.
 
-A value is written out where it is used unless a reader or the hardware profits from a name: loads, reductions,
-variables of the reference, values used twice, and values that change rank. Comments quote the reference's statement
-unless the line says the same.
+Comments quote the reference's statement unless the line says the same.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelgen.families.triton_text import ATOM, LINE, Text, evaluate, number, operation
+from kernelgen.families.line import LINE
+from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, Names
+from kernelgen.families.padding import IDENTITY, pad
+from kernelgen.families.triton_text import ATOM, Text, number, operation
 from kernelgen.families.values import Length, Lowered, Operand, Use, Value
 from kernelgen.frontend.graph import REDUCTIONS, Statement
-
-SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
-IDENTITY = {"sum": 0.0, "max": -math.inf, "min": math.inf}
-_NAMES = {
-    "mul": "product", "add": "total", "sub": "difference", "div": "ratio", "exp": "exponential", "sigmoid": "gate",
-    "lt": "is_less", "gt": "is_greater", "sqrt": "root", "rsqrt": "inverse_root", "where": "chosen", "max": "row_max",
-    "min": "row_min", "sum": "row_sum", "neg": "negative", "abs": "magnitude", "convert": "converted", "round": "rounded",
-}  # fmt: skip
-RESERVED = {
-    "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n", "last",
-    "M", "N", "n_elements", "tl", "triton", "torch", "options", "kernel", "grid", "limit", "block_max", "new_max", "count",
-    "tanh", "expm1", "log1p", "trunc", "isinf", "nan_max", "nan_min", "nan_maximum", "nan_minimum", "tiles_n", "num_tiles_n",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,55 +27,6 @@ class Mode:
     """Full values are [rows, columns]; otherwise a row value is a scalar and a full one is a vector."""
     axis: int = 0
     """The axis that reductions run over."""
-
-
-@dataclass(frozen=True)
-class Names:
-    """The name of every value that has one; shared by all kernels of a file so that they read alike."""
-
-    of: dict[int, str]
-    levels: tuple[str, ...]
-    assigned: frozenset[int]
-
-
-def level(value: Value, lowered: Lowered, columns: frozenset[int]) -> str:
-    """Whether a value varies along the columns, along the rows, both or neither."""
-    along, across = bool(value.axes & columns), bool(value.axes - columns)
-    return FULL if along and across else COLUMN if along else ROW if across else SCALAR
-
-
-def name_values(
-    lowered: Lowered, statements: Sequence[Statement], columns: frozenset[int], taken: Iterable[str]
-) -> Names:
-    """Decide which values are named, and how."""
-    levels = tuple(level(v, lowered, columns) for v in lowered.values)
-    uses = Counter(a.value for v in lowered.values for a in v.args if isinstance(a, Use))
-    uses.update(o.value for o in lowered.outputs)
-    targets = {s.target for s in statements if s.target}
-    outputs = {o.value for o in lowered.outputs}
-    assigned = set()
-    for i, value in enumerate(lowered.values):
-        consumers = [j for j, u in enumerate(lowered.values) if Use(i) in u.args and u.op not in REDUCTIONS]
-        crosses = any(levels[j] != levels[i] for j in consumers)
-        if value.op == "const":
-            continue
-        if value.op == "load" or i in outputs or value.name in targets or uses[i] > 1 or crosses:
-            assigned.add(i)
-    used = RESERVED | set(taken)
-    names: dict[int, str] = {}
-    for i in sorted(range(len(levels)), key=lambda i: (i not in assigned, lowered.values[i].name is None, i)):
-        value = lowered.values[i]
-        if i in assigned or value.name or value.op in REDUCTIONS:
-            name = value.name or _NAMES.get(value.op, "value")
-            names[i] = _unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
-    return Names(names, levels, frozenset(assigned))
-
-
-def _unique(name: str, used: set[str]) -> str:
-    candidates = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
-    chosen = next(c for c in candidates if c not in used)
-    used.add(chosen)
-    return chosen
 
 
 @dataclass
@@ -165,8 +102,8 @@ class Writer:
         return [line]
 
     def _long(self, name: str, i: int, text: Text) -> list[str]:
-        """A line too long for one line: give a part of it a line of its own, one with a name of its own if there is one."""
-        parts = [j for j in self._inlined(i)]
+        """Where one line is too long: a part of it gets a line of its own, one that has a name if there is one."""
+        parts = self._inlined(i)
         if not parts:
             return [f"{name} = {text.text}"]
         own = [j for j in parts if self.lowered.values[j].name]
@@ -175,7 +112,7 @@ class Writer:
             if own
             else max(parts, key=lambda j: len(self._whole(j).text) if len(self._whole(j).text) < len(text.text) else 0)
         )
-        label = self.names.of.get(part) or f"{name}_{_NAMES.get(self.lowered.values[part].op, 'part')}"
+        label = self.names.of.get(part) or f"{name}_{NOUNS.get(self.lowered.values[part].op, 'part')}"
         first = f"{label} = {self._whole(part).text}"
         saved = self.substitutes
         lines = [first] if len(first) <= LINE - 8 else self._long(label, part, self._whole(part))
@@ -198,10 +135,10 @@ class Writer:
                     isinstance(arg, Use)
                     and not self.is_assigned(arg.value)
                     and arg.value not in (self.substitutes or {})
+                    and self.lowered.values[arg.value].op != "const"
                 ):
-                    if self.lowered.values[arg.value].op != "const":
-                        found.append(arg.value)
-                        todo.append(arg.value)
+                    found.append(arg.value)
+                    todo.append(arg.value)
         return found
 
     def operand(self, arg: Operand, consumer: str) -> Text:
@@ -274,7 +211,7 @@ class Writer:
         identity = IDENTITY[value.op]
         if pad(self.lowered, self.names.levels, source.value, self.others) == identity:
             return inner.text
-        return f"tl.where(mask, {inner.text}, {number(identity if value.dtype == 'float' else int(identity) if value.op == 'sub' else identity).text})"
+        return f"tl.where(mask, {inner.text}, {number(identity).text})"
 
     def reduce_text(self, i: int, inner: str) -> Text:
         value = self.lowered.values[i]
@@ -293,89 +230,3 @@ def rounding(value: Value) -> str:
 
 def triton_dtype(name: str) -> str:
     return {"float": "tl.float32", "bool": "tl.int1"}.get(name, f"tl.{name}")
-
-
-def pad(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> float | None:
-    """What a value holds in the lanes beyond the row; None where that is not known."""
-    value = lowered.values[i]
-    if value.op == "load":
-        return others.get(i, 0.0) if levels[i] in (FULL, COLUMN) else None
-    if value.op == "const":
-        constant = value.args[0]
-        return float(constant) if isinstance(constant, int | float) else None
-    if levels[i] in (ROW, SCALAR):
-        return None
-    known: list[float | None] = []
-    for arg in value.args:
-        if isinstance(arg, Use):
-            known.append(pad(lowered, levels, arg.value, others))
-        else:
-            known.append(float(arg) if isinstance(arg, int | float) else None)
-    if value.op in ("sub", "add") and known[0] is not None and math.isinf(known[0]):
-        other = value.args[1]
-        if isinstance(other, Use) and levels[other.value] == ROW:
-            return known[0]  # a row's own finite number does not move an infinity
-    if None in known:
-        return None
-    return evaluate(value.op, tuple(k for k in known if k is not None))
-
-
-def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]:
-    """What masked lanes load, so that as few reductions as possible need a tl.where."""
-    loads = [
-        i for i, v in enumerate(lowered.values) if v.op == "load" and v.dtype == "float" and levels[i] in (FULL, COLUMN)
-    ][:4]
-    reductions = [v for v in lowered.values if v.op in REDUCTIONS]
-
-    def guards(others: dict[int, float]) -> int:
-        pads = (pad(lowered, levels, v.args[0].value, others) for v in reductions if isinstance(v.args[0], Use))
-        return sum(p != IDENTITY[v.op] for p, v in zip(pads, reductions, strict=True))
-
-    options = [
-        dict(zip(loads, choice, strict=True))
-        for choice in itertools.product((0.0, -math.inf, math.inf), repeat=len(loads))
-    ]
-    return min(options, key=guards)
-
-
-def nan_safe(lowered: Lowered) -> frozenset[int]:
-    """Maxima whose NaN need not be kept: every output that depends on one also depends on a sum over exp(x - max),
-    which is NaN wherever an element of the row is."""
-    safe = set()
-    for i, value in enumerate(lowered.values):
-        if value.op == "max":
-            source = value.args[0]
-            shifted = [j for j, v in enumerate(lowered.values) if v.op == "sub" and v.args == (source, Use(i))]
-            exps = [j for j, v in enumerate(lowered.values) if v.op == "exp" and v.args[0] in [Use(s) for s in shifted]]
-            sums = {j for j, v in enumerate(lowered.values) if v.op == "sum" and v.args[0] in [Use(e) for e in exps]}
-            outputs = [ancestors(lowered, o.value) for o in lowered.outputs]
-            if sums and all(sums & reach for reach in outputs if i in reach):
-                safe.add(i)
-    return frozenset(safe)
-
-
-def ancestors(lowered: Lowered, i: int) -> set[int]:
-    """A value and everything it depends on."""
-    found: set[int] = set()
-    todo = [i]
-    while todo:
-        j = todo.pop()
-        if j not in found:
-            found.add(j)
-            todo += [a.value for a in lowered.values[j].args if isinstance(a, Use)]
-    return found
-
-
-__all__ = [
-    "COLUMN",
-    "FULL",
-    "ROW",
-    "SCALAR",
-    "Mode",
-    "Names",
-    "Writer",
-    "choose_others",
-    "name_values",
-    "nan_safe",
-    "pad",
-]

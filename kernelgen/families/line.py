@@ -1,0 +1,48 @@
+"""Lines of generated code in the shape that ruff format would give them."""
+
+from __future__ import annotations
+
+LINE = 88
+"""ruff format's default line length."""
+
+
+def call(target: str, function: str, args: list[str], suffix: str = "") -> str:
+    """`target = function(args)suffix`, or the bare call where there is no target."""
+    return f"{f'{target} = ' if target else ''}{function}({', '.join(args)}){suffix}"
+
+
+def fit(line: str, indent: int) -> str:
+    """A line at an indentation, its outermost call broken as ruff format breaks it where the line is too long."""
+    space = " " * indent
+    if len(line) + indent <= LINE or line.startswith("#") or "(" not in line:
+        return space + line
+    start = line.index("(") + 1
+    end = start + closing(line[start:])
+    args = split_top(line[start:end])
+    inner = ", ".join(args)
+    # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument
+    if len(inner) + indent + 4 <= LINE and line[end:] == ")" and line[start - 2] != " ":
+        return f"{space}{line[:start]}\n{space}    {inner}\n{space}{line[end:]}"
+    parts = "".join(f"{space}    {a},\n" for a in args)
+    return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"
+
+
+def closing(text: str) -> int:
+    """Where the bracket that encloses `text` closes."""
+    depth = 0
+    for i, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            return i
+    return len(text)
+
+
+def split_top(text: str) -> list[str]:
+    """Split at the commas that no bracket encloses."""
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    return [p for p in (*parts, text[start:].strip()) if p]

@@ -1,0 +1,197 @@
+"""The looped variant of row reductions: a row of any length, walked in blocks.
+
+A row is walked once for every reduction that needs an earlier one's result; a sum of exp(x - max) is carried along
+with its maximum (Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv:1805.02867), which
+saves a walk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.triton_text import Text
+from kernelgen.families.values import Lowered, Use
+from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+
+LOWEST = "-3.4028234663852886e38"
+"""The least finite float32: a running maximum that starts here keeps rows that begin with -inf free of NaN."""
+
+
+@dataclass(frozen=True)
+class Online:
+    """A sum of exp(x - max) that is carried along with its maximum."""
+
+    total: int
+    maximum: int
+    source: int
+
+
+def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple[tuple[int, ...], ...]]:
+    """For every value the walk that can compute it, the sums computed online, and the reductions of every walk."""
+    online = {o.total: o for o in _online(lowered)}
+    depth: list[int] = []
+    for i, value in enumerate(lowered.values):
+        below = max((depth[a.value] for a in value.args if isinstance(a, Use)), default=0)
+        if i in online:
+            depth.append(depth[online[i].maximum])
+        else:
+            depth.append(below + (value.op in REDUCTIONS))
+    count = max((depth[i] for i, v in enumerate(lowered.values) if v.op in REDUCTIONS), default=0)
+    walks = tuple(
+        tuple(i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS and depth[i] == p)
+        for p in range(1, count + 1)
+    )
+    return tuple(depth), tuple(online.values()), walks
+
+
+def _online(lowered: Lowered) -> list[Online]:
+    found = []
+    for i, value in enumerate(lowered.values):
+        if value.op != "sum" or not isinstance(value.args[0], Use):
+            continue
+        exponential = lowered.values[value.args[0].value]
+        if exponential.op != "exp" or not isinstance(exponential.args[0], Use):
+            continue
+        shifted = lowered.values[exponential.args[0].value]
+        if shifted.op != "sub" or not all(isinstance(a, Use) for a in shifted.args):
+            continue
+        source, maximum = (a.value for a in shifted.args if isinstance(a, Use))
+        if lowered.values[maximum].op == "max" and lowered.values[maximum].args == (Use(source),):
+            found.append(Online(i, maximum, source))
+    return found
+
+
+def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+    lines = Lines(spec, body, "looped", schedule, helpers)
+    reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
+    lines.writer.named = body.names.assigned | reductions  # accumulators need a name
+    _, online, walks = passes(body.lowered)
+    done: set[int] = set()
+    once = lines.row_indices() + lines.writer.lines(at_levels(body, (ROW, SCALAR)), done)
+    outputs = body.lowered.outputs
+    final = any(body.names.levels[o.value] in (FULL, COLUMN) or _stores_columns(body, o.value) for o in outputs)
+    loops = []
+    for number_, walk in enumerate(walks):
+        loops.append(
+            _walk(body, lines, walk, online, done, first=number_ == 0, last=not final and number_ == len(walks) - 1)
+        )
+    if final:
+        full = [o for o in outputs if body.names.levels[o.value] in (FULL, COLUMN) or _stores_columns(body, o.value)]
+        _policies(body, lines, schedule, "evict_first")
+        inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
+        rest = [o for o in outputs if o not in full]
+        after = [lines.store(o) for o in rest]
+        loops.append(
+            Loop(
+                "the row again, now with what it was reduced to",
+                (),
+                tuple(inside),
+                tuple(after),
+                bool(schedule["backwards"]),
+            )
+        )
+    constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
+    return KernelText(name, "looped", schedule, lines.arguments("N"), constexprs, tuple(once), (), tuple(loops))
+
+
+def _stores_columns(body: Body, value: int) -> bool:
+    return any(
+        o.value == value and len({a for d in o.index for a in d}) == len(body.lowered.space.axes)
+        for o in body.lowered.outputs
+    )
+
+
+def _policies(body: Body, lines: Lines, schedule: Schedule, policy: str) -> None:
+    lines.policies = dict.fromkeys(at_levels(body, (FULL,)), policy) if schedule["keep_row"] else {}
+
+
+def _walk(
+    body: Body,
+    lines: Lines,
+    walk: tuple[int, ...],
+    online: tuple[Online, ...],
+    done: set[int],
+    *,
+    first: bool,
+    last: bool,
+) -> Loop:
+    """One walk: accumulators before, accumulation inside, results and what follows from them after."""
+    carried = {o.total: o for o in online if o.total in walk}
+    maxima = {o.maximum for o in carried.values()}
+    names, writer = body.names.of, lines.writer
+    _policies(body, lines, lines.schedule, "evict_last")
+    sources = [a.value for i in walk if i not in carried for a in body.lowered.values[i].args if isinstance(a, Use)]
+    before, accumulate, after = [], [], []
+    for i in walk:
+        op = body.lowered.values[i].op
+        if i in maxima:
+            before.append(f"{names[i]} = {LOWEST}  # the least finite float32")
+        elif i in carried:
+            before.append(f"{names[i]} = 0.0")
+        else:
+            neutral = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}[op]
+            kind = "tl.float32" if body.lowered.values[i].dtype == "float" else f"tl.{body.lowered.values[i].dtype}"
+            neutral = neutral if kind == "tl.float32" else "0"
+            before.append(f"{names[i]}_acc = tl.full([BLOCK_SIZE_N], {neutral}, {kind})")
+    local = set(done)
+    inside = writer.lines(sources, local, late=False)
+    for i in walk:
+        if i in carried:
+            accumulate += _rescaled(body, lines, carried[i])
+        elif i not in maxima:
+            accumulate += _accumulated(body, lines, i)
+            after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc').text}")
+            done.add(i)
+    done.update(maxima, carried)
+    later = [
+        j
+        for j, v in enumerate(body.lowered.values)
+        if body.names.levels[j] in (ROW, SCALAR) and lines.writer.is_assigned(j)
+    ]
+    ready = [j for j in later if j not in done and _ready(body, j, done)]
+    after += writer.lines(ready, done)
+    if last:
+        after += lines.stores()
+    return Loop("" if first else "the row again", tuple(before), tuple(inside + accumulate), tuple(after), False)
+
+
+def _ready(body: Body, i: int, done: set[int]) -> bool:
+    """Whether a row value follows from values that are done, without another walk."""
+    value = body.lowered.values[i]
+    if i in done or value.op == "const":
+        return True
+    if value.op in (*REDUCTIONS, "load"):
+        return False
+    return all(_ready(body, a.value, done) for a in value.args if isinstance(a, Use))
+
+
+def _accumulated(body: Body, lines: Lines, i: int) -> list[str]:
+    value, name = body.lowered.values[i], body.names.of[i]
+    source = value.args[0]
+    assert isinstance(source, Use)
+    text = lines.writer.guarded(i, lines.writer.operand(source, FULL))
+    if value.op == "sum":
+        return [f"{name}_acc += {text}"]
+    if i in lines.writer.keeps_nan:
+        return [f"{name}_acc = tl.{value.op}imum({name}_acc, {text})"]
+    helper = f"nan_{value.op}imum"
+    lines.writer.helpers[helper] = None
+    return [f"{name}_acc = {helper}({name}_acc, {text})"]
+
+
+def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
+    """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
+    top, total = body.names.of[online.maximum], body.names.of[online.total]
+    writer = lines.writer
+    source = writer.operand(Use(online.source), FULL)
+    shifted = Text(writer.guarded(online.maximum, source))
+    return [
+        f"new_max = tl.maximum({top}, tl.max({shifted.text}, axis=0))",
+        f"block_sum = tl.sum(tl.exp({shifted.within(70)} - new_max), axis=0)",
+        f"{total} = {total} * tl.exp({top} - new_max) + block_sum",
+        f"{top} = new_max",
+    ]

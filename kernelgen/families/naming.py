@@ -1,0 +1,78 @@
+"""Which values of a kernel get a name of their own, and what each is called.
+
+A value is written out where it is used unless a reader or the hardware profits from a name: loads, reductions,
+variables of the reference, values used twice, and values that change rank.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kernelgen.families.values import Lowered, Use, Value
+from kernelgen.frontend.graph import REDUCTIONS, Statement
+
+SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
+NOUNS = {
+    "mul": "product", "add": "total", "sub": "difference", "div": "ratio", "exp": "exponential", "sigmoid": "gate",
+    "lt": "is_less", "gt": "is_greater", "sqrt": "root", "rsqrt": "inverse_root", "where": "chosen", "max": "row_max",
+    "min": "row_min", "sum": "row_sum", "neg": "negative", "abs": "magnitude", "convert": "converted",
+    "round": "rounded",
+}  # fmt: skip
+RESERVED = {
+    "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
+    "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "num_tiles_n", "float", "range",
+    "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES",
+    "tanh", "expm1", "log1p", "trunc", "isinf", "nan_max", "nan_min", "nan_maximum", "nan_minimum",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Names:
+    """The name of every value that has one; shared by all kernels of a file so that they read alike."""
+
+    of: dict[int, str]
+    levels: tuple[str, ...]
+    assigned: frozenset[int]
+
+
+def level(value: Value, lowered: Lowered, columns: frozenset[int]) -> str:
+    """Whether a value varies along the columns, along the rows, both or neither."""
+    along, across = bool(value.axes & columns), bool(value.axes - columns)
+    return FULL if along and across else COLUMN if along else ROW if across else SCALAR
+
+
+def name_values(
+    lowered: Lowered, statements: Sequence[Statement], columns: frozenset[int], taken: Iterable[str]
+) -> Names:
+    """Decide which values are named, and how."""
+    levels = tuple(level(v, lowered, columns) for v in lowered.values)
+    uses = Counter(a.value for v in lowered.values for a in v.args if isinstance(a, Use))
+    uses.update(o.value for o in lowered.outputs)
+    targets = {s.target for s in statements if s.target}
+    outputs = {o.value for o in lowered.outputs}
+    assigned = set()
+    for i, value in enumerate(lowered.values):
+        consumers = [j for j, u in enumerate(lowered.values) if Use(i) in u.args and u.op not in REDUCTIONS]
+        crosses = any(levels[j] != levels[i] for j in consumers)
+        if value.op == "const":
+            continue
+        if value.op == "load" or i in outputs or value.name in targets or uses[i] > 1 or crosses:
+            assigned.add(i)
+    used = RESERVED | set(taken)
+    names: dict[int, str] = {}
+    for i in sorted(range(len(levels)), key=lambda i: (i not in assigned, lowered.values[i].name is None, i)):
+        value = lowered.values[i]
+        if i in assigned or value.name or value.op in REDUCTIONS:
+            name = value.name or NOUNS.get(value.op, "value")
+            names[i] = _unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
+    return Names(names, levels, frozenset(assigned))
+
+
+def _unique(name: str, used: set[str]) -> str:
+    candidates = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
+    chosen = next(c for c in candidates if c not in used)
+    used.add(chosen)
+    return chosen

@@ -1,0 +1,76 @@
+"""One traced node at a time: looked up in the ATen table and added to the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelgen.frontend.aten import TABLE, supported
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.export import dim, dims, kind
+from kernelgen.frontend.graph import Atom, SizeOf
+from kernelgen.frontend.mistakes import line_of, unsupported
+from kernelgen.frontend.reference import Reference
+from kernelgen.frontend.rule import Call, Refused
+from kernelgen.spec.model import OperatorSpec
+
+_IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "sym_", "_guards", "sym_constrain")
+
+
+def lower_node(
+    spec: OperatorSpec, reference: Reference, b: Builder, node: Any, values: dict[Any, Any], symbols: dict[Any, Atom]
+) -> None:
+    name = str(node.target)
+    if any(part in name for part in _IGNORED):
+        meta = node.meta.get("val")
+        if meta is not None and not hasattr(meta, "shape"):
+            values[node] = _size_value(meta, symbols)
+        return
+    try:
+        if "getitem" in name:
+            values[node] = _item(values[node.args[0]], node.args[1])
+            return
+        meta = node.meta["val"]
+        if not hasattr(meta, "shape") and not isinstance(meta, tuple):
+            values[node] = _size_value(meta, symbols)
+            return
+        multiple = name in ("aten.max.dim", "aten.min.dim")
+        first = meta[0] if multiple else meta
+        rule = TABLE.get("aten.amax.default" if name == "aten.max.dim" else "aten.amin.default" if multiple else name)
+        if rule is None or isinstance(first, tuple):
+            raise Refused(name.removeprefix("aten.") + f" (supported: {', '.join(supported())})")
+        call = Call(
+            tuple(_argument(a, values) for a in node.args),
+            {k: _argument(v, values) for k, v in node.kwargs.items()},
+            dims(first.shape, symbols), kind(first.dtype), str(first.dtype).removeprefix("torch."),
+        )  # fmt: skip
+        value = rule(b, call)
+        values[node] = (value, None) if multiple else value
+    except Refused as refusal:
+        raise unsupported(spec, line_of(reference, node), str(refusal)) from None
+
+
+def _item(value: Any, index: int) -> Any:
+    picked = value[index]
+    if picked is None:
+        raise Refused("the indices of a maximum or minimum")
+    return picked
+
+
+def _size_value(meta: Any, symbols: dict[Any, Atom]) -> Any:
+    if isinstance(meta, int | float | bool) or meta is None:
+        return meta
+    try:
+        return SizeOf(dim(meta, symbols))
+    except Refused:
+        return meta
+
+
+def _argument(value: Any, values: dict[Any, Any]) -> Any:
+    if hasattr(value, "op") and hasattr(value, "meta"):
+        result = values.get(value)
+        if isinstance(result, tuple):
+            raise Refused("a value that is several tensors")
+        return result
+    if isinstance(value, list | tuple):
+        return [_argument(v, values) for v in value]
+    return value

@@ -1,0 +1,87 @@
+"""The input checks that a wrapper and its baseline share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.spec.constraints import conjuncts, failing, message
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition under which a wrapper raises ValueError, and the f-string body of its message."""
+
+    condition: str
+    message: str
+
+
+def checks(spec: OperatorSpec) -> tuple[Check, ...]:
+    """The input checks that the wrapper and the baseline share: dtypes, devices, ranks, sizes, then the constraints."""
+    found = (*_dtype_checks(spec), *_shape_checks(spec), *_constraint_checks(spec))
+    return tuple({check.condition: check for check in reversed(found)}.values())[::-1]
+
+
+def _dtype_checks(spec: OperatorSpec) -> list[Check]:
+    found: list[Check] = []
+    first: dict[str, str] = {}
+    for tensor in spec.inputs:
+        name = tensor.name
+        choices = dict(spec.dtypes).get(tensor.dtype, (tensor.dtype,))
+        known = first.setdefault(tensor.dtype, name)
+        if known != name:
+            condition, wanted = f"{name}.dtype != {known}.dtype", f"have the dtype of {known}, {{{known}.dtype}}"
+        elif len(choices) == 1:
+            condition, wanted = f"{name}.dtype != torch.{choices[0]}", f"be {choices[0]}"
+        else:
+            condition = f"{name}.dtype not in ({', '.join(f'torch.{c}' for c in choices)})"
+            wanted = f"be {', '.join(choices[:-1])} or {choices[-1]}"
+        found.append(Check(condition, f"{spec.name}: {name} must {wanted}, got {{{name}.dtype}}"))
+    first_name = spec.inputs[0].name
+    for tensor in spec.inputs[1:]:
+        message = f"{spec.name}: {tensor.name} must be on {{{first_name}.device}}, got {{{tensor.name}.device}}"
+        found.append(Check(f"{tensor.name}.device != {first_name}.device", message))
+    return found
+
+
+def _shape_checks(spec: OperatorSpec) -> list[Check]:
+    found: list[Check] = []
+    known: dict[Size, tuple[str, str]] = {}
+    for tensor in spec.inputs:
+        found += _rank_check(spec, tensor)
+        got = f"{{tuple({tensor.name}.shape)}}"
+        for position, entry in enumerate(tensor.shape):
+            place = dimension(tensor, position)
+            if isinstance(entry, int):
+                found.append(Check(f"{place} != {entry}", f"{spec.name}: {place} must be {entry}, got shape {got}"))
+            elif entry in known:
+                origin, there = known[entry]
+                both = f"got shapes {got} and {{tuple({origin}.shape)}}"
+                found.append(Check(f"{place} != {there}", f"{spec.name}: {place} must equal {there}, {both}"))
+            else:
+                known[entry] = tensor.name, place
+    return found
+
+
+def _rank_check(spec: OperatorSpec, tensor: TensorSpec) -> list[Check]:
+    elastic = ELLIPSIS in tensor.shape
+    rank = len(tensor.shape) - elastic
+    if elastic and rank == 0:
+        return []
+    least = "at least " if elastic else ""
+    wanted = f"{spec.name}: {tensor.name} must have {least}{rank} dimension{'' if rank == 1 else 's'}"
+    got = f"got shape {{tuple({tensor.name}.shape)}}"
+    return [Check(f"{tensor.name}.ndim {'<' if elastic else '!='} {rank}", f"{wanted}, {got}")]
+
+
+def _constraint_checks(spec: OperatorSpec) -> list[Check]:
+    parts = [part for constraint in spec.constraints for part in conjuncts(constraint)]
+    return [Check(failing(part), message(spec.name, part)) for part in parts]
+
+
+def dimension(tensor: TensorSpec, position: int) -> str:
+    """One dimension of a tensor as the wrapper writes it; after "..." dimensions are counted from the end."""
+    rank = len(tensor.shape)
+    if tensor.shape[position] == ELLIPSIS:
+        return f"{tensor.name}.shape" if rank == 1 else f"{tensor.name}.shape[:{1 - rank}]"
+    return f"{tensor.name}.shape[{position - rank if ELLIPSIS in tensor.shape else position}]"

@@ -1,0 +1,57 @@
+"""Which kernel texts a schedule table needs, and what each of its lines passes at the launch."""
+
+from __future__ import annotations
+
+from kernelgen.families import module
+from kernelgen.plan import Parameter, Plan, Schedule
+
+
+def _structure(plan: Plan, schedule: Schedule) -> dict[str, Parameter]:
+    return {p.name: p for p in module(plan).space(schedule.variant) if p.kind == "structure"}
+
+
+def flavour(plan: Plan, schedule: Schedule) -> tuple[object, ...]:
+    """What two schedules share if one kernel text serves both."""
+    structure = _structure(plan, schedule)
+    values = []
+    for name, value in schedule.values:
+        if name in structure:
+            values.append((name, bool(value != 1) if name in ("ROW_TILES", "NUM_STAGES") else value))
+    return (schedule.variant, *values)
+
+
+def flavours(plan: Plan) -> dict[tuple[object, ...], tuple[Schedule, str]]:
+    """Every kernel text that the table needs, named after what tells it from the others."""
+    found: dict[tuple[object, ...], Schedule] = {}
+    for row in plan.table:
+        found.setdefault(flavour(plan, row.schedule), row.schedule)
+    kinds = [s.variant for s in found.values()]
+    names: dict[tuple[object, ...], tuple[Schedule, str]] = {}
+    used: set[str] = set()
+    main = next(iter(found), None)
+    for key, schedule in found.items():
+        parts = [plan.spec.name]
+        if key != main and (kinds.count(schedule.variant) == 1 or schedule.variant != kinds[0]):
+            parts.append(schedule.variant)
+        name = "_".join([*parts, "kernel"])
+        if name in used:
+            name = "_".join([*parts, *_differences(plan, schedule), "kernel"])
+        number = 2
+        while name in used:
+            name, number = "_".join([*parts, *_differences(plan, schedule), str(number), "kernel"]), number + 1
+        used.add(name)
+        names[key] = schedule, name
+    return names
+
+
+def _differences(plan: Plan, schedule: Schedule) -> list[str]:
+    default = module(plan).default(schedule.variant)
+    changed = [(n, v) for n, v in schedule.values if n in _structure(plan, schedule) and default[n] != v]
+    return [n.lower() if isinstance(v, bool | int) else f"{v}_{n.lower()}" for n, v in changed] or ["plain"]
+
+
+def options(plan: Plan, schedule: Schedule) -> tuple[tuple[str, int], ...]:
+    """The values of a schedule that are passed at the launch: constexprs first, then launch options."""
+    structure = _structure(plan, schedule)
+    passed = [(n, v) for n, v in schedule.values if n not in structure or (n in ("ROW_TILES", "NUM_STAGES") and v != 1)]
+    return tuple((n, int(v)) for n, v in sorted(passed, key=lambda item: (item[0].islower(), item[0])))

@@ -1,0 +1,160 @@
+"""The wrapper of a generated file as lines: sizes, outputs, the schedule table, launches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.families import module
+from kernelgen.families.access import group_sizes, is_contiguous
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.triton_text import HELPERS
+from kernelgen.plan import Plan
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.wrapper.checks import dimension
+from kernelgen.wrapper.flavours import flavour, flavours, options
+
+
+@dataclass(frozen=True)
+class TableLine:
+    """One line of the generated schedule table."""
+
+    limit: int | None
+    kernel: str
+    options: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How one kernel is launched: the `kernel[grid](...)` arguments, without the options of the table."""
+
+    kernel: str
+    grid: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FileText:
+    """Everything the templates of one operator's `_triton.py` print."""
+
+    kernels: tuple[KernelText, ...]
+    helpers: tuple[str, ...]
+    table: tuple[TableLine, ...]
+    key: str
+    """The wrapper's expression for what the table is keyed by."""
+    key_meaning: str
+    prepare: tuple[str, ...]
+    outputs: tuple[tuple[str, str], ...]
+    """Each output with the expression that allocates it."""
+    sizes: tuple[tuple[str, str], ...]
+    views: tuple[tuple[str, str], ...]
+    launches: tuple[Launch, ...]
+
+
+def file_text(plan: Plan) -> FileText:
+    """Decide the whole text of `_triton.py`."""
+    body: Body = plan.body
+    helpers: dict[str, None] = {}
+    texts = flavours(plan)
+    kernels = tuple(module(plan).kernel(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values())
+    table = tuple(
+        TableLine(row.max_bytes, texts[flavour(plan, row.schedule)][1], options(plan, row.schedule))
+        for row in plan.table
+    )
+    flat = body.layout.columns is None
+    outputs = tuple((o.name, _allocation(plan.spec, o)) for o in plan.spec.outputs)
+    first = plan.spec.outputs[0].name
+    key = f"{first}.numel() * {first}.element_size()" if flat else f"N * {first}.element_size()"
+    return FileText(
+        kernels, tuple(h for h in HELPERS if h in helpers), table, key, "the tensor" if flat else "a row",
+        _prepare(plan, flat), outputs, _sizes(plan, kernels), _views(body), tuple(_launch(plan, k) for k in kernels),
+    )  # fmt: skip
+
+
+def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
+    """Allocate like an input of the same shape where there is one, else from the shapes."""
+    dtype = _dtype(spec, output)
+    like = next((t for t in spec.inputs if t.shape == output.shape), None)
+    if like is not None:
+        extra = [] if like.dtype == output.dtype else [f"dtype={dtype}"]
+        if not is_contiguous(spec, like.name):
+            extra.append("memory_format=torch.contiguous_format")
+        return f"torch.empty_like({', '.join([like.name, *extra])})"
+    first = spec.inputs[0].name
+    return f"torch.empty({_shape(spec, output.shape)}, dtype={dtype}, device={first}.device)"
+
+
+def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:
+    carrier = next((t.name for t in spec.inputs if t.dtype == output.dtype), None)
+    return f"{carrier}.dtype" if carrier and output.dtype in dict(spec.dtypes) else f"torch.{output.dtype}"
+
+
+def _shape(spec: OperatorSpec, shape: tuple[Size, ...]) -> str:
+    places: dict[Size, str] = {}
+    for tensor in spec.inputs:
+        for position, entry in enumerate(tensor.shape):
+            places.setdefault(entry, dimension(tensor, position))
+    if shape == (ELLIPSIS,):
+        return places[ELLIPSIS]
+    entries = [f"*{places[e]}" if e == ELLIPSIS else str(e) if isinstance(e, int) else places[e] for e in shape]
+    return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+
+
+def _prepare(plan: Plan, flat: bool) -> tuple[str, ...]:
+    if not flat:
+        return ()
+    read = {a.tensor for a in plan.body.layout.accesses}
+    return tuple(
+        f"{t.name} = {t.name}.contiguous()"
+        for t in plan.spec.inputs
+        if t.name in read and not is_contiguous(plan.spec, t.name)
+    )
+
+
+def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str], ...]:
+    body: Body = plan.body
+    if body.layout.columns is None:
+        return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
+    outer = tuple(a for g in body.layout.rows for a in g.axes)
+    sizes = [("M", group_sizes(plan.spec, body.lowered, outer) if outer else "1")]
+    sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes)))
+    needed = {a for k in kernels for a in k.arguments} | {
+        word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()
+    }
+    sizes += [(g.size, group_sizes(plan.spec, body.lowered, g.axes)) for g in body.layout.rows if g.size in needed]
+    return tuple(sizes)
+
+
+def _views(body: Body) -> tuple[tuple[str, str], ...]:
+    return tuple(dict.fromkeys(a.view for a in body.layout.accesses if a.view))
+
+
+def _launch(plan: Plan, kernel: KernelText) -> Launch:
+    body: Body = plan.body
+    views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
+    strides = {s: e for a in body.layout.accesses for s, e in a.strides}
+    arguments = []
+    for argument in kernel.arguments:
+        name = argument.removesuffix("_ptr")
+        arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
+    if kernel.variant in ("row", "rows"):
+        length = (
+            "N"
+            if all(len({a for d in o.index for a in d}) == len(body.lowered.space.axes) for o in body.lowered.outputs)
+            else "max(N, 1)"
+        )
+        arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
+    return Launch(kernel.name, _grid(kernel), tuple(arguments))
+
+
+def _grid(kernel: KernelText) -> str:
+    if kernel.variant == "flat":
+        return '(triton.cdiv(n_elements, options["BLOCK_SIZE"]),)'
+    if kernel.variant in ("row", "looped"):
+        return "(M,)"
+    rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
+    if kernel.variant == "rows":
+        return f"({rows},)"
+    if kernel.schedule.int("ROW_TILES") > 1:
+        rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])'
+    cols = 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
+    return f"({rows} * {cols},)" if kernel.schedule["grid"] == "1d" else f"({rows}, {cols})"
