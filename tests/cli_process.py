@@ -33,11 +33,11 @@ def kernelgen(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedPro
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file below a folder with its text, and every folder."""
+    """Every file below a folder with its text; an operator's lock, which says nothing, left out."""
     return {
-        str(path.relative_to(folder)): path.read_text("utf-8") if path.is_file() else "folder"
+        str(path.relative_to(folder)): path.read_text("utf-8", "replace")
         for path in sorted(folder.rglob("*"))
-        if "__pycache__" not in path.parts
+        if path.is_file() and "__pycache__" not in path.parts and path.name != "lock"
     }
 
 

@@ -32,19 +32,19 @@ def test_a_line_a_round_and_no_markup_is_lost(capsys: pytest.CaptureFixture[str]
     progress: Reporter = Progress()
     progress.run_started(Path("logs/op/run"), False, 1)
     progress.round_started(0, "start", "", 0)
-    progress.round_ended(RoundResult(0, "start", True, "right in 3 cases"))
+    progress.round_ended(RoundResult(0, "start", True, "Right in 3 cases."))
     progress.round_started(1, "block_size", "memory bandwidth", 2)
     progress.candidate_done(1, "[red]BLOCK_SIZE[/red] 1024 -> 2048", Evaluation("0", Status.OK, timings=(timing(1.1),)))
-    progress.round_ended(RoundResult(1, "block_size", False, "slower for [bold] D=1"))
+    progress.round_ended(RoundResult(1, "block_size", False, "Reverted. Slower for [bold] D=1."))
     progress.round_started(2, "warp_stage", "latency", 2)
-    progress.round_ended(RoundResult(2, "warp_stage", True, "1.100x"))
+    progress.round_ended(RoundResult(2, "warp_stage", True, "Kept. 1.100x"))
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.splitlines() == [
         "run logs/op/run: up to 1 round",
-        "round 0: start: right in 3 cases",
-        "round 1: block_size reverted, slower for [bold] D=1",
-        "round 2: warp_stage kept, 1.100x",
+        "round 0: start: Right in 3 cases.",
+        "round 1: block_size: Reverted. Slower for [bold] D=1.",
+        "round 2: warp_stage: Kept. 1.100x",
     ]
 
 

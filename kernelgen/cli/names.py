@@ -28,8 +28,8 @@ class Quartet:
 
 
 def quartets(root: Path = ROOT) -> Iterator[Quartet]:
-    """Every quartet below `root`, by folder and name."""
-    for path in sorted(root.glob(f"*/*{_SUFFIX}")):
+    """Every quartet below `root`, at any depth, by folder and name."""
+    for path in sorted(root.rglob(f"*{_SUFFIX}")):
         yield Quartet(path.name.removesuffix(_SUFFIX), path.parent)
 
 
@@ -47,6 +47,13 @@ def find_quartet(name: str, root: Path = ROOT) -> Quartet:
     near = get_close_matches(name, [*known, *specs], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`kernelgen list` shows what there is"
     raise UsageError(f"there is no operator {name!r}; {hint}")
+
+
+def spec_of(quartet: Quartet) -> str:
+    """The name of the spec file that a quartet was generated from."""
+    from kernelgen.generate import read_manifest
+
+    return str(read_manifest(quartet.folder).get("spec", f"{quartet.name}.yaml"))
 
 
 def spec_names() -> list[str]:

@@ -47,8 +47,8 @@ class Progress:
 
     def round_ended(self, result: RoundResult) -> None:
         self.stop()
-        mark = ":" if result.number == 0 else " [green]kept[/]," if result.kept else " [yellow]reverted[/],"
-        self._print(f"round {result.number}: {result.strategy}{mark} {_plain(result.headline)}")
+        colour = "green" if result.kept else "yellow"
+        self._print(f"round {result.number}: {result.strategy}: [{colour}]{_plain(result.headline)}[/]")
 
     def stop(self) -> None:
         """End the moving line, whatever happened."""

@@ -13,14 +13,14 @@ def note(line: str) -> None:
 
 
 def emit(document: object) -> None:
-    """The one JSON document of a command."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    """The one JSON document of a command; paths become text."""
+    print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Left-aligned columns; the last is never padded."""
-    cells = [tuple(header), *(tuple(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(header) - 1)]
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Left-aligned columns, as many as the first row has; the last is never padded."""
+    cells = [tuple(row) for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)] if cells else []
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in cells

@@ -1,0 +1,120 @@
+"""`kernelgen list`, `hardware`, `doctor` and `schema`: what there is, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from kernelgen.cli.names import ROOT, Quartet, spec_names
+from kernelgen.cli.options import Arch, DeviceName, Json
+from kernelgen.cli.terminal import emit, table
+from kernelgen.errors import NoDeviceError
+from kernelgen.settings import resolve
+
+if TYPE_CHECKING:
+    from kernelgen.devices import DeviceFacts
+    from kernelgen.doctor import Finding
+
+
+def list_(json: Json = False) -> None:
+    """List the specs and the state of their kernels.
+
+    A kernel is current where it is what its spec gives, with the schedules that `optimize` chose.
+    """
+    rows = [_row(name) for name in spec_names()]
+    if json:
+        emit(rows)
+        return
+    print(
+        table([("operator", "spec", "kernel", ""), *((r["name"], r["spec"], r["state"], r["summary"]) for r in rows)])
+    )
+
+
+def _row(name: str) -> dict[str, str]:
+    """One spec, and what became of it."""
+    from kernelgen.errors import KernelgenError
+    from kernelgen.generate import hand_edited, stale
+    from kernelgen.spec import find_spec, load_spec
+
+    path, shipped = find_spec(f"{name}.yaml")
+    where = "shipped" if shipped else path.name
+    try:
+        spec = load_spec(path)
+        quartet = Quartet(spec.name, ROOT / spec.folder)
+        if not quartet.file("triton").is_file():
+            state = "none yet"
+        elif hand_edited(quartet.folder):
+            state = "changed by hand"
+        else:
+            state = "stale" if stale(spec, ROOT) else "current"
+    except KernelgenError as error:
+        return {"name": name, "spec": where, "state": "-", "summary": str(error).partition("\n")[0]}
+    return {"name": spec.name, "spec": where, "state": state, "summary": spec.summary}
+
+
+def doctor(json: Json = False) -> int:
+    """Say what is missing on this machine, and how to get it."""
+    from kernelgen.doctor import checks
+
+    findings = checks()
+    if json:
+        emit([asdict(finding) for finding in findings])
+    else:
+        print(table((finding.state, finding.name, _found(finding)) for finding in findings))
+    # A missing part of a device that is here counts as well: what was installed is half of what is needed.
+    return NoDeviceError.exit_code if any(finding.state == "missing" for finding in findings) else 0
+
+
+def _found(finding: Finding) -> str:
+    return f"{finding.found}; {finding.remedy}" if finding.remedy else finding.found
+
+
+def schema() -> None:
+    """Print the JSON Schema of specs, for editors."""
+    from kernelgen.spec import json_schema
+
+    emit(json_schema())
+
+
+def hardware(device: DeviceName = None, arch: Arch = None, json: Json = False) -> None:
+    """Show this machine's device and the table of limits and peaks."""
+    from kernelgen import devices
+
+    settings = resolve({"device": device, "arch": arch})
+    here = devices.find(settings.device, settings.arch)
+    shown = [here.facts] if settings.arch else [f for f in devices.facts.TABLE if f != here.facts] + [here.facts]
+    if json:
+        emit({"here": here.describe(), "facts": [asdict(facts) for facts in shown]})
+        return
+    for name, value in here.describe().items():
+        print(f"{name:8}{value}")
+    print()
+    rows = [(label, *(show(facts) for facts in shown)) for label, show in _ROWS.items()]
+    print(table([("", *(facts.key for facts in shown)), *rows]))
+    print("\nsources")
+    for facts in shown:
+        print(f"  {facts.key}: {facts.source}")
+
+
+_ROWS: dict[str, Callable[[DeviceFacts], str]] = {
+    "name": lambda f: f.name,
+    "architecture": lambda f: f.arch,
+    "SMs": lambda f: str(f.sms),
+    "memory": lambda f: f"{f.memory_bytes / 1e9:.0f} GB",
+    "bandwidth": lambda f: f"{f.dram_bytes_per_s / 1e12:.2f} TB/s",
+    "of which a plain copy reaches": lambda f: f"{f.achievable_fraction:.0%}",
+    "L2": lambda f: f"{f.l2_bytes / 2**20:.0f} MiB",
+    "L2 bandwidth (estimate)": lambda f: f"{f.l2_bytes_per_s / 1e12:.1f} TB/s",
+    "fp32": lambda f: f"{f.fp32_flops / 1e12:.0f} TFLOP/s",
+    "fp16 tensor cores, dense": lambda f: f"{f.fp16_tensor_flops / 1e12:.0f} TFLOP/s",
+    "registers an SM": lambda f: str(f.registers_per_sm),
+    "registers a thread, at most": lambda f: str(f.registers_per_thread_max),
+    "shared memory an SM": lambda f: f"{f.shared_per_sm // 1024} KiB",
+    "shared memory a program, at most": lambda f: f"{f.shared_per_block_max // 1024} KiB",
+    "warps an SM, at most": lambda f: str(f.max_warps_per_sm),
+    "programs an SM, at most": lambda f: str(f.max_programs_per_sm),
+    "threads a program, at most": lambda f: str(f.max_threads_per_block),
+    "memory latency (estimate)": lambda f: f"{f.dram_latency_s * 1e6:.2f} µs",
+    "launch (estimate)": lambda f: f"{f.launch_latency_s * 1e6:.1f} µs",
+}

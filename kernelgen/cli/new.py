@@ -1,0 +1,102 @@
+"""`kernelgen new`: from a spec to a kernel, its baseline and its two tests."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelgen.cli.names import ROOT, quartets, spec_of
+from kernelgen.cli.options import DryRun, Force, Json, OptionalSpec
+from kernelgen.cli.terminal import emit, note, table
+from kernelgen.errors import StaleError, UsageError
+
+if TYPE_CHECKING:
+    from kernelgen.generate import Agreement, Written
+    from kernelgen.spec.model import OperatorSpec
+
+
+def new(
+    spec: OptionalSpec = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the operators' folders.")] = ROOT,
+    force: Force = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; fail where a generated file no longer matches its spec.")
+    ] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Write a kernel, its baseline and its tests from a spec.
+
+    With --check, and no SPEC, every operator in the folder is looked at.
+    """
+    if check:
+        _check([spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)], out, json)
+        return
+    if spec is None:
+        raise UsageError("new needs a SPEC, or --check to look at every operator that is there")
+    began = time.monotonic()
+    from kernelgen import generate
+
+    done = generate.new(load(spec), out, force=force, dry_run=dry_run)
+    seconds = time.monotonic() - began
+    if json:
+        emit(_document(done, dry_run, seconds))
+    else:
+        _show(done, dry_run, seconds)
+
+
+def load(name_or_path: str) -> OperatorSpec:
+    """The spec that was meant; says which file it took."""
+    from kernelgen.spec import find_spec, load_spec
+
+    path, shipped = find_spec(name_or_path)
+    note(f"spec: {path.name}, shipped with kernelgen" if shipped else f"spec: {path}")
+    return load_spec(path)
+
+
+def _check(names: list[str], root: Path, json: bool) -> None:
+    """Raise StaleError with a line for every file that is not what its spec gives."""
+    from kernelgen.generate import stale
+
+    found = [line for name in names for line in stale(load(name), root)]
+    if json:
+        emit({"operators": names, "stale": found})
+    elif not found:
+        print(f"{root}: every generated file matches its spec ({len(names)} operators)")
+    if found:
+        raise StaleError("\n".join(found))
+
+
+def _show(done: Written, dry_run: bool, seconds: float) -> None:
+    """What was written, and whether the files agree on the interface."""
+    verb = "would be written" if dry_run else "written"
+    rows = [(name, verb) for name in done.written] + [(name, "unchanged") for name in done.unchanged]
+    print(done.folder)
+    print(table((f"  {name}", state) for name, state in rows))
+    if done.change not in ("new", "none"):
+        print(f"changed since it was last generated: {done.change}")
+    print("the files agree on")
+    print(table((f"  {'✓' if row.agrees else '✗'} {row.item}", _said(row)) for row in done.agreement))
+    print(f"{seconds:.1f} s")
+
+
+def _said(row: Agreement) -> str:
+    """What the files say: once where all say the same."""
+    values = {text for _, text in row.said}
+    return values.pop() if len(values) == 1 else "; ".join(f"{name}: {text}" for name, text in row.said)
+
+
+def _document(done: Written, dry_run: bool, seconds: float) -> dict[str, object]:
+    return {
+        "operator": done.plan.spec.name,
+        "folder": str(done.folder),
+        "dry_run": dry_run,
+        "change": done.change,
+        "written": list(done.written),
+        "unchanged": list(done.unchanged),
+        "agreement": [{"item": a.item, "agrees": a.agrees, "said": dict(a.said)} for a in done.agreement],
+        "seconds": round(seconds, 3),
+    }

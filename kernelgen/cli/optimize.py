@@ -1,0 +1,188 @@
+"""`kernelgen optimize`: rounds that make an operator faster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelgen.cli.names import ROOT, Quartet
+from kernelgen.cli.new import load
+from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip
+from kernelgen.cli.terminal import emit, note
+from kernelgen.errors import UsageError, WrongOrSlowError
+from kernelgen.outcomes import to_json
+from kernelgen.settings import MAX_ROUNDS, Settings, resolve
+
+if TYPE_CHECKING:
+    from kernelgen.devices import Device
+    from kernelgen.optimize import Options, RunResult
+    from kernelgen.plan import Plan
+    from kernelgen.spec.model import Case, OperatorSpec
+
+
+Rounds = Annotated[
+    str | None, typer.Option("--rounds", metavar=f"1..{MAX_ROUNDS}", help="At most; by default what the spec says.")
+]
+Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="NAME", help="Only cases of this dtype.")]
+StopAtTarget = Annotated[
+    bool | None, typer.Option("--stop-at-target", help="Stop as soon as the spec's target is reached.")
+]
+MaxMinutes = Annotated[
+    str | None, typer.Option("--max-minutes", metavar="X", help="Begin no round after so many minutes.")
+]
+Candidates = Annotated[str | None, typer.Option("--candidates", metavar="N", help="At most so many a round.")]
+Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile processes; by default one a core.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")]
+
+
+def optimize(
+    name: NameOrSpec,
+    rounds: Rounds = None,
+    device: DeviceName = None,
+    arch: Arch = None,
+    dtype: Dtypes = None,
+    only: Only = None,
+    skip: Skip = None,
+    stop_at_target: StopAtTarget = None,
+    max_minutes: MaxMinutes = None,
+    candidates: Candidates = None,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Make a kernel faster, in rounds.
+
+    A round diagnoses, searches the candidates of one strategy, verifies the best, and keeps or reverts it.
+    An interrupted run is resumed. --dtype, --only and --skip can be given more than once.
+    """
+    settings = resolve(
+        {
+            "rounds": rounds,
+            "device": device,
+            "arch": arch,
+            "stop_at_target": stop_at_target,
+            "max_minutes": max_minutes,
+            "candidates": candidates,
+            "jobs": jobs,
+        }
+    )
+    from kernelgen.devices import find
+
+    here = find(settings.device, settings.arch)
+    spec = load(name)
+    cases = chosen(spec, dtype or [], only or [], skip or [])
+    options = _options(settings, spec, force, fresh)
+    quartet = Quartet(spec.name, options.operators / spec.folder)
+    from kernelgen import generate
+
+    if dry_run:
+        generate.plan_of(spec, options.operators)  # says what is wrong with the reference
+        return _announce(spec, cases, here, options, quartet, json)
+    if not quartet.file("triton").is_file():
+        generate.new(spec, options.operators, force=force)
+        note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
+    plan = generate.plan_of(spec, options.operators)
+    result = _run(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
+    if json:
+        emit(to_json(result))
+    else:
+        _show(result, quartet)
+    return 0 if result.works else WrongOrSlowError.exit_code
+
+
+def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[str]) -> tuple[Case, ...]:
+    """The performance cases that were asked for. Raises UsageError where none is left."""
+    cases = tuple(
+        case
+        for case in spec.performance
+        if (not dtypes or {dtype for _, dtype in case.dtypes} & set(dtypes))
+        and (not only or any(text in case.label for text in only))
+        and not any(text in case.label for text in skip)
+    )
+    if not cases:
+        labels = "; ".join(case.label for case in spec.performance)
+        raise UsageError(f"no performance case of {spec.name} is left; there are {labels}")
+    return cases
+
+
+def _options(settings: Settings, spec: OperatorSpec, force: bool, fresh: bool) -> Options:
+    from kernelgen.optimize import Options
+
+    options = Options(
+        operators=ROOT,
+        rounds=settings.rounds or spec.max_rounds,
+        stop_at_target=settings.stop_at_target,
+        max_minutes=settings.max_minutes,
+        force=force,
+        fresh=fresh,
+    )
+    return replace(options, candidates=settings.candidates) if settings.candidates else options
+
+
+def _run(plan: Plan, device: Device, options: Options, jobs: int | None, json: bool) -> RunResult:
+    """Play the rounds, with progress on stderr."""
+    from kernelgen.analysis import work
+    from kernelgen.cli.progress import Progress
+    from kernelgen.evaluate import Evaluator, evaluator
+    from kernelgen.optimize import Interrupted
+    from kernelgen.optimize import optimize as play
+
+    def start(store: Path) -> Evaluator:
+        return evaluator(device, plan, options.operators / plan.spec.folder, store, partial(work, plan), jobs=jobs)
+
+    progress = Progress()
+    try:
+        return play(plan, device, start, options, progress)
+    except Interrupted as stop:
+        if json:
+            emit(to_json(stop.result))
+        raise
+    finally:
+        progress.stop()
+
+
+def _announce(
+    spec: OperatorSpec, cases: tuple[Case, ...], device: Device, options: Options, quartet: Quartet, json: bool
+) -> int:
+    """What a run would do."""
+    document = {
+        "operator": spec.name,
+        "folder": str(quartet.folder),
+        "generate": not quartet.file("triton").is_file(),
+        "device": device.describe(),
+        "figures": "measured" if device.measures else "predicted",
+        "rounds": options.rounds,
+        "candidates": options.candidates,
+        "strategies": list(spec.optimization_strategies),
+        "cases": [case.label for case in cases],
+    }
+    if json:
+        emit(document)
+        return 0
+    first = "generate it, then " if document["generate"] else ""
+    print(f"{spec.name} in {quartet.folder}: would {first}play up to {options.rounds} rounds")
+    print(f"  on          {device.describe()['device']}: every figure {document['figures']}")
+    print(f"  strategies  {', '.join(spec.optimization_strategies)}; up to {options.candidates} candidates a round")
+    print("\n".join(f"  {'cases' if i == 0 else '':10}  {case.label}" for i, case in enumerate(cases)))
+    return 0
+
+
+def _show(result: RunResult, quartet: Quartet) -> None:
+    from kernelgen.optimize.decide import show
+
+    kept = sum(r.kept for r in result.rounds if r.number > 0)
+    played = sum(r.number > 0 for r in result.rounds)
+    print(f"{quartet.name}: {kept} of {played} rounds kept; {result.reason}")
+    if result.speedup is not None:
+        print(f"  {result.source} over eager: {show(result.start_speedup)} -> {show(result.speedup)}")
+    for words, reached in result.targets:
+        print(f"  {'reached' if reached else 'missed'}: {words}")
+    print(f"  kernel   {quartet.file('triton')}")
+    print(f"  log      {quartet.folder / 'optimization_log.md'}")
+    print(f"  journal  {result.folder}")

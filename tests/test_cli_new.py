@@ -1,0 +1,134 @@
+"""`new`, `list` and `optimize` from the outside: what they print, write and return."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_process import contents, kernelgen
+
+SPEC = """\
+name: double
+summary: Twice the input.
+inputs:
+  - {name: x, shape: [N], dtype: T}
+outputs:
+  - {name: out, shape: [N], dtype: T}
+dtypes: {T: [float16, float32]}
+reference: |
+  def double(x):
+      return x * 2
+accuracy: {shapes: [{N: 5}, {N: 1000}]}
+performance: {shapes: [{N: 1024}, {N: 1000000}]}
+"""
+
+FILES = ("triton.py", "baseline.py", "accuracy.py", "performance.py")
+
+
+@pytest.fixture
+def generated(tmp_path: Path) -> Path:
+    """A folder with a spec and what `new` made of it."""
+    (tmp_path / "double.yaml").write_text(SPEC)
+    done = kernelgen("new", "double.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def test_new_says_what_it_took_and_wrote_and_whether_the_files_agree(tmp_path: Path) -> None:
+    done = kernelgen("new", "broadcast.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "spec: broadcast.yaml, shipped with kernelgen\n"
+    assert [name for name in FILES if f"broadcast_{name}" not in done.stdout] == []
+    for item in ("function name", "parameters", "types", "returns", "input checks"):
+        assert f"✓ {item}" in done.stdout
+    assert done.stdout.splitlines()[-1].endswith(" s")
+
+
+def test_a_spec_of_the_working_folder_wins_over_a_shipped_one(tmp_path: Path) -> None:
+    (tmp_path / "softmax.yaml").write_text(SPEC.replace("double", "softmax"))
+    done = kernelgen("new", "softmax.yaml", "--json", cwd=tmp_path)
+    assert done.stderr == "spec: softmax.yaml\n"
+    document = json.loads(done.stdout)
+    assert (document["operator"], document["change"], document["unchanged"]) == ("softmax", "new", [])
+    assert "x * 2" in (tmp_path / "operators/softmax/softmax_baseline.py").read_text()
+
+
+def test_generating_twice_changes_nothing(generated: Path) -> None:
+    before = contents(generated)
+    document = json.loads(kernelgen("new", "double.yaml", "--json", cwd=generated).stdout)
+    assert (document["written"], document["change"]) == ([], "none")
+    assert contents(generated) == before
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "double.yaml").write_text(SPEC)
+    done = kernelgen("new", "double.yaml", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "would be written" in done.stdout
+    assert contents(tmp_path).keys() == {"double.yaml"}
+
+
+def test_out_takes_the_place_of_operators(tmp_path: Path) -> None:
+    (tmp_path / "double.yaml").write_text(SPEC)
+    assert kernelgen("new", "double.yaml", "--out", "here", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "here/double/double_triton.py").is_file()
+    assert not (tmp_path / "operators").exists()
+
+
+def test_check_names_what_is_stale(generated: Path) -> None:
+    assert kernelgen("new", "--check", cwd=generated).returncode == 0
+    (generated / "double.yaml").write_text(SPEC.replace("x * 2", "x * 3"))
+    (generated / "operators/double/double_performance.py").unlink()
+    before = contents(generated)
+    done = kernelgen("new", "--check", "--json", cwd=generated)
+    assert (done.returncode, contents(generated)) == (1, before)
+    assert "error: operators/double/double_triton.py: no longer matches its spec" in done.stderr.splitlines()
+    assert "error: operators/double/double_performance.py: missing" in done.stderr.splitlines()
+    assert "operators/double/double_performance.py: missing" in json.loads(done.stdout)["stale"]
+
+
+def test_list_shows_the_state_of_every_spec(generated: Path) -> None:
+    def state() -> str:
+        rows = json.loads(kernelgen("list", "--json", cwd=generated).stdout)
+        assert next(row for row in rows if row["name"] == "softmax")["state"] == "none yet"
+        return str(next(row for row in rows if row["name"] == "double")["state"])
+
+    assert state() == "current"
+    (generated / "double.yaml").write_text(SPEC.replace("x * 2", "x * 3"))
+    assert state() == "stale"
+    (generated / "operators/double/double_triton.py").write_text("mine = 1\n")
+    assert state() == "changed by hand"
+    (generated / "double.yaml").write_text(SPEC.replace("name: double", "nam: double"))
+    shown = kernelgen("list", cwd=generated).stdout
+    assert "double.yaml:1:1: " in shown
+    assert "shipped" in shown
+
+
+def test_optimize_predicts_where_there_is_no_gpu_and_never_says_measured(tmp_path: Path) -> None:
+    (tmp_path / "double.yaml").write_text(SPEC)
+    done = kernelgen("optimize", "double.yaml", "--rounds", "1", "--candidates", "2", "--device", "cpu", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "double had no kernel yet; generated in operators/double" in done.stderr
+    assert "round 0: " in done.stderr
+    folder = tmp_path / "operators" / "double"
+    log = (folder / "optimization_log.md").read_text()
+    assert "predicted" in log
+    assert "measured" not in log
+    assert "measured" not in done.stdout
+    assert str(folder.relative_to(tmp_path)) in done.stdout
+    assert kernelgen("new", "--check", cwd=tmp_path).returncode == 0
+    again = kernelgen("optimize", "double", "--rounds", "1", "--device", "cpu", "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    document = json.loads(again.stdout)
+    assert (document["source"], document["works"], document["resumed"]) == ("predicted", True, False)
+
+
+def test_a_dry_run_of_optimize_says_what_it_would_do(tmp_path: Path) -> None:
+    (tmp_path / "double.yaml").write_text(SPEC)
+    arguments = ("optimize", "double", "--dry-run", "--device", "cpu", "--dtype", "float16", "--skip", "1000000")
+    document = json.loads(kernelgen(*arguments, "--json", cwd=tmp_path).stdout)
+    assert document["cases"] == ["N=1024 float16"], document
+    assert (document["figures"], document["generate"], document["rounds"]) == ("predicted", True, 5)
+    assert "would generate it, then play up to 5 rounds" in kernelgen(*arguments, cwd=tmp_path).stdout
+    assert contents(tmp_path).keys() == {"double.yaml"}
