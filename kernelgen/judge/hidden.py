@@ -71,19 +71,24 @@ def _tiny(names: Sequence[str]) -> Iterator[tuple[Sizes, Layout]]:
     """For the interpreter: at most eight, one for each kind of mistake."""
     plain = [n for n in names if n != ELLIPSIS]
     if plain:
-        yield _sizes(names, 3, (2,), {plain[-1]: 0}), "contiguous"
+        yield _sizes(names, 0, (2,)), "contiguous"
     yield _sizes(names, 1, (2,)), "contiguous"
     if ELLIPSIS in names:
         yield _sizes(names, 129, ()), "contiguous"
         yield _sizes(names, 31, (2, 1, 3)), "contiguous"
     else:
         yield _sizes(names, 31, ()), "contiguous"
+        yield _sizes(names, 3, (), dict.fromkeys(plain[:1], 1)), "contiguous"
     for layout in LAYOUTS:
         yield _sizes(names, 33, (3,)), layout
 
 
-def _sizes(names: Sequence[str], plain: int, leading: tuple[int, ...], changed: Sizes | None = None) -> Sizes:
-    return {n: leading if n == ELLIPSIS else plain for n in names} | (changed or {})
+def _sizes(names: Sequence[str], last: int, leading: tuple[int, ...], changed: Sizes | None = None) -> Sizes:
+    """`leading` for "...", `last` for the last name, 2 or 3 for the others: their product stays small."""
+    plain = [n for n in names if n != ELLIPSIS]
+    others: Sizes = {n: 2 + i % 2 for i, n in enumerate(plain[:-1])}
+    ends: Sizes = dict.fromkeys(plain[-1:], last)
+    return {n: leading if n == ELLIPSIS else (others | ends)[n] for n in names} | (changed or {})
 
 
 def _large(operator: Operator, cases: Sequence[Case], *, forced: bool) -> list[Case]:

@@ -95,6 +95,8 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
         reports.append(found)
         for line in report.performance_lines(found, width):
             say(line)
+        for line in report.performance_details(found) if options.verbose else ():
+            say(line)
     means = report.means(reports)
     for name, mean in means.items():
         say(report.mean_line(name, mean, sum(name in r.comparisons for r in reports)))
@@ -139,7 +141,7 @@ def _performance_parser(operator: Operator) -> argparse.ArgumentParser:
 def _parser(operator: Operator, what: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"{operator.name}_{what}.py", description=f"{what} of {operator.name}")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, progress on stderr")
-    parser.add_argument("--verbose", action="store_true", help="worst element, errors and seeds of every trial")
+    parser.add_argument("--verbose", action="store_true", help="every trial, or how each time was measured")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="cases whose label contains TEXT")
     parser.add_argument("--skip", action="append", default=[], metavar="TEXT", help="leave such cases out")
     parser.add_argument("--seed", type=int, help="repeat a run; without it the inputs are secret")

@@ -72,6 +72,15 @@ def performance_lines(report: PerformanceReport, width: int) -> list[str]:
     return [*lines, *(f"  {'':{width}}  note: {note}" for note in report.notes)]
 
 
+def performance_details(report: PerformanceReport) -> list[str]:
+    """For --verbose: how each comparison was made."""
+    return [
+        f"    {name}: {c.blocks} blocks, {sum(map(len, c.samples))} pairs, {c.launches} launches a sample, "
+        f"{'two swapped buffer sets' if c.swapped_sets else 'one buffer set'}, {c.seconds:.1f} s"
+        for name, c in report.comparisons.items()
+    ]
+
+
 def means(reports: Sequence[PerformanceReport]) -> dict[str, stats.Estimate]:
     """The geometric mean of the speedups, by opponent."""
     by_name: dict[str, list[Comparison]] = {}

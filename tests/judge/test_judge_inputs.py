@@ -147,6 +147,17 @@ def test_operators_without_leading_dimensions_have_hidden_cases(monkeypatch):
     assert len(hidden.hidden_cases(op, [judge.Case({"plain": 8, "leading": 5})], "cpu")) >= 6
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_hidden_cases_of_many_sizes_stay_small(device):
+    image = judge.Tensor("x", tuple("NCHW"), "float32", rows=0)
+    op = judge.Operator("op", torch.neg, torch.neg, torch.neg, (image,), (image,))
+    found = hidden.hidden_cases(op, [judge.Case(dict.fromkeys("NCHW", 8))], device, large=False)
+    assert max(math.prod(c.shape(image)) for c in found) < (1000 if device == "cpu" else 2**21)
+    assert any(0 in c.shape(image) for c in found)
+    if device == "cuda":
+        assert all({c.sizes[name] for c in found} >= set(hidden.EDGES) for name in "NCHW")
+
+
 def test_memory_is_estimated_before_anything_is_allocated(monkeypatch):
     big = judge.Case({"...": (1024, 1024), "D": 1024}, {"T": "float16"})
     bytes_of_x = 2 * 1024**3

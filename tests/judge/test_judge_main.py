@@ -148,8 +148,9 @@ def a_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("a_gpu")
 def test_performance_lines_and_the_geometric_mean(capsys):
-    assert judge.performance_main(SOFTMAX, CASES, []) == 0
+    assert judge.performance_main(SOFTMAX, CASES, ["--verbose"]) == 0
     out = capsys.readouterr().out
+    assert "eager: 10 blocks" in out
     assert "80% of the floor (80.00 µs)  call 110.0 µs" in out
     assert "eager            120.0 µs  1.200x [1.190, 1.210]  faster  call 130.0 µs" in out
     assert "left out: needs 9 GiB" in out
