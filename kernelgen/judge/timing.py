@@ -99,12 +99,15 @@ def one_block(stage: Stage, pairs: int, rng: random.Random) -> list[tuple[Sample
     """Fresh buffers; interleaved pairs with a on the first set and b on the second; the same with the sets swapped."""
     first, second = stage.open_block(rng)
     arrangements = []
-    for for_a, for_b in ((first, second), (second, first)):
-        launchers = stage.launcher(0, for_a), stage.launcher(1, for_b)
+    made_first = rng.randrange(2)
+    for sets in ((first, second), (second, first)):
+        # outputs and graphs have places too: whichever side is made first now is made last with the sets swapped
+        made = {which: stage.launcher(which, sets[which]) for which in (made_first, 1 - made_first)}
+        made_first = 1 - made_first
         order = [i for flip in _coin_tosses(pairs, rng) for i in ((0, 1), (1, 0))[flip]]
-        times = stage.time_runs(launchers, order)
+        times = stage.time_runs((made[0], made[1]), order)
         arrangements.append(tuple(_paired(order, times)))
-        del launchers
+        made.clear()
     return arrangements
 
 
