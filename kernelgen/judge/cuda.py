@@ -92,6 +92,7 @@ class CudaStage:
             shortest = self._shortest_us(arguments, max(1, together))
         del arguments
         self.launches, self.swapped_sets = self._plan(shortest, sets)
+        self.sample_us = shortest * self.launches
 
     def _can_capture(self, arguments: Sequence[torch.Tensor]) -> bool:
         try:

@@ -16,6 +16,7 @@ POISONS = (0xFF, 0x5A)
 _CHUNK = 2**20
 """Words hashed at once; the temporaries of a fingerprint stay at a few times 8 MiB."""
 _M_PERTURB = -6
+_SMALL = 2**24
 _ODD = 0x1E3779B97F4A7C15
 
 
@@ -54,7 +55,12 @@ def poison(sizes: Sequence[int], byte: int, device: str) -> Iterator[Callable[[t
     On the host, glibc's malloc is told to fill what it hands out (mallopt, M_PERTURB).
     """
     if device == "cuda":
-        blocks = [torch.full((size,), byte, dtype=torch.uint8, device=device) for size in sizes if size]
+        # several of small ones: a wrapper may allocate other tensors of this size before its output
+        blocks = [
+            torch.full((size,), byte, dtype=torch.uint8, device=device)
+            for size in sizes
+            for _ in range(0 if not size else 3 if size <= _SMALL else 1)
+        ]
         ranges = [span(block) for block in blocks]
         del blocks
         yield lambda output: not output.numel() or any(a <= output.data_ptr() < b for a, b in ranges)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
+import types
 import unittest
+import zlib
 from collections.abc import Sequence
 
 import torch
@@ -48,7 +51,7 @@ def performance_case(
         try:
             torch.cuda.empty_cache()
             comparisons[name] = compare(
-                opponent(operator, name),
+                opponent(operator, name, case),
                 kernel or operator.kernel,
                 make_inputs(operator, case, seed=seed),
                 time_cap_s=time_cap_s,
@@ -65,13 +68,22 @@ def performance_case(
     return PerformanceReport(case, comparisons, floor_us, read + written, left_out=left_out, notes=tuple(notes))
 
 
-def opponent(operator: Operator, name: str) -> Function:
-    """What the kernel is timed against: the reference itself, without input checks, eager or compiled."""
-    if name == "eager":
-        return operator.reference
+def opponent(operator: Operator, name: str, case: Case) -> Function:
+    """What the kernel is timed against: the reference itself, without input checks, eager or compiled.
+
+    Each case is compiled for its own shape, as a user with fixed shapes would have it, once a process.
+    """
+    return operator.reference if name == "eager" else _compiled(operator.reference, name, case.label)
+
+
+@functools.cache
+def _compiled(reference: Function, name: str, label: str) -> Function:
+    assert isinstance(reference, types.FunctionType)
+    # torch.compile keeps what it compiled by code object: a code object of its own keeps the cases apart
+    code = reference.__code__.replace(co_name=f"{reference.__name__}_{zlib.crc32(label.encode())}")
+    copy = types.FunctionType(code, reference.__globals__, reference.__name__, reference.__defaults__)
     modes = {"compile": None, "max-autotune": "max-autotune-no-cudagraphs"}
-    torch._dynamo.reset()  # each case is compiled for its own shape, as a user with fixed shapes would have it
-    return torch.compile(operator.reference, dynamic=False, mode=modes[name])
+    return torch.compile(copy, dynamic=False, mode=modes[name])  # type: ignore[no-any-return,unused-ignore]
 
 
 def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, device: str = "cuda") -> MakeInputs:

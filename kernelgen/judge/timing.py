@@ -38,6 +38,8 @@ class Stage(Protocol):
     """False: both buffer sets are the same one, because two do not fit."""
     graphed: bool
     """Samples are replays of CUDA graphs."""
+    sample_us: float
+    """About how long a sample of the fastest function takes."""
 
     def open_block(self, rng: random.Random) -> tuple[Any, Any]:
         """Two freshly allocated buffer sets at places that differ from block to block."""
@@ -53,6 +55,11 @@ class Stage(Protocol):
 
     def call_us(self) -> tuple[float | None, ...]:
         """Per function, wall time of a call in a back-to-back loop."""
+
+
+LONG_US = 400.0
+"""Samples longer than this are fewer in proportion: they scatter less, and memory that large takes long to fill."""
+LEAST_PAIRS = 5
 
 
 def compare(
@@ -74,6 +81,7 @@ def compare(
 
         stage = CudaStage((a, b), make_inputs)
     rng = random.Random(seed)
+    pairs = max(min(pairs, LEAST_PAIRS), min(pairs, int(pairs * LONG_US / max(stage.sample_us, 1.0))))
     started = time.perf_counter()  # what the stage compiled before does not count against the cap
     values: list[float] = []
     samples: list[tuple[Sample, ...]] = []

@@ -99,13 +99,17 @@ def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
     now = incumbent(bench, state, state.cases)
 
     def look() -> dict[str, Any]:
+        for record in bench.journal.records("profile"):
+            if record.data.get("hash") == state.hash:  # a reverted round leaves the kernel that was profiled before it
+                return {key: value for key, value in record.data.items() if key != "round"}
         try:
             facts = bench.evaluator.facts(now, now.cases)
         except Failed as failure:  # it ran a moment ago: the compile worker is what failed
             return {"facts": [], "counters": None, "case": "", "message": failure.message}
         worst = focus(_compiled(bench, state, dict_of(facts)), bench.device.facts).timing.case
         case = next(c for c in state.cases if c.label == worst)
-        return {"facts": to_json(facts), "counters": to_json(bench.evaluator.profile(now, case)), "case": worst}
+        found = bench.evaluator.profile(now, case)
+        return {"facts": to_json(facts), "counters": to_json(found), "case": worst, "hash": state.hash}
 
     data = bench.once("profile", number, look)
     facts = dict_of(tuple((label, StaticFacts(**{**f, "grid": tuple(f["grid"])})) for label, f in data["facts"]))

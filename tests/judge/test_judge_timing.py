@@ -14,7 +14,7 @@ from kernelgen.judge import selftest, timing
 class FakeStage:
     """Functions with known times; every buffer set has a place that costs something, every sample noise."""
 
-    launches, swapped_sets, graphed = 1, True, True
+    launches, swapped_sets, graphed, sample_us = 1, True, True, 100.0
 
     def __init__(self, *times, noise=0.01, bias=0.0, drift=0.0, seed=0, throttled=(), delay=0.0):
         self.times, self.noise, self.bias, self.drift = times, noise, bias, drift
