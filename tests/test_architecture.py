@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 import sys
 from collections.abc import Iterator
@@ -13,41 +14,23 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "kernelgen"
 
+DOCUMENT = PACKAGE.parent / "docs" / "architecture.md"
+
+
+def read_table(document: str) -> dict[str, set[str]]:
+    """Whom each room may import, from the rows `| rooms | job | may import |`: what the row names, and its own rooms."""
+    table: dict[str, set[str]] = {}
+    for rooms, _, allowed in re.findall(r"^\| (`[^|]+`) \|([^|]*)\| ([^|]+) \|$", document, re.MULTILINE):
+        names = {name.rstrip("/").removesuffix(".py") for name in re.findall(r"`([^`]+)`", rooms)} - {"templates"}
+        said = set(table) if allowed == "all above" else set(re.findall(r"\w+", allowed))
+        table |= dict.fromkeys(names, said | names)
+    return table
+
+
 ANYONE = {"errors", "files", "outcomes"}
 """Rooms that every room but the judge may import."""
 
-GENERATION = {"spec", "frontend", "plan", "families", "analysis", "devices", "render"}
-MEASURING = {"predict", "evaluate", "diagnose", "strategies", "journal", "log"}
-
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "files": set(),
-    "outcomes": set(),
-    "spec": set(),
-    "devices": set(),
-    "judge": set(),
-    "frontend": {"spec"},
-    "plan": {"spec"},
-    "families": {"spec", "frontend", "plan"},
-    "analysis": {"spec", "frontend", "plan", "families", "devices"},
-    "wrapper": {"spec", "frontend", "plan", "families"},
-    "definition": {"spec", "frontend", "plan", "families", "analysis", "devices"},
-    "render": {"spec", "plan", "families", "wrapper", "definition"},
-    "generate": GENERATION,
-    "predict": {"spec", "plan", "analysis", "devices"},
-    "worker": {"judge", "devices"},
-    "doctor": {"devices"},
-    "evaluate": {"spec", "plan", "devices", "analysis", "predict", "worker"},
-    "diagnose": {"plan", "analysis", "devices", "evaluate"},
-    "strategies": {"spec", "plan", "families", "diagnose", "analysis"},
-    "journal": {"plan", "spec"},
-    "log": {"render"},
-    "optimize": {*GENERATION, *MEASURING, "generate"},
-    "settings": set(),
-    "export": {"judge"},
-    "cli": {*GENERATION, *MEASURING, "generate", "optimize", "settings", "export", "doctor"},
-}
-"""Whom each room, a module or package directly under kernelgen/, may import besides itself and ANYONE."""
+MAY_IMPORT = read_table(DOCUMENT.read_text("utf-8"))
 
 HEAVY = {"torch", "triton", "openai", "jinja2", "pydantic", "numpy"}
 """What costs too long to import for `kernelgen --help`."""
@@ -170,6 +153,21 @@ def long_functions(module: str, source: str) -> list[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_a_room_imports_only_what_the_table_allows(module: str) -> None:
     assert rule_breaks(module, *MODULES[module]) == []
+
+
+def test_every_room_has_a_row_and_every_row_a_room() -> None:
+    assert set(MAY_IMPORT) == {room_of(module) for module in MODULES} - {""}
+
+
+def test_the_table_is_read_as_it_is_meant() -> None:
+    rows = ["| room | job | may import |", "|---|---|---|", "| `spec/` | reads | – |", "| `a.py`, `b/` | do | spec |"]
+    rows += ["| `cli/` | prints | all above |"]
+    assert read_table("\n".join(rows)) == {
+        "spec": {"spec"},
+        "a": {"spec", "a", "b"},
+        "b": {"spec", "a", "b"},
+        "cli": {"spec", "a", "b", "cli"},
+    }
 
 
 def test_help_reaches_nothing_heavy() -> None:
