@@ -51,7 +51,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_their_options_exist(path: Path) -> None:
     commands = {name: set(option_names(name)) for name in command_names()}
-    for line in re.findall(r"(?:^ *|`|\$ )kernelgen ([a-z][^`#\n]*)", path.read_text("utf-8"), re.MULTILINE):
+    for line in re.findall(r"(?:^ {4,}|`)kernelgen ([a-z][^`#\n]*)", path.read_text("utf-8"), re.MULTILINE):
         name, *words = line.split()
         assert name in commands, f"{path.name}: kernelgen {line}"
         assert {word for word in words if word.startswith("--")} <= commands[name], f"{path.name}: kernelgen {line}"

@@ -182,7 +182,7 @@ def _show(result: RunResult, quartet: Quartet) -> None:
     if result.speedup is not None:
         print(f"  {result.source} over eager: {show(result.start_speedup)} -> {show(result.speedup)}")
     for words, reached in result.targets:
-        print(f"  {'reached' if reached else 'missed'}: {words}")
+        print(f"  {'reached' if reached else 'not reached'}: {words}")
     print(f"  kernel   {quartet.file('triton')}")
     print(f"  log      {quartet.folder / 'optimization_log.md'}")
     print(f"  journal  {result.folder}")
