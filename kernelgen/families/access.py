@@ -62,7 +62,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     inner = space.inner_axes()
     if inner and groups[-1] != inner:
         raise Unlowerable("a row whose dimensions an input does not hold together")
-    if len(groups) == 1 and not inner:
+    if len(groups) <= 1 and not inner:
         rows: list[tuple[int, ...]] = []
         columns = None
     else:

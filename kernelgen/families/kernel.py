@@ -67,6 +67,7 @@ def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement,
     columns = frozenset(layout.columns.axes if layout.columns else range(len(lowered.space.axes)))
     taken = {f"{t.name}_ptr" for t in (*spec.inputs, *spec.outputs)} | {spec.name, f"{spec.name}_kernel", "reference"}
     taken |= {g.size for g in layout.rows} | {g.index for g in layout.rows}
+    taken |= {stride for access in layout.accesses for stride, _ in access.strides}
     names = name_values(lowered, statements, columns, taken)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
     exact = all(v.op == "load" for v in lowered.values)

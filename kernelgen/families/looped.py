@@ -7,11 +7,11 @@ saves a walk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
-from kernelgen.families.triton_text import Text
+from kernelgen.families.online import Online, online_sums
+from kernelgen.families.padding import identity
+from kernelgen.families.triton_text import number, triton_dtype
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
@@ -21,18 +21,9 @@ LOWEST = "-3.4028234663852886e38"
 """The least finite float32: a running maximum that starts here keeps rows that begin with -inf free of NaN."""
 
 
-@dataclass(frozen=True)
-class Online:
-    """A sum of exp(x - max) that is carried along with its maximum."""
-
-    total: int
-    maximum: int
-    source: int
-
-
 def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple[tuple[int, ...], ...]]:
     """For every value the walk that can compute it, the sums computed online, and the reductions of every walk."""
-    online = {o.total: o for o in _online(lowered)}
+    online = {o.total: o for o in online_sums(lowered)}
     depth: list[int] = []
     for i, value in enumerate(lowered.values):
         below = max((depth[a.value] for a in value.args if isinstance(a, Use)), default=0)
@@ -46,23 +37,6 @@ def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple
         for p in range(1, count + 1)
     )
     return tuple(depth), tuple(online.values()), walks
-
-
-def _online(lowered: Lowered) -> list[Online]:
-    found = []
-    for i, value in enumerate(lowered.values):
-        if value.op != "sum" or not isinstance(value.args[0], Use):
-            continue
-        exponential = lowered.values[value.args[0].value]
-        if exponential.op != "exp" or not isinstance(exponential.args[0], Use):
-            continue
-        shifted = lowered.values[exponential.args[0].value]
-        if shifted.op != "sub" or not all(isinstance(a, Use) for a in shifted.args):
-            continue
-        source, maximum = (a.value for a in shifted.args if isinstance(a, Use))
-        if lowered.values[maximum].op == "max" and lowered.values[maximum].args == (Use(source),):
-            found.append(Online(i, maximum, source))
-    return found
 
 
 def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
@@ -133,9 +107,8 @@ def _walk(
         elif i in carried:
             before.append(f"{names[i]} = 0.0")
         else:
-            neutral = {"sum": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}[op]
-            kind = "tl.float32" if body.lowered.values[i].dtype == "float" else f"tl.{body.lowered.values[i].dtype}"
-            neutral = neutral if kind == "tl.float32" else "0"
+            neutral = number(identity(op, body.lowered.values[i].dtype)).text
+            kind = triton_dtype(body.lowered.values[i].dtype)
             before.append(f"{names[i]}_acc = tl.full([BLOCK_SIZE_N], {neutral}, {kind})")
     local = set(done)
     inside = writer.lines(sources, local, late=False)
@@ -171,27 +144,25 @@ def _ready(body: Body, i: int, done: set[int]) -> bool:
 
 def _accumulated(body: Body, lines: Lines, i: int) -> list[str]:
     value, name = body.lowered.values[i], body.names.of[i]
-    source = value.args[0]
-    assert isinstance(source, Use)
-    text = lines.writer.guarded(i, lines.writer.operand(source, FULL))
+    text = lines.writer.guarded(i)
     if value.op == "sum":
         return [f"{name}_acc += {text}"]
-    if i in lines.writer.keeps_nan:
+    if i in lines.writer.keeps_nan or value.dtype != "float":
         return [f"{name}_acc = tl.{value.op}imum({name}_acc, {text})"]
-    helper = f"nan_{value.op}imum"
-    lines.writer.helpers[helper] = None
-    return [f"{name}_acc = {helper}({name}_acc, {text})"]
+    lines.writer.helpers[f"nan_{value.op}imum"] = None
+    return [f"{name}_acc = _nan_{value.op}imum({name}_acc, {text})"]
 
 
 def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
     """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
     top, total = body.names.of[online.maximum], body.names.of[online.total]
-    writer = lines.writer
-    source = writer.operand(Use(online.source), FULL)
-    shifted = Text(writer.guarded(online.maximum, source))
+    source = lines.writer.guarded(online.maximum)
+    atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
+    greatest = f"tl.maximum({top}, tl.max({source}, axis=0))"
     return [
-        f"new_max = tl.maximum({top}, tl.max({shifted.text}, axis=0))",
-        f"block_sum = tl.sum(tl.exp({shifted.within(70)} - new_max), axis=0)",
+        # with infinities made zero the sum may be infinite, but it must not be inf - inf
+        f"new_max = tl.minimum({greatest}, {LOWEST[1:]})" if online.finite else f"new_max = {greatest}",
+        f"block_sum = tl.sum(tl.exp({atom} - new_max), axis=0)",
         f"{total} = {total} * tl.exp({top} - new_max) + block_sum",
         f"{top} = new_max",
     ]

@@ -7,10 +7,19 @@ import math
 
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.triton_text import evaluate
-from kernelgen.families.values import Lowered, Use
+from kernelgen.families.values import Lowered, Operand, Use
 from kernelgen.frontend.graph import REDUCTIONS
 
-IDENTITY = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_FLOATS = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+
+
+def identity(op: str, dtype: str) -> float | int:
+    """What does not change a reduction."""
+    if dtype == "float" or op == "sum":
+        return _FLOATS[op] if dtype == "float" else 0
+    bits = int(dtype.removeprefix("u").removeprefix("int"))
+    low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return low if op == "max" else high
 
 
 def pad(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> float | None:
@@ -29,13 +38,30 @@ def pad(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, flo
             known.append(pad(lowered, levels, arg.value, others))
         else:
             known.append(float(arg) if isinstance(arg, int | float) else None)
-    if value.op in ("sub", "add") and known[0] is not None and math.isinf(known[0]):
-        other = value.args[1]
-        if isinstance(other, Use) and levels[other.value] == ROW:
-            return known[0]  # a row's own finite number does not move an infinity
+    infinite = bool(known) and known[0] is not None and math.isinf(known[0])
+    if infinite and value.op == "sub" and _is_own_extreme(lowered, value.args[0], value.args[1]):
+        return known[0]  # a row's own extreme moves an infinity only where the row holds one itself
     if None in known:
         return None
     return evaluate(value.op, tuple(k for k in known if k is not None))
+
+
+def _is_own_extreme(lowered: Lowered, source: Operand, other: Operand) -> bool:
+    """Whether `other` is the maximum or minimum of `source`, or that with its infinities made zero."""
+    return isinstance(other, Use) and any(
+        v.op in ("max", "min") and v.args == (source,) and other.value in (i, finite(lowered, i))
+        for i, v in enumerate(lowered.values)
+    )
+
+
+def finite(lowered: Lowered, i: int) -> int | None:
+    """The value that is `i` with its infinities made zero, if there is one."""
+    for j, value in enumerate(lowered.values):
+        if value.op == "where" and value.args[1:] == (0.0, Use(i)) and isinstance(value.args[0], Use):
+            test = lowered.values[value.args[0].value]
+            if test.op == "isinf" and test.args == (Use(i),):
+                return j
+    return None
 
 
 def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]:
@@ -47,7 +73,7 @@ def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]
 
     def guards(others: dict[int, float]) -> int:
         pads = (pad(lowered, levels, v.args[0].value, others) for v in reductions if isinstance(v.args[0], Use))
-        return sum(p != IDENTITY[v.op] for p, v in zip(pads, reductions, strict=True))
+        return sum(p != identity(v.op, v.dtype) for p, v in zip(pads, reductions, strict=True))
 
     options = [
         dict(zip(loads, choice, strict=True))
@@ -57,28 +83,34 @@ def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]
 
 
 def nan_safe(lowered: Lowered) -> frozenset[int]:
-    """Maxima whose NaN need not be kept: every output that depends on one also depends on a sum over exp(x - max),
-    which is NaN wherever an element of the row is."""
+    """Maxima whose NaN need not be kept: every output that depends on one is NaN wherever a sum over exp(x - max) is,
+    and that sum is NaN wherever an element of the row is."""
     safe = set()
     for i, value in enumerate(lowered.values):
-        if value.op == "max":
-            source = value.args[0]
-            shifted = [j for j, v in enumerate(lowered.values) if v.op == "sub" and v.args == (source, Use(i))]
-            exps = [j for j, v in enumerate(lowered.values) if v.op == "exp" and v.args[0] in [Use(s) for s in shifted]]
-            sums = {j for j, v in enumerate(lowered.values) if v.op == "sum" and v.args[0] in [Use(e) for e in exps]}
-            outputs = [ancestors(lowered, o.value) for o in lowered.outputs]
-            if sums and all(sums & reach for reach in outputs if i in reach):
-                safe.add(i)
+        if value.op != "max":
+            continue
+        shifts = [Use(j) for j in (i, finite(lowered, i)) if j is not None]
+        shifted = _users(lowered, "sub", [(value.args[0], shift) for shift in shifts])
+        sums = _users(lowered, "sum", [(Use(e),) for e in _users(lowered, "exp", [(Use(s),) for s in shifted])])
+        dependent = [o.value for o in lowered.outputs if i in ancestors(lowered, o.value)]
+        if sums and all(set(sums) & ancestors(lowered, o, nan=True) for o in dependent):
+            safe.add(i)
     return frozenset(safe)
 
 
-def ancestors(lowered: Lowered, i: int) -> set[int]:
-    """A value and everything it depends on."""
+def _users(lowered: Lowered, op: str, args: list[tuple[Operand, ...]]) -> list[int]:
+    return [j for j, v in enumerate(lowered.values) if v.op == op and v.args in args]
+
+
+def ancestors(lowered: Lowered, i: int, *, nan: bool = False) -> set[int]:
+    """A value and everything it depends on; `nan`: short of what need not be NaN where its operands are."""
     found: set[int] = set()
     todo = [i]
     while todo:
         j = todo.pop()
+        value = lowered.values[j]
         if j not in found:
             found.add(j)
-            todo += [a.value for a in lowered.values[j].args if isinstance(a, Use)]
+            if not nan or (value.dtype == "float" and value.op not in ("where", "max", "min", "convert")):
+                todo += [a.value for a in value.args if isinstance(a, Use)]
     return found

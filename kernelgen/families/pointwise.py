@@ -70,6 +70,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     low, high = ELEMENTS_A_THREAD
     if not low <= each <= high:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
+    if schedule.get("grid") == "2d" and columns > 65535 * schedule.int("BLOCK_SIZE_N"):
+        return f"more than the 65535 programs that a grid's second axis may have, for {columns} columns"
     if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") >= 2 * max(columns, 64):
         return f"columns of a tile at least twice the {columns} of a row"
     return None

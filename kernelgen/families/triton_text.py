@@ -36,14 +36,18 @@ _CALLS = {
     "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
     "sin": "tl.sin", "cos": "tl.cos", "sigmoid": "tl.sigmoid", "erf": "tl.erf", "floor": "tl.floor", "ceil": "tl.ceil",
     "abs": "tl.abs", "where": "tl.where",
-    "tanh": "tanh", "expm1": "expm1", "log1p": "log1p", "trunc": "trunc", "isinf": "isinf",
-    "maximum": "nan_maximum", "minimum": "nan_minimum",
+    "int_maximum": "tl.maximum", "int_minimum": "tl.minimum",
 }  # fmt: skip
 
-_NEEDS = {"tanh": ("expm1", "tanh"), "trunc": ("trunc",), "maximum": ("nan_maximum",), "minimum": ("nan_minimum",)}
+_OWN = {
+    "tanh": ("expm1", "tanh"), "expm1": ("expm1",), "log1p": ("log1p",), "trunc": ("trunc",), "isinf": ("isinf",),
+    "maximum": ("nan_maximum",), "minimum": ("nan_minimum",),
+}  # fmt: skip
+"""The helpers that stand for an operation; it calls the last of them."""
 
 HELPERS = ("expm1", "log1p", "tanh", "trunc", "isinf", "nan_maximum", "nan_minimum", "nan_max", "nan_min")
-"""In the order in which the generated file defines them."""
+"""In the order in which the generated file defines them, each with an underscore before its name: an operator may
+be called tanh itself."""
 
 
 def number(value: float | int | bool) -> Text:
@@ -70,9 +74,13 @@ def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:
         return Text(f"{args[0].within(COMPARE + 1)} == 0", COMPARE), ()
     if op == "isnan":
         return Text(f"{args[0].within(COMPARE + 1)} != {args[0].within(COMPARE + 1)}", COMPARE), ()
-    name = _CALLS[op]
-    helpers = _NEEDS.get(op, (name,) if name in HELPERS else ())
+    helpers = _OWN.get(op, ())
+    name = f"_{helpers[-1]}" if helpers else _CALLS[op]
     return Text(f"{name}({', '.join(a.text for a in args)})"), helpers
+
+
+def triton_dtype(name: str) -> str:
+    return {"float": "tl.float32", "bool": "tl.int1"}.get(name, f"tl.{name}")
 
 
 def evaluate(op: str, args: tuple[float, ...]) -> float | None:
@@ -87,5 +95,5 @@ _PYTHON: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
     "exp": math.exp, "abs": abs, "sqrt": math.sqrt, "neg": lambda a: -a, "tanh": math.tanh,
     "sigmoid": lambda a: 1 / (1 + math.exp(-a)), "erf": math.erf, "maximum": max, "minimum": min,
-    "convert": lambda a: a, "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),
+    "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),
 }  # fmt: skip

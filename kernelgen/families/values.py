@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernelgen.families.triton_text import evaluate
 from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref, SizeOf, same_size
 from kernelgen.spec.model import OperatorSpec
 
@@ -96,11 +97,28 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
     space = _space(graph)
     pointers = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(spec.inputs)}
     lowering = _Lowering(graph, space, pointers)
+    _check_numbers(graph, space)
     stored = []
     for output in graph.outputs:
         index = lowering.output_index(graph.nodes[output.node])
         stored.append(Stored(output.name, lowering.value(output.node, index), output.dtype, index))
+    likes = {t.name for t in spec.inputs if t.role == "like"}
+    for value in lowering.values:
+        if value.tensor in likes:
+            raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
     return Lowered(space, tuple(lowering.values), tuple(stored))
+
+
+def _check_numbers(graph: Graph, space: Space) -> None:
+    """A size may be used as a number where it is the row length, the one size that every kernel knows."""
+    rows = tuple(space.axes[a] for a in space.inner_axes())
+    for node in graph.nodes:
+        for arg in node.args:
+            if isinstance(arg, SizeOf) and any(isinstance(a, str) for a in arg.dim) and not same_size(arg.dim, rows):
+                shown = " * ".join(str(a) for a in arg.dim)
+                raise Unlowerable(
+                    f"the size {shown} as a number (supported: the length of a reduced row)", node.statement
+                )
 
 
 def _space(graph: Graph) -> Space:
@@ -166,13 +184,21 @@ class _Lowering:
         if self.graph.is_view(node):
             source = node.args[0]
             assert isinstance(source, Ref)
-            moved = self.value(source.node, self.view(node, self.graph.nodes[source.node], index))
-            if node.name and not self.values[moved].name:
-                self.values[moved] = replace(self.values[moved], name=node.name)
-            return moved
+            return self.same(node, self.view(node, self.graph.nodes[source.node], index))
+        if node.op == "round" and node.attrs == ("float32",):
+            return self.same(node, index)
         if node.op in REDUCTIONS:
             return self.reduction(node, index)
         return self.map(node, index)
+
+    def same(self, node: Node, index: Index) -> int:
+        """The operand itself, which takes the node's name if it has none."""
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        value = self.value(source.node, index)
+        if node.name and not self.values[value].name:
+            self.values[value] = replace(self.values[value], name=node.name)
+        return value
 
     def map(self, node: Node, index: Index) -> int:
         args: list[Operand] = []
@@ -188,9 +214,22 @@ class _Lowering:
         op = node.op
         if op == "div" and self.divides_row(args):
             op, args[1] = "mul", Use(self.inverse(args[1], node))
+        constants = [self.constant(arg) for arg in args]
+        if None not in constants and node.op not in ("convert", "round"):
+            known = evaluate(node.op, tuple(float(c) for c in constants if c is not None))
+            if known is None or node.dtype != "float":
+                raise Unlowerable(f"{node.op} of constants (write the result into the reference)", node.statement)
+            return self.add(Value("const", (known,), node.dtype, frozenset(), None, node.statement))
         axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
         attr = self.pointers.get(str(node.attrs[0]), str(node.attrs[0])) if op == "round" else None
         return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def constant(self, arg: Operand) -> float | int | None:
+        """The number that an operand is, if it is one."""
+        if isinstance(arg, Use):
+            value = self.values[arg.value]
+            return self.constant(value.args[0]) if value.op == "const" else None
+        return None if isinstance(arg, Length) else arg
 
     def divides_row(self, args: list[Operand]) -> bool:
         """Whether every element of a row is divided by the same number, which a reduction of the row gave."""
@@ -215,6 +254,8 @@ class _Lowering:
         inner = _atoms(shape[len(shape) - count :])
         if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
             raise Unlowerable("reductions over different dimensions in one operator", node.statement)
+        if any(a in self.space.inner_axes() for dim in index[: len(shape) - count] for a in dim):
+            raise Unlowerable("a reduction of one row that is used in another", node.statement)
         rows = _split(shape[len(shape) - count :], self.space.inner_axes(), self.space)
         value = self.value(source.node, (*index[: len(shape) - count], *rows))
         if not set(self.space.inner_axes()) <= self.values[value].axes:

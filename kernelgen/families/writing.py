@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, Names
-from kernelgen.families.padding import IDENTITY, pad
-from kernelgen.families.triton_text import ATOM, Text, number, operation
+from kernelgen.families.padding import identity, pad
+from kernelgen.families.triton_text import ATOM, Text, number, operation, triton_dtype
 from kernelgen.families.values import Length, Lowered, Operand, Use, Value
 from kernelgen.frontend.graph import REDUCTIONS, Statement
 
@@ -178,15 +178,8 @@ class Writer:
             return self._convert(value, args[0])
         if value.op == "round":
             return Text(f"{args[0].within(ATOM)}.to({rounding(value)}).to(tl.float32)")
-        if value.dtype == "float" or value.op == "div":
-            args = tuple(self._as_float(a, t) for a, t in zip(value.args, args, strict=True))
         text, helpers = operation(value.op, args)
         self.helpers.update(dict.fromkeys(helpers))
-        return text
-
-    def _as_float(self, arg: Operand, text: Text) -> Text:
-        if isinstance(arg, Use) and self.lowered.values[arg.value].dtype not in ("float", "bool"):
-            return Text(f"{text.within(ATOM)}.to(tl.float32)")
         return text
 
     def _convert(self, value: Value, text: Text) -> Text:
@@ -196,37 +189,39 @@ class Writer:
 
     def reduction(self, i: int) -> Text:
         """A reduction of a whole row that is in registers."""
-        value = self.lowered.values[i]
-        source = value.args[0]
-        assert isinstance(source, Use)
-        inner = self.operand(source, FULL)
-        text = self.guarded(i, inner)
-        return self.reduce_text(i, text)
+        return self.reduce_text(i, self.guarded(i))
 
-    def guarded(self, i: int, inner: Text) -> str:
+    def guarded(self, i: int) -> str:
         """The operand of a reduction with the lanes beyond the row made neutral, where they are not already."""
-        value = self.lowered.values[i]
-        source = value.args[0]
-        assert isinstance(source, Use)
-        identity = IDENTITY[value.op]
-        if pad(self.lowered, self.names.levels, source.value, self.others) == identity:
+        value, source = self.lowered.values[i], self.source(i)
+        # what varies along the columns alone is reduced alone: a vector also where rows are walked together
+        level = COLUMN if self.names.levels[source] == COLUMN else FULL
+        inner = self.operand(Use(source), level)
+        neutral = identity(value.op, value.dtype)
+        if pad(self.lowered, self.names.levels, source, self.others) == neutral:
             return inner.text
-        return f"tl.where(mask, {inner.text}, {number(identity).text})"
+        mask = "col_mask" if self.mode.two_d and level == COLUMN else "mask"
+        return f"tl.where({mask}, {inner.text}, {number(neutral).text})"
+
+    def source(self, i: int) -> int:
+        """The value that a reduction runs over."""
+        source = self.lowered.values[i].args[0]
+        assert isinstance(source, Use)
+        return source.value
 
     def reduce_text(self, i: int, inner: str) -> Text:
         value = self.lowered.values[i]
         function = f"tl.{value.op}"
         if value.op in ("max", "min") and value.dtype == "float" and i not in self.keeps_nan:
-            function = f"nan_{value.op}"
-            self.helpers[function] = None
-        return Text(f"{function}({inner}, axis={self.mode.axis})")
+            function = f"_nan_{value.op}"
+            self.helpers[f"nan_{value.op}"] = None
+        axis = 0 if self.names.levels[self.source(i)] == COLUMN else self.mode.axis
+        # Triton reduces short integers as int32
+        narrow = f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else ""
+        return Text(f"{function}({inner}, axis={axis}){narrow}")
 
 
 def rounding(value: Value) -> str:
     """The Triton dtype of a rounding: a fixed one, or that of the pointer that carries the dtype variable."""
     assert value.attr is not None
     return value.attr if value.attr.endswith("element_ty") else triton_dtype(value.attr)
-
-
-def triton_dtype(name: str) -> str:
-    return {"float": "tl.float32", "bool": "tl.int1"}.get(name, f"tl.{name}")

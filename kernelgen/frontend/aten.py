@@ -23,6 +23,15 @@ def _binary(op: str) -> Rule:
     return lambda b, c: b.map(op, c.args[0], c.args[1])
 
 
+def _whole(op: str) -> Rule:
+    """floor, ceil and trunc, which leave integers as they are."""
+    return lambda b, c: b.map(op, c.args[0]) if c.dtype == "float" else c.args[0]
+
+
+def _logical(op: str) -> Rule:
+    return lambda b, c: b.map(op, *(b.convert(a, "bool") for a in c.args[:2]))
+
+
 def _scaled(op: str) -> Rule:
     """add and sub: the second operand times alpha."""
 
@@ -46,18 +55,9 @@ def _rsub(b: Builder, c: Call) -> Ref:
 
 def _div(b: Builder, c: Call) -> Ref:
     mode = c.kwargs.get("rounding_mode")
-    if mode is None:
-        return b.map("div", c.args[0], c.args[1])
-    if c.dtype != "float":
-        raise Refused(f"integer division with rounding_mode={mode!r}")
-    return b.map("floor" if mode == "floor" else "trunc", b.map("div", c.args[0], c.args[1]))
-
-
-def _remainder(b: Builder, c: Call) -> Ref:
-    x, y = c.args[0], c.args[1]
-    if c.dtype != "float":
-        raise Refused("remainder of integers")
-    return b.map("sub", x, b.map("mul", b.map("floor", b.map("div", x, y)), y))
+    if mode is not None:
+        raise Refused(f"division with rounding_mode={mode!r}")
+    return b.map("div", c.args[0], c.args[1])
 
 
 def _pow(b: Builder, c: Call) -> Ref:
@@ -68,7 +68,7 @@ def _pow(b: Builder, c: Call) -> Ref:
         return b.map("sqrt" if exponent > 0 else "rsqrt", x)
     if exponent != int(exponent) or not 1 <= abs(exponent) <= 8:
         raise Refused(f"the power {exponent} (supported: 0.5, -0.5 and whole exponents up to ±8)")
-    result = x
+    result = x = b.convert(x, "float") if c.dtype == "float" else x
     for bit in bin(abs(int(exponent)))[3:]:  # binary powers: x**8 is three multiplications
         result = b.map("mul", result, result)
         if bit == "1":
@@ -99,7 +99,13 @@ def _masked_fill(b: Builder, c: Call) -> Ref:
 
 
 def _lerp(b: Builder, c: Call) -> Ref:
-    return b.map("add", c.args[0], b.map("mul", b.map("sub", c.args[1], c.args[0]), c.args[2]))
+    start, end, weight = c.args[:3]
+    if isinstance(weight, Ref):
+        raise Refused("lerp with a tensor as weight")
+    step = b.map("sub", end, start)
+    if abs(weight) < 0.5:
+        return b.map("add", start, b.map("mul", step, weight))
+    return b.map("sub", end, b.map("mul", step, 1 - weight))  # from the nearer end, as torch does
 
 
 def _addc(op: str) -> Rule:
@@ -122,8 +128,7 @@ def _cast(b: Builder, c: Call) -> Ref:
     if c.torch_dtype == "float64":
         raise Refused("float64 (arithmetic is done in float32)")
     if c.torch_dtype in _FLOATS:
-        x = b.convert(x, "float")
-        return x if c.torch_dtype == "float32" else b.round(x, c.torch_dtype)
+        return b.round(b.convert(x, "float"), c.torch_dtype)
     return b.convert(x, c.torch_dtype)
 
 
@@ -166,7 +171,7 @@ def _full(b: Builder, c: Call) -> Ref:
 
 _UNARY = (
     *("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf"),
-    *("floor", "ceil", "trunc", "expm1", "log1p", "isnan", "isinf"),
+    *("expm1", "log1p", "isnan", "isinf"),
 )
 _BINARY = {
     "mul": "mul", "maximum": "maximum", "minimum": "minimum", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
@@ -182,14 +187,14 @@ _RESHAPES = (
 TABLE: dict[str, Rule] = {
     **{f"aten.{op}.default": _unary(op) for op in _UNARY},
     **{f"aten.{op}.{kind}": _binary(to) for op, to in _BINARY.items() for kind in ("Tensor", "Scalar", "default")},
-    **{f"aten.logical_{op}.default": _binary(op) for op in ("and", "or", "xor")},
+    **{f"aten.{op}.default": _whole(op) for op in ("floor", "ceil", "trunc")},
+    **{f"aten.logical_{op}.default": _logical(op) for op in ("and", "or", "xor")},
     **{f"aten.{op}.{kind}": _scaled(op) for op in ("add", "sub") for kind in ("Tensor", "Scalar")},
     "aten.logical_not.default": _unary("logical_not"),
     "aten.bitwise_not.default": _unary("invert"),
     "aten.rsub.Scalar": _rsub,
     "aten.rsub.Tensor": _rsub,
     **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
-    **{f"aten.remainder.{kind}": _remainder for kind in ("Tensor", "Scalar")},
     "aten.reciprocal.default": lambda b, c: b.map("div", 1.0, c.args[0]),
     "aten.square.default": lambda b, c: b.map("mul", c.args[0], c.args[0]),
     "aten.pow.Tensor_Scalar": _pow,

@@ -15,6 +15,20 @@ FLOATING = frozenset(
 _INTEGER_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 
+_INTEGERS = {
+    "uint8": (0, 2**8 - 1), "int8": (-(2**7), 2**7 - 1), "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
+}  # fmt: skip
+"""The least and the greatest number of every integer dtype."""
+_OF_BOOLS = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}
+_OF_INTEGERS = {"maximum": "int_maximum", "minimum": "int_minimum"}
+"""Integers have no NaN that these would have to keep."""
+
+
+class Refused(Exception):
+    """An operation, or a form of one, that no family lowers; the message completes "…: unsupported: "."""
+
+
 class Builder:
     """The nodes so far, and the statement of the reference that the next ones belong to."""
 
@@ -44,27 +58,53 @@ class Builder:
         return self._add(Node("input", (), shape, dtype, name, None, (name,)))
 
     def full(self, value: float | int | bool, shape: tuple[Dim, ...], dtype: str) -> Ref:
+        if not isinstance(value, int | float):
+            raise Refused(f"the number {value}")
         return self._add(Node("full", (value,), shape, dtype, None, self.statement))
 
     def map(self, op: str, *args: Arg, name: str | None = None, dtype: str | None = None) -> Ref:
         """An element-by-element operation; shapes broadcast, dtypes promote as torch promotes them."""
-        nodes = [self.node(a) for a in args if isinstance(a, Ref)]
-        shape = broadcast(*(n.shape for n in nodes))
+        for value in args:
+            if not isinstance(value, Ref | SizeOf | int | float):
+                raise Refused(f"the number {value}")
         kind = dtype or self._dtype(op, args)
+        args = self._operands(op, args, kind)
+        op = (_OF_BOOLS if kind == "bool" else _OF_INTEGERS if kind != "float" else {}).get(op, op)
+        if kind == "bool" and op in ("sub", "neg"):
+            raise Refused(f"{op} of booleans")
+        shape = broadcast(*(self.node(a).shape for a in args if isinstance(a, Ref)))
         return self._add(Node(op, args, shape, kind, name, self.statement))
+
+    def _operands(self, op: str, args: tuple[Arg, ...], kind: str) -> tuple[Arg, ...]:
+        """The operands in the class of value that the operation works on."""
+        if op in BOOLEAN and op not in COMPARISONS:
+            return args
+        first = args[:1] if op == "where" else ()
+        rest = args[len(first) :]
+        common = self._promoted(rest) if op in COMPARISONS else kind
+        for value in rest:
+            low, high = _INTEGERS.get(common, (0, 0))
+            if common in _INTEGERS and isinstance(value, int) and not low <= value <= high:
+                raise Refused(f"the number {value} among values of {common}")
+        return (*first, *(self.convert(a, common) if isinstance(a, Ref) else a for a in rest))
 
     def _dtype(self, op: str, args: tuple[Arg, ...]) -> str:
         if op in BOOLEAN:
             return "bool"
         if op in FLOATING:
             return "float"
-        values = args[1:] if op == "where" else args
+        return self._promoted(args[1:] if op == "where" else args)
+
+    def _promoted(self, values: tuple[Arg, ...]) -> str:
+        """The class that torch promotes values to."""
         kinds = [self.node(a).dtype if isinstance(a, Ref) else _scalar_dtype(a) for a in values]
         if "float" in kinds:
             return "float"
         # A Python integer does not widen a tensor's integer dtype.
         tensor_kinds = [self.node(a).dtype for a in values if isinstance(a, Ref)]
         strong = [k for k in tensor_kinds if k != "bool"] or [k for k in kinds if k != "bool"]
+        if "uint8" in strong and "int8" in strong:
+            strong.append("int16")
         return max(strong or ["bool"], key=_INTEGER_RANK.index)
 
     def reduce(self, op: str, x: Ref, dims: tuple[int, ...], name: str | None = None) -> Ref:
@@ -72,8 +112,7 @@ class Builder:
         node = self.node(x)
         rank = len(node.shape)
         shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
-        dtype = "int64" if op == "sum" and node.dtype != "float" else node.dtype
-        return self._add(Node(op, (x,), shape, dtype, name, self.statement, tuple(sorted(dims))))
+        return self._add(Node(op, (x,), shape, node.dtype, name, self.statement, tuple(sorted(dims))))
 
     def size(self, x: Ref, dims: tuple[int, ...]) -> SizeOf:
         """The number of elements along some dimensions."""

@@ -96,9 +96,9 @@ def _float(b: Builder, x: Ref) -> Ref:
 
 def reduction(op: str) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
-        x: Ref = c.args[0]
-        if c.dtype == "float":
-            x = _float(b, x)
+        x = b.convert(c.args[0], c.dtype)  # a sum of integers is int64
+        if c.dtype == "bool":
+            raise Refused(f"the {op} of booleans")
         return _finish(b, c, b.reduce(op, x, _dims(b, x, c.get(1, "dim"))))
 
     return rule
@@ -113,13 +113,14 @@ def mean(b: Builder, c: Call) -> Ref:
     return _finish(b, c, _mean_of(b, x, _dims(b, x, c.get(1, "dim"))))
 
 
-def _moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: float) -> tuple[Ref, Ref, Ref]:
+def _moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: int) -> tuple[Ref, Ref, Ref]:
     """Mean, deviation from it, and variance. Two passes in registers: E[x²] - E[x]² would cancel."""
     mean = _mean_of(b, x, dims, "mean")
     centered = b.map("sub", x, mean, name="centered")
     count: Arg = b.size(x, dims)
     if correction:
-        count = b.map("sub", count, correction, dtype="float")
+        # a row shorter than the correction divides by zero, as in torch
+        count = b.map("maximum", b.map("sub", count, correction, dtype="int64"), 0, dtype="int64")
     total = b.reduce("sum", b.map("mul", centered, centered), dims, "square_sum")
     return mean, centered, b.map("div", total, count, name="variance")
 
@@ -127,8 +128,10 @@ def _moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: float) -> tu
 def variance(root: bool) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
         x = _float(b, c.args[0])
-        correction = c.kwargs.get("correction", 1)
-        variance = _moments(b, x, _dims(b, x, c.get(1, "dim")), 1 if correction is None else correction)[2]
+        correction = 1 if c.kwargs.get("correction") is None else c.kwargs["correction"]
+        if correction != int(correction):
+            raise Refused(f"a variance with correction={correction}")
+        variance = _moments(b, x, _dims(b, x, c.get(1, "dim")), int(correction))[2]
         return _finish(b, c, b.map("sqrt", variance) if root else variance)
 
     return rule
@@ -136,6 +139,7 @@ def variance(root: bool) -> Rule:
 
 def vector_norm(b: Builder, c: Call) -> Ref:
     x, order = _float(b, c.args[0]), c.get(1, "ord", 2)
+    order = 2 if order is None else order
     dims = _dims(b, x, c.get(2, "dim"))
     if order == 2:
         return _finish(b, c, b.map("sqrt", b.reduce("sum", b.map("mul", x, x), dims)))
@@ -148,8 +152,11 @@ def vector_norm(b: Builder, c: Call) -> Ref:
 def logsumexp(b: Builder, c: Call) -> Ref:
     x = _float(b, c.args[0])
     dims = _dims(b, x, c.get(1, "dim"))
-    row_max, numerator = _shifted_exp(b, x, dims)
-    return _finish(b, c, b.map("add", row_max, b.map("log", b.reduce("sum", numerator, dims, "denominator"))))
+    row_max = b.reduce("max", x, dims, "row_max")
+    # as torch does, so that a row with an infinity has the limit and not NaN
+    shift = b.map("where", b.map("isinf", row_max), 0.0, row_max, name="shift")
+    numerator = b.map("exp", b.map("sub", x, shift), name="numerator")
+    return _finish(b, c, b.map("add", shift, b.map("log", b.reduce("sum", numerator, dims, "denominator"))))
 
 
 def _shifted_exp(b: Builder, x: Ref, dims: tuple[int, ...]) -> tuple[Ref, Ref]:

@@ -85,23 +85,24 @@ class Graph:
     def is_view(self, node: Node) -> bool:
         return node.op in VIEWS
 
-    def skeleton(self, *, rounds: bool = True) -> tuple[object, ...]:
-        """What must agree between two traces of one reference; shapes, names and changes of shape left out.
+    def skeleton(self) -> tuple[object, ...]:
+        """What must agree between two traces of one reference.
 
-        `rounds=False` leaves out roundings, which a trace at float32 does not have.
+        Left out are shapes, names, changes of shape, what a rounding rounds to, and dtypes where elements only move.
         """
+        moves = all(node.op in (*VIEWS, "input") for node in self.nodes)
         number: dict[int, int] = {}
         rows: list[object] = []
         for i, node in enumerate(self.nodes):
-            if node.op in ("expand", "reshape") or (not rounds and node.op == "round"):
+            if node.op in ("expand", "reshape"):
                 source = node.args[0]
                 assert isinstance(source, Ref)
                 number[i] = number[source.node]
                 continue
             number[i] = len(rows)
             args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
-            attrs = node.attrs if node.op in (*REDUCTIONS, "input", "round") else ()
-            rows.append((node.op, args, attrs, node.dtype))
+            attrs = node.attrs if node.op in (*REDUCTIONS, "input") else ()
+            rows.append((node.op, args, attrs, None if moves else node.dtype))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))
 
 

@@ -30,13 +30,13 @@ def lower_node(
             values[node] = _item(values[node.args[0]], node.args[1])
             return
         meta = node.meta["val"]
-        if not hasattr(meta, "shape") and not isinstance(meta, tuple):
+        if not hasattr(meta, "shape") and not isinstance(meta, list | tuple):
             values[node] = _size_value(meta, symbols)
             return
         multiple = name in ("aten.max.dim", "aten.min.dim")
         first = meta[0] if multiple else meta
         rule = TABLE.get("aten.amax.default" if name == "aten.max.dim" else "aten.amin.default" if multiple else name)
-        if rule is None or isinstance(first, tuple):
+        if rule is None or isinstance(first, list | tuple):
             raise Refused(name.removeprefix("aten.") + f" (supported: {', '.join(supported())})")
         call = Call(
             tuple(_argument(a, values) for a in node.args),
@@ -67,7 +67,9 @@ def _size_value(meta: Any, symbols: dict[Any, Atom]) -> Any:
 
 def _argument(value: Any, values: dict[Any, Any]) -> Any:
     if hasattr(value, "op") and hasattr(value, "meta"):
-        result = values.get(value)
+        if value not in values:
+            raise Refused("a tensor that the reference makes itself")
+        result = values[value]
         if isinstance(result, tuple):
             raise Refused("a value that is several tensors")
         return result

@@ -6,12 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kernelgen.frontend.build import Builder
+from kernelgen.frontend.build import Builder, Refused
 from kernelgen.frontend.graph import Dim, Ref
-
-
-class Refused(Exception):
-    """An operation, or a form of one, that no family lowers; the message completes "…: unsupported: "."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +27,5 @@ class Call:
 
 
 Rule = Callable[[Builder, Call], Ref]
+
+__all__ = ["Call", "Refused", "Rule"]

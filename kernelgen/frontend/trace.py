@@ -13,7 +13,7 @@ from typing import Any
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.export import Binding, dims, export, kind, symbols_of
-from kernelgen.frontend.graph import Graph, Ref
+from kernelgen.frontend.graph import Graph, Node, Ref
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
 from kernelgen.frontend.outputs import outputs_of
@@ -28,56 +28,54 @@ def trace(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
     operation has no rule or the reference does different things for different dtypes or ranks.
     """
     reference = compile_reference(spec)
-    floats = [name for name, values in spec.dtypes if any("float" in v for v in values)]
-    base = {name: values[0] for name, values in spec.dtypes}
-    half = {**base, **dict.fromkeys(floats, "float16")}
-    graph, notes = _trace_once(spec, reference, half, 1)
-    other, _ = _trace_once(spec, reference, {**base, **dict.fromkeys(floats, "bfloat16")}, 1)
-    graph = _merge(spec, graph, other, half)
-    if any("float32" in values for _, values in spec.dtypes):
-        single, _ = _trace_once(spec, reference, {**base, **dict.fromkeys(floats, "float32")}, 1)
-        if single.skeleton(rounds=False) != graph.skeleton(rounds=False):
-            raise unsupported(spec, None, "the reference does something else for float32 than for float16")
+    bindings = [dict(binding) for binding in spec.dtype_bindings()]
+    graph, notes = _trace_once(spec, reference, bindings[0], 1)
+    traces = [graph]
+    for binding in bindings[1:]:
+        shown = ", ".join(f"{name}={dtype}" for name, dtype in binding.items())
+        traces.append(_trace_again(spec, reference, graph, binding, 1, f"with {shown}"))
     if any(ELLIPSIS in t.shape for t in spec.inputs):
         for leading in (0, 2):
-            try:
-                again = _trace_once(spec, reference, half, leading)[0]
-            except SpecError as error:
-                raise SpecError(
-                    [
-                        Mistake(m.path, m.line, m.column, f"with ... as {leading} dimensions: {m.message}")
-                        for m in error.mistakes
-                    ]
-                ) from None
-            if _without_variables(again) != _without_variables(graph):
-                raise unsupported(
-                    spec,
-                    None,
-                    f"the reference does something else when ... is {leading} dimensions than when it is one",
-                )
-    return graph, notes
+            _trace_again(spec, reference, graph, bindings[0], leading, f"with ... as {leading} dimensions")
+    return replace(graph, nodes=_with_variables(spec, traces, bindings)), notes
 
 
-def _without_variables(graph: Graph) -> tuple[object, ...]:
-    return graph.skeleton(rounds=False)
+def _trace_again(
+    spec: OperatorSpec, reference: Reference, first: Graph, binding: Binding, leading: int, when: str
+) -> Graph:
+    """Trace under other conditions; what comes out must be the same."""
+    try:
+        again = _trace_once(spec, reference, binding, leading)[0]
+    except SpecError as error:
+        found = [Mistake(m.path, m.line, m.column, f"{when}: {m.message}") for m in error.mistakes]
+        raise type(error)(found) from None
+    if again.skeleton() != first.skeleton():
+        raise unsupported(spec, None, f"{when} the reference does something else than otherwise")
+    return again
 
 
-def _merge(spec: OperatorSpec, graph: Graph, other: Graph, half: Binding) -> Graph:
-    """Tell a cast to a dtype variable from a cast to a fixed dtype: the first follows the variable's binding."""
-    if graph.skeleton(rounds=False) != other.skeleton(rounds=False) or len(graph.nodes) != len(other.nodes):
-        raise unsupported(spec, None, "the reference does something else for bfloat16 than for float16")
-    nodes = list(graph.nodes)
-    for i, (a, b) in enumerate(zip(graph.nodes, other.nodes, strict=True)):
-        if a.op == "round" and a.attrs != b.attrs:
-            variable = next(name for name, dtype in half.items() if dtype == a.attrs[0])
-            nodes[i] = replace(a, attrs=(variable,))
-    return replace(graph, nodes=tuple(nodes))
+def _with_variables(spec: OperatorSpec, traces: list[Graph], bindings: list[Binding]) -> tuple[Node, ...]:
+    """The nodes with every rounding to what it rounds to: a fixed dtype, or the variable that its dtype follows."""
+    rounds = [[(i, node) for i, node in enumerate(graph.nodes) if node.op == "round"] for graph in traces]
+    nodes = list(traces[0].nodes)
+    for same in zip(*rounds, strict=True):
+        i, node = same[0]
+        dtypes = [n.attrs[0] for _, n in same]
+        if len(set(dtypes)) > 1:
+            names = [name for name in bindings[0] if [b[name] for b in bindings] == dtypes]
+            if not names:
+                line = None if node.statement is None else traces[0].statements[node.statement].line
+                raise unsupported(spec, line, f"a cast to {' or '.join(sorted(map(str, set(dtypes))))} by turns")
+            nodes[i] = replace(node, attrs=(names[0],))
+    return tuple(nodes)
 
 
 def _trace_once(
     spec: OperatorSpec, reference: Reference, binding: Binding, leading: int
 ) -> tuple[Graph, tuple[str, ...]]:
     exported = export(spec, reference, binding, leading)
+    if sum(node.op == "placeholder" for node in exported.graph.nodes) != len(spec.inputs):
+        raise unsupported(spec, None, "a tensor that the reference makes itself")
     builder = Builder()
     symbols = symbols_of(spec, exported, leading)
     values: dict[Any, Any] = {}
