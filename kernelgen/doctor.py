@@ -20,7 +20,6 @@ State = Literal["ok", "warn", "missing"]
 PAIRS = {"2.11": "3.6", "2.13": "3.7"}
 """Releases of torch with the triton they were made for and that kernelgen was run with."""
 ANY_PAIR = ", ".join(f"torch {torch} with triton {triton}" for torch, triton in PAIRS.items())
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
 
 
 @dataclass(frozen=True)
@@ -65,10 +64,8 @@ def pairing(torch: str | None, triton: str | None) -> Finding:
     name = "torch and triton"
     if torch is None or triton is None:
         lacking = " and ".join(n for n, v in (("torch", torch), ("triton", triton)) if v is None)
-        how = (
-            f'pip install "kernelgen[cuda]" with an NVIDIA GPU; without one, pip install torch --index-url {CPU_WHEELS}'
-        )
-        return Finding(name, "missing", f"{lacking} not installed", f'{how} && pip install "kernelgen[cpu]"')
+        how = "with an NVIDIA GPU pip install -e .[cuda]; without one a CPU build of torch, then pip install -e .[cpu]"
+        return Finding(name, "missing", f"{lacking} not installed", how)
     found = f"torch {torch}, triton {triton}"
     wanted = PAIRS.get(_minor(torch))
     if wanted is None:
@@ -87,7 +84,7 @@ def torch_build(torch: str | None, gpu: bool) -> Finding:
         return Finding(name, "missing", "torch not installed", "see above")
     build = torch.partition("+")[2] or "default"
     if gpu and build == "cpu":
-        remedy = 'this machine has a GPU: pip uninstall torch, then pip install "kernelgen[cuda]"'
+        remedy = "this machine has a GPU: pip uninstall torch, then pip install -e .[cuda]"
         return Finding(name, "warn", "CPU only", remedy)
     return Finding(name, "ok", build)
 
@@ -150,7 +147,7 @@ def npu() -> Finding:
     if version and cann:
         return Finding(name, "ok", f"torch_npu {version}, CANN at {cann}")
     lacking = [
-        *([] if version else ['torch_npu: pip install "kernelgen[npu]"']),
+        *([] if version else ["torch_npu: pip install -e .[npu]"]),
         *([] if cann else ["CANN: source set_env.sh"]),
     ]
     return Finding(name, "missing", "an NPU without its software", "; ".join(lacking))

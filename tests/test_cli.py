@@ -142,3 +142,19 @@ def test_interrupted(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert errors.splitlines()[-1] == "interrupted", errors
+
+
+def test_bench_hands_its_flags_to_the_performance_test(tmp_path: Path) -> None:
+    operator(tmp_path, "")
+    script = tmp_path / "operators" / "some_group" / "op_performance.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\nraise SystemExit(1)\n")
+    done = kernelgen("bench", "op", "--min-speedup", "1.5", "--only", "-1", "--require-gpu", "--json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == "['--only=-1', '--json', '--require-gpu', '--min-speedup', '1.5']\n"
+
+
+def test_the_self_test_needs_a_gpu(tmp_path: Path) -> None:
+    done = kernelgen("bench", "--self-test", "--runs", "1", cwd=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert done.returncode == 3
+    assert "no GPU" in done.stdout
+    assert done.stderr == ""

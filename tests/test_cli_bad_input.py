@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_process import contents, kernelgen, refused
+from cli_process import REPO, contents, kernelgen, refused
 
 SPEC = """\
 name: double
@@ -133,3 +133,10 @@ def test_no_case_left(tmp_path: Path) -> None:
     line = refused("optimize", spec(tmp_path), "--only", "float64", cwd=tmp_path)
     assert line.startswith("error: ")
     assert "no performance case" in line
+
+
+def test_no_torch(tmp_path: Path) -> None:
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')")
+    line = refused("new", spec(tmp_path), cwd=tmp_path, code=3, PYTHONPATH=f"{tmp_path / 'path'}:{REPO}")
+    assert line == "error: torch is not installed: `kernelgen doctor` says how to get it"

@@ -10,9 +10,11 @@ import typer
 
 from kernelgen import __version__
 from kernelgen.cli import export, info, measure, new, optimize
-from kernelgen.errors import KernelgenError, SpecError
+from kernelgen.errors import KernelgenError, NoDeviceError, SpecError
 
 INTERRUPTED = 130
+BESIDE = ("torch", "triton")
+"""What kernelgen works with but does not bring along."""
 
 app = typer.Typer(
     help="From a YAML operator spec to a readable, verified and measured Triton kernel.",
@@ -64,6 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A spec's mistakes start with file:line:column, where every editor looks for them.
         _complain(str(error), prefix="" if isinstance(error, SpecError) else "error: ")
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in BESIDE:
+            raise
+        _complain(f"{error.name} is not installed: `kernelgen doctor` says how to get it")
+        return NoDeviceError.exit_code
     if code == INTERRUPTED:  # typer turned Ctrl-C into it
         _complain("interrupted", prefix="")
     return code

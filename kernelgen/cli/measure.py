@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ import typer
 
 from kernelgen.cli.names import find_quartet
 from kernelgen.cli.options import DeviceName, Json, Name, Only, OptionalName, Skip
-from kernelgen.errors import UsageError, WrongOrSlowError
+from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
 
 SELF_TEST = ["-c", "import sys; from kernelgen.judge.selftest import main; sys.exit(main())"]
@@ -75,6 +76,9 @@ def _each(name: str, texts: list[str] | None) -> list[str]:
 
 def _run(what: str, arguments: list[str], device: str | None) -> int:
     """Run Python on the arguments with this terminal's streams, and return its exit code."""
+    for module in ("torch", "triton"):
+        if importlib.util.find_spec(module) is None:
+            raise NoDeviceError(f"{module} is not installed: `kernelgen doctor` says how to get it")
     process = subprocess.Popen([sys.executable, *arguments], env=_environment(device))
     try:
         code = process.wait()
