@@ -35,13 +35,13 @@ SHARE: Mapping[str, Mapping[str, float]] = {
     # What part of the time above the floor each strategy can plausibly win back. The leading strategy of a
     # row is the direction of the customary table: bandwidth -> memory access, cache -> block size and reuse,
     # parallelism -> grid, latency -> warps and stages.
-    "memory bandwidth": {"memory_access": 0.5, "block_size": 0.4, "warp_stage": 0.3, "grid_config": 0.3,
+    "memory bandwidth": {"memory_access": 0.5, "block_size": 0.4, "warp_stage": 0.3, "grid_config": 0.55,
                          "data_reuse": 0.25, "dynamic_shape": 0.1},
     "cache": {"data_reuse": 0.5, "block_size": 0.45, "memory_access": 0.4, "grid_config": 0.3, "warp_stage": 0.15,
               "dynamic_shape": 0.1},
     "parallelism": {"grid_config": 0.6, "block_size": 0.5, "warp_stage": 0.3, "dynamic_shape": 0.2,
                     "memory_access": 0.1, "data_reuse": 0.1},
-    "latency": {"warp_stage": 0.5, "block_size": 0.45, "grid_config": 0.4, "memory_access": 0.3, "data_reuse": 0.2,
+    "latency": {"warp_stage": 0.5, "block_size": 0.45, "grid_config": 0.5, "memory_access": 0.3, "data_reuse": 0.2,
                 "dynamic_shape": 0.1},
     "compute": {"block_size": 0.4, "warp_stage": 0.4, "data_reuse": 0.2, "grid_config": 0.2, "memory_access": 0.1,
                 "dynamic_shape": 0.1},

@@ -84,7 +84,7 @@ class Lines:
         self.body = body
         self.variant = variant
         self.schedule = schedule
-        self.two_d = variant in ("tile", "rows")
+        self.two_d = variant in ("tile", "rows", "looped_rows")
         self.access = {a.load: a for a in body.layout.accesses}
         self.policies: dict[int, str] = {}
         self.writer = Writer(

@@ -23,8 +23,16 @@ def fit(line: str, indent: int) -> str:
     # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument
     if len(inner) + indent + 4 <= LINE and line[end:] == ")" and line[start - 2] != " ":
         return f"{space}{line[:start]}\n{space}    {inner}\n{space}{line[end:]}"
-    parts = "".join(f"{space}    {a},\n" for a in args)
+    parts = "".join(f"{_sum(a, indent + 4)},\n" for a in args)
     return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"
+
+
+def _sum(argument: str, indent: int) -> str:
+    """An argument, its terms on lines of their own where it is too long."""
+    space = " " * indent
+    if len(argument) + indent + 1 <= LINE or "(" in argument:
+        return space + argument
+    return space + argument.replace(" + ", f"\n{space}+ ")
 
 
 def closing(text: str) -> int:

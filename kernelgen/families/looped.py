@@ -1,4 +1,4 @@
-"""The looped variant of row reductions: a row of any length, walked in blocks.
+"""The looped variants of row reductions: rows of any length, one or several a program, walked in blocks.
 
 A row is walked once for every reduction that needs an earlier one's result; a sum of exp(x - max) is carried along
 with its maximum (Milakov and Gimelshein, Online normalizer calculation for softmax, arXiv:1805.02867), which
@@ -40,7 +40,7 @@ def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple
 
 
 def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
-    lines = Lines(spec, body, "looped", schedule, helpers)
+    lines = Lines(spec, body, schedule.variant, schedule, helpers)
     reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
     lines.writer.named = body.names.assigned | reductions  # accumulators need a name
     _, online, walks = passes(body.lowered)
@@ -69,7 +69,12 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
             )
         )
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
-    return KernelText(name, "looped", schedule, lines.arguments("N"), constexprs, tuple(once), (), tuple(loops))
+    sizes: tuple[str, ...] = ("N",)
+    if lines.two_d:
+        sizes, constexprs = ("M", "N"), ("BLOCK_SIZE_M", *constexprs)
+    return KernelText(
+        name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops)
+    )
 
 
 def _stores_columns(body: Body, value: int) -> bool:
@@ -103,13 +108,15 @@ def _walk(
     for i in walk:
         op = body.lowered.values[i].op
         if i in maxima:
-            before.append(f"{names[i]} = {LOWEST}  # the least finite float32")
+            start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if lines.two_d else LOWEST
+            before += ["# from the least finite float32 on: a row may begin with -inf", f"{names[i]} = {start}"]
         elif i in carried:
-            before.append(f"{names[i]} = 0.0")
+            before.append(f"{names[i]} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if lines.two_d else '0.0'}")
         else:
             neutral = number(identity(op, body.lowered.values[i].dtype)).text
             kind = triton_dtype(body.lowered.values[i].dtype)
-            before.append(f"{names[i]}_acc = tl.full([BLOCK_SIZE_N], {neutral}, {kind})")
+            block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if lines.two_d else "[BLOCK_SIZE_N]"
+            before.append(f"{names[i]}_acc = tl.full({block}, {neutral}, {kind})")
     local = set(done)
     inside = writer.lines(sources, local, late=False)
     for i in walk:
@@ -158,11 +165,12 @@ def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
     top, total = body.names.of[online.maximum], body.names.of[online.total]
     source = lines.writer.guarded(online.maximum)
     atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
-    greatest = f"tl.maximum({top}, tl.max({source}, axis=0))"
+    axis, spread = ("axis=1", "new_max[:, None]") if lines.two_d else ("axis=0", "new_max")
+    greatest = f"tl.maximum({top}, tl.max({source}, {axis}))"
     return [
         # with infinities made zero the sum may be infinite, but it must not be inf - inf
         f"new_max = tl.minimum({greatest}, {LOWEST[1:]})" if online.finite else f"new_max = {greatest}",
-        f"block_sum = tl.sum(tl.exp({atom} - new_max), axis=0)",
+        f"block_sum = tl.sum(tl.exp({atom} - {spread}), {axis})",
         f"{total} = {total} * tl.exp({top} - new_max) + block_sum",
         f"{top} = new_max",
     ]

@@ -1,7 +1,7 @@
 """Row reductions: chains of reductions over the last dimensions and pointwise steps between them.
 
-Three variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
-`looped`: a row of any length is walked in blocks.
+Four variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+`looped`: a row of any length is walked in blocks. `looped_rows`: several rows are, and are read again, not kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernelgen.spec.model import OperatorSpec
 NAME = "reduction"
 MAX_ROW = 32768
 """Longest row held in registers: softmax of 32768 with 32 warps compiles for sm_90 without a spill, 65536 never."""
-MAX_ROW_BYTES = 65536
+MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
 
 _STORES = Parameter(
@@ -24,7 +24,7 @@ _STORES = Parameter(
 
 
 def variants(body: Body) -> tuple[str, ...]:
-    return ("row", "rows", "looped")
+    return ("row", "rows", "looped", "looped_rows")
 
 
 def default(variant: str) -> Schedule:
@@ -32,8 +32,14 @@ def default(variant: str) -> Schedule:
         return Schedule.make("row", num_warps=4, late_loads=False, stores="default")
     if variant == "rows":
         return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, stores="default")
+    if variant == "looped_rows":
+        return Schedule.make(
+            "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=16, NUM_STAGES=1, backwards=False,
+            keep_row=True, stores="default",
+        )  # fmt: skip
+    # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows the L2 can hold
     return Schedule.make(
-        "looped", BLOCK_SIZE_N=16384, num_warps=16, NUM_STAGES=1, backwards=True, keep_row=False, stores="default"
+        "looped", BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, stores="streaming"
     )
 
 
@@ -50,8 +56,10 @@ def first_table() -> tuple[tuple[int | None, Schedule], ...]:
 
 def space(variant: str) -> tuple[Parameter, ...]:
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-    if variant == "looped":
+    if variant in ("looped", "looped_rows"):
+        several = Parameter("BLOCK_SIZE_M", (2, 4, 8), "block_size", "constexpr", "rows a program")
         return (
+            *((several,) if variant == "looped_rows" else ()),
             Parameter(
                 "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384, 32768), "block_size", "constexpr",
                 "elements of a block of the row",
@@ -82,13 +90,13 @@ def space(variant: str) -> tuple[Parameter, ...]:
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
     block = 1 << max(columns - 1, 0).bit_length()
-    if schedule.variant == "looped":
+    if schedule.variant in ("looped", "looped_rows"):
         block = schedule.int("BLOCK_SIZE_N")
         if block >= 2 * max(columns, 1024):
             return f"a block of {block} for rows of {columns}"
     elif block > MAX_ROW:
         return f"rows of {columns} do not fit in registers (at most {MAX_ROW})"
-    if schedule.variant == "rows":
+    if schedule.variant in ("rows", "looped_rows"):
         block *= schedule.int("BLOCK_SIZE_M")
     each = block / (32 * schedule.int("num_warps"))
     if each > 128 or (each < 1 and schedule.int("num_warps") > 1):
@@ -98,7 +106,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
     """The kernel for one schedule's structure."""
-    if schedule.variant == "looped":
+    if schedule.variant in ("looped", "looped_rows"):
         return looped(spec, body, schedule, name, helpers)
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()

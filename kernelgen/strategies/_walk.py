@@ -55,22 +55,22 @@ def _row(context: Context, row: int, strategy: str, companion: str) -> Iterator[
 
 def _steps(current: Schedule, own: list[Parameter], along: list[Parameter]) -> Iterator[Step]:
     """Neighbours in each own parameter, then their other values, then pairs of parameters, nearest first."""
-    singles = [(d, current.replace(**{p.name: v})) for p in own for d, v in _moves(current, p)]
+    singles = [(d, current.replace(**{p.name: v})) for p in own for d, v in moves(current, p)]
     yield from sorted(singles, key=lambda step: step[0])
     pairs = [
         (da + db, current.replace(**{a.name: va, b.name: vb}))
         for a in own
         for b in (*own, *along)
         if b in along or a.name < b.name
-        for da, va in _moves(current, a)
+        for da, va in moves(current, a)
         # A companion only follows: far moves of it are its own strategy's business.
-        for db, vb in _moves(current, b)
+        for db, vb in moves(current, b)
         if b in own or db == 1
     ]
     yield from sorted(pairs, key=lambda step: step[0])
 
 
-def _moves(current: Schedule, parameter: Parameter) -> list[tuple[int, Scalar]]:
+def moves(current: Schedule, parameter: Parameter) -> list[tuple[int, Scalar]]:
     """The other values of a parameter with their distance in choices from the current one."""
     here = current.get(parameter.name)
     if here is None:

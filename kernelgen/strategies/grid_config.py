@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 
 from kernelgen.plan import Schedule
-from kernelgen.strategies._walk import Step, fresh, walk
+from kernelgen.strategies._walk import Step, fresh, moves, walk
 from kernelgen.strategies.context import Context, Proposal, changes
 
 NAME = "grid_config"
@@ -33,10 +33,20 @@ def _variants(context: Context, row: int) -> Iterator[Proposal]:
 
 
 def _switches(context: Context, row: int) -> Iterator[Step]:
-    """Each other variant as its family starts it, and with the values it shares with the current schedule."""
+    """Each other variant as its family starts it, with the values it shares with the current schedule, and around."""
     current = context.plan.table[row].schedule
-    for start in context.compiler.variants(context.plan, context.bound(row)):
-        if start.variant != current.variant:
-            yield 1, start
-            shared = {n: v for n, v in current.values if start.get(n) is not None}
-            yield 2, start.replace(**shared)
+    starts = [s for s in context.compiler.variants(context.plan, context.bound(row)) if s.variant != current.variant]
+    yield from ((1, start) for start in starts)
+    # a variant is judged unfairly by one schedule that was chosen for other rows
+    near = [_near(context, row, start) for start in starts]
+    yield from ((2, step) for turn in zip_longest(*near) for step in turn if step is not None)
+    for start in starts:
+        yield 2, start.replace(**{n: v for n, v in current.values if start.get(n) is not None})
+
+
+def _near(context: Context, row: int, start: Schedule) -> Iterator[Schedule]:
+    """The neighbours of a schedule in block size and warps, the smaller and the larger of each."""
+    there = context.plan.with_schedule(row, start)
+    for parameter in context.compiler.space(there, row, context.bound(row)):
+        if parameter.strategy in ("block_size", "warp_stage") and parameter.kind != "structure":
+            yield from (start.replace(**{parameter.name: v}) for d, v in moves(start, parameter) if d == 1)

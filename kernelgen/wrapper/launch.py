@@ -152,7 +152,7 @@ def _grid(kernel: KernelText) -> str:
     if kernel.variant in ("row", "looped"):
         return "(M,)"
     rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
-    if kernel.variant == "rows":
+    if kernel.variant in ("rows", "looped_rows"):
         return f"({rows},)"
     if kernel.schedule.int("ROW_TILES") > 1:
         rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])'
