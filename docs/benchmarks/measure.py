@@ -1,0 +1,160 @@
+"""Measure the shipped operators against eager, torch.compile and max-autotune in one run on one GPU.
+
+    python docs/benchmarks/measure.py             # writes docs/benchmarks/DEVICE.json
+    python docs/benchmarks/measure.py --table     # writes README.md beside it from the committed data
+
+Shapes are the ones that the operators' targets are stated for, in float16; every ratio is paired and has its interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+COMMAND = "python docs/benchmarks/measure.py"
+OPPONENTS = ("eager", "compile", "max-autotune")
+
+ROWS: tuple[tuple[str, dict[str, Any], float | None], ...] = (
+    ("broadcast", {"...": (512, 512), "D": 512}, None),
+    ("broadcast", {"...": (1024, 1024), "D": 1024}, 0.99),
+    ("bias_add", {"...": (512, 512), "D": 512}, 1.0),
+    ("scale_shift", {"N": 64, "C": 256, "H": 56, "W": 56}, None),
+    ("gelu_tanh", {"...": (8192, 16384)}, 1.10),
+    ("gelu_erf", {"...": (8192, 16384)}, None),
+    ("silu_mul", {"...": (8192, 14336)}, 0.99),
+    ("softmax", {"...": (16384,), "D": 4096}, 1.7),
+    ("softmax", {"...": (512,), "D": 131072}, 1.5),
+    ("log_softmax", {"...": (2048,), "D": 32768}, 1.3),
+    ("rms_norm", {"...": (16384,), "D": 4096}, 1.0),
+    ("add_rms_norm", {"...": (16384,), "D": 4096}, 0.99),
+    ("layer_norm", {"...": (16384,), "D": 4096}, 1.0),
+    ("layer_norm", {"...": (65536,), "D": 1024}, 1.0),
+)
+"""Operator, sizes, and the least ratio over the best of the three that is asked for, if one is."""
+
+
+def measure(only: list[str]) -> dict[str, Any]:
+    """One run over all rows. Needs a GPU."""
+    sys.path[:0] = [str(ROOT)]
+    from kernelgen import judge
+
+    judge.prepare()
+    import torch
+    import triton
+
+    rows = []
+    for name, sizes, wanted in ROWS:
+        if only and name not in only:
+            continue
+        folder = str(ROOT / "operators" / name)
+        sys.path[:0] = [folder]
+        operator = importlib.import_module(f"{name}_accuracy").OPERATOR
+        sys.path.remove(folder)
+        case = judge.Case(sizes, {"T": "float16"})
+        report = judge.performance_case(operator, case, against=OPPONENTS)
+        found = {k: {**judge.to_json(c), "samples": None} for k, c in report.comparisons.items()}
+        row = {
+            "operator": name,
+            "case": case.label,
+            "wanted": wanted,
+            "floor_us": report.floor_us,
+            "bytes": report.bytes,
+        }
+        rows.append({**row, "comparisons": found, "message": report.message or report.left_out, "notes": report.notes})
+        shown = {k: round(c.speedup, 3) for k, c in report.comparisons.items()}
+        print(f"{name:14s} {case.label:34s} {shown} {report.left_out or report.message}", file=sys.stderr, flush=True)
+    driver = Path("/proc/driver/nvidia/version")
+    return {
+        "device": torch.cuda.get_device_name(),
+        "driver": driver.read_text().split("\n")[0] if driver.exists() else "unknown",
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+        "command": COMMAND,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "rows": rows,
+    }
+
+
+def table(data: dict[str, Any]) -> str:
+    """The measured rows as Markdown."""
+    unmeasured = [
+        f"{row['operator']} {row['case']}: {row['message']}" for row in data["rows"] if not row["comparisons"]
+    ]
+    lines = [
+        f"# Measured on {data['device']}",
+        "",
+        f"torch {data['torch']}, triton {data['triton']}, Python {data['python']}, {data['date']}.",
+        f"Remade by `{data['command']}`, and this page from the data by `python docs/benchmarks/measure.py --table`.",
+        "",
+        "Ratios are PyTorch's device time over the generated kernel's, above 1 is faster, each with its 95 % interval",
+        "(paired, interleaved, buffers swapped: see [measuring](../measuring.md)). The floor is the least bytes over the",
+        "rate of a plain copy (of a fill, where nothing large is read) measured in the same run.",
+        "",
+        "| operator | case | kernel µs | over eager | over compile | over max-autotune | over the best | asked | of the floor |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in data["rows"]:
+        found = row["comparisons"]
+        if not found:
+            continue
+        best = min(found.values(), key=lambda c: c["speedup"])
+        wanted = f"{row['wanted']:.2f}" if row["wanted"] else ""
+        time_us = best["b_us"]
+        cells = [_ratio(found[name]) if name in found else "–" for name in OPPONENTS]
+        lines.append(
+            f"| {row['operator']} | {row['case']} | {time_us:.1f} | {' | '.join(cells)} | **{best['speedup']:.3f}** "
+            f"| {wanted} | {100 * row['floor_us'] / time_us:.0f} % |"
+        )
+    lines += [f"\nNot measured: {row['operator']} {row['case']}: {row['message']}" for row in left_out]
+    return "\n".join(lines + self_test()) + "\n"
+
+
+def self_test() -> list[str]:
+    """The judge timed against itself, from its own data."""
+    path = HERE / "selftest.json"
+    if not path.exists():
+        return []
+    data = json.loads(path.read_text())
+    lines = [
+        "",
+        "## The judge against itself",
+        "",
+        "The same function as both sides, by `kernelgen bench --self-test`:",
+        "",
+    ]
+    lines += [
+        "| device time | runs | interval covered 1.00 | median width | called faster or slower |",
+        "|---:|---:|---:|---:|---:|",
+    ]
+    for row in data["results"]:
+        width = f"{100 * row['median_width']:.2f} %"
+        lines.append(f"| {row['actual_us']:.1f} µs | {row['runs']} | {row['covered']} | {width} | {row['called']} |")
+    return lines
+
+
+def _ratio(comparison: dict[str, Any]) -> str:
+    return f"{comparison['speedup']:.3f} [{comparison['low']:.3f}, {comparison['high']:.3f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--table", action="store_true", help="only write README.md from the data")
+    parser.add_argument("--out", type=Path, default=HERE / "h200.json")
+    parser.add_argument("--only", nargs="*", default=[])
+    options = parser.parse_args()
+    if not options.table:
+        options.out.write_text(json.dumps(measure(options.only), indent=1) + "\n")
+    (HERE / "README.md").write_text(table(json.loads((HERE / "h200.json").read_text())))
+
+
+if __name__ == "__main__":
+    main()
