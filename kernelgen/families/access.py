@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value
@@ -71,9 +71,38 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     named = tuple(
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
-    accesses = tuple(_access(spec, i, v, named, columns) for i, v in loads)
+    accesses = _distinct([_access(spec, i, v, named, columns) for i, v in loads])
     used = {index for a in accesses for index, _ in a.terms}
     return Layout(named, columns, accesses, tuple(g for g in named if g.index in used))
+
+
+def _distinct(accesses: list[Access]) -> tuple[Access, ...]:
+    """An input that is read in two ways has two sets of strides: equal ones share a name, no others do."""
+    names: dict[str, str] = {}
+    """What every expression of the wrapper is called."""
+    found = []
+    for access in accesses:
+        view = access.view
+        if view is not None:
+            view = _name(view[0], view[1], names), view[1]
+        new: dict[str, str] = {}
+        for stride, expression in access.strides:
+            if view is not None and access.view is not None:
+                expression = view[0] + expression.removeprefix(access.view[0])
+            new[stride] = _name(stride, expression, names)
+        strides = tuple(dict.fromkeys((name, next(e for e, n in names.items() if n == name)) for name in new.values()))
+        terms = tuple((index, stride and new[stride]) for index, stride in access.terms)
+        found.append(replace(access, terms=terms, strides=strides, view=view))
+    return tuple(found)
+
+
+def _name(wanted: str, expression: str, names: dict[str, str]) -> str:
+    if expression not in names:
+        name, number = wanted, 2
+        while name in names.values():
+            name, number = f"{wanted}_{number}", number + 1
+        names[expression] = name
+    return names[expression]
 
 
 def _collapse(count: int, outer: int, indices: list[Index]) -> list[tuple[int, ...]]:
@@ -114,7 +143,7 @@ def _access(spec: OperatorSpec, load: int, value: Value, rows: tuple[Group, ...]
         return Access(load, tensor.name, (("offsets", None),) if flat else (), (), None)
     outer = tuple(a for g in rows for a in g.axes)
     runs: list[tuple[str, str, tuple[int, ...]]] = []
-    if outer and flat[: len(outer)] == outer:
+    if outer and outer in [flat[i : i + len(outer)] for i in range(len(flat))]:
         runs.append((ROWS, "m", outer))
     else:
         runs += [(g.index, g.index, g.axes) for g in rows if set(g.axes) <= set(flat)]

@@ -95,8 +95,7 @@ class Lowered:
 def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
     """The values of a graph. Raises Unlowerable where it needs more than one iteration space."""
     space = _space(graph)
-    pointers = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(spec.inputs)}
-    lowering = _Lowering(graph, space, pointers)
+    lowering = _Lowering(graph, space)
     _check_numbers(graph, space)
     stored = []
     for output in graph.outputs:
@@ -106,7 +105,20 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
     for value in lowering.values:
         if value.tensor in likes:
             raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
-    return Lowered(space, tuple(lowering.values), tuple(stored))
+    variables = _variables(spec, lowering.values)
+    values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
+    return Lowered(space, values, tuple(stored))
+
+
+def _variables(spec: OperatorSpec, values: list[Value]) -> dict[str, str]:
+    """For every dtype variable the element type of a pointer that the kernel has and that carries it."""
+    read = {v.tensor for v in values}
+    pointers = [*(t for t in spec.inputs if t.name in read), *spec.outputs]
+    found = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(pointers) if t.dtype in dict(spec.dtypes)}
+    for value in values:
+        if value.attr in dict(spec.dtypes) and value.attr not in found:
+            raise Unlowerable(f"a cast to {value.attr}, a dtype of nothing that is read or written", value.statement)
+    return found
 
 
 def _check_numbers(graph: Graph, space: Space) -> None:
@@ -148,9 +160,8 @@ def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
 class _Lowering:
     """Pulls indices from the outputs to the inputs; equal values are made once."""
 
-    def __init__(self, graph: Graph, space: Space, pointers: dict[str, str]) -> None:
+    def __init__(self, graph: Graph, space: Space) -> None:
         self.graph = graph
-        self.pointers = pointers
         self.space = space
         self.values: list[Value] = []
         self.known: dict[tuple[object, ...], int] = {}
@@ -221,7 +232,7 @@ class _Lowering:
                 raise Unlowerable(f"{node.op} of constants (write the result into the reference)", node.statement)
             return self.add(Value("const", (known,), node.dtype, frozenset(), None, node.statement))
         axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
-        attr = self.pointers.get(str(node.attrs[0]), str(node.attrs[0])) if op == "round" else None
+        attr = str(node.attrs[0]) if op == "round" else None
         return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
 
     def constant(self, arg: Operand) -> float | int | None:

@@ -227,6 +227,7 @@ TABLE: dict[str, Rule] = {
     "aten.transpose.int": _permute(_swap),
     "aten.t.default": _permute(_swap),
     "aten.mT.default": _permute(_swap),
+    "aten.numpy_T.default": _permute(lambda c, rank: tuple(reversed(range(rank)))),
     "aten.slice.Tensor": _slice,
     "aten.full_like.default": _full,
     "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
@@ -235,10 +236,14 @@ TABLE: dict[str, Rule] = {
     "aten.sum.default": composites.reduction("sum"),
     "aten.amax.default": composites.reduction("max"),
     "aten.amin.default": composites.reduction("min"),
+    "aten.max.default": composites.reduction("max"),
+    "aten.min.default": composites.reduction("min"),
+    "aten.max.other": _binary("maximum"),
+    "aten.min.other": _binary("minimum"),
     "aten.mean.dim": composites.mean,
     "aten.mean.default": composites.mean,
-    "aten.var.correction": composites.variance(root=False),
-    "aten.std.correction": composites.variance(root=True),
+    **{f"aten.var.{kind}": composites.variance(root=False) for kind in ("correction", "dim", "default")},
+    **{f"aten.std.{kind}": composites.variance(root=True) for kind in ("correction", "dim", "default")},
     "aten.linalg_vector_norm.default": composites.vector_norm,
     "aten.norm.ScalarOpt_dim": composites.vector_norm,
     "aten.logsumexp.default": composites.logsumexp,
@@ -249,9 +254,21 @@ TABLE: dict[str, Rule] = {
 }
 
 
+_ALIASES = {
+    "clip": "clamp", "multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "negative": "neg",
+    "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
+    "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "special_expit": "sigmoid",
+    "special_expm1": "expm1", "special_log1p": "log1p", "special_erf": "erf", "special_exp2": "exp2",
+}  # fmt: skip
+"""torch's second names."""
+for _alias, _name in _ALIASES.items():
+    for _key in [k for k in TABLE if k.startswith(f"aten.{_name}.")]:
+        TABLE[_key.replace(_name, _alias, 1)] = TABLE[_key]
+
+
 def supported() -> list[str]:
     """The names of the operations that can be lowered, without their overloads, for a message to the user."""
-    return sorted({name.split(".")[1].lstrip("_") for name in TABLE})
+    return sorted({name.split(".")[1] for name in TABLE if not name.startswith("aten._")} - _ALIASES.keys())
 
 
 __all__ = ["TABLE", "supported"]

@@ -128,10 +128,16 @@ def _moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: int) -> tupl
 def variance(root: bool) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
         x = _float(b, c.args[0])
-        correction = 1 if c.kwargs.get("correction") is None else c.kwargs["correction"]
-        if correction != int(correction):
+        dim = c.get(1, "dim")
+        correction = c.kwargs.get("correction")
+        if isinstance(dim, bool):  # x.var(False): all dimensions
+            dim, correction = None, dim
+        elif len(c.args) > 2 or "unbiased" in c.kwargs:
+            correction = c.get(2, "unbiased")
+        correction = 1.0 if correction is None else float(correction)
+        if not correction.is_integer():
             raise Refused(f"a variance with correction={correction}")
-        variance = _moments(b, x, _dims(b, x, c.get(1, "dim")), int(correction))[2]
+        variance = _moments(b, x, _dims(b, x, dim), int(correction))[2]
         return _finish(b, c, b.map("sqrt", variance) if root else variance)
 
     return rule

@@ -1,0 +1,139 @@
+"""Hypothesis strategies that draw references: pointwise trees, and chains of row reductions."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from references import Sample, tensor
+
+UNARY = [
+    *("torch.exp({})", "torch.tanh({})", "torch.sigmoid({})", "torch.expm1({})", "torch.log1p({})", "torch.erf({})"),
+    *("torch.relu({})", "{}.abs()", "-{}", "{}.square()", "F.silu({})", "F.gelu({})", "F.gelu({}.clamp(-3, 3), approximate='tanh')"),
+    *("F.softplus({})", "F.elu({})", "F.leaky_relu({}, 0.1)", "{}.clamp(-0.5, 0.75)", "torch.sin({})", "{} ** 3"),
+    *("torch.sqrt({}.abs())", "torch.rsqrt({}.abs() + 0.5)", "torch.reciprocal({}.abs() + 1)", "F.hardswish({})"),
+    *("{} * 0.7", "1 - {}", "{}.to(x.dtype)", "{}.float()", "F.logsigmoid({})", "torch.masked_fill({0}, {0} > 1, 0.25)"),
+]
+BINARY = [
+    *("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})", "{} / ({}.abs() + 1)"),
+    *("torch.where({0} > {1}, {0}, {1})", "torch.where({0} >= 0.5, {1}, 0.0)", "torch.lerp({}, {}, 0.7)"),
+    *("torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.where({}.isnan(), 1.0, {})"),
+]
+BOOL = ["{} > {}", "{} <= 0.5 * {}", "~({0} == {1})", "torch.isinf({0}) | ({0} < {1})", "torch.logical_and({0} > 0, {1})"]
+OF_INT = ["{0} * 2 + i", "{0} - i", "torch.where({0} > i, {0}, i)", "torch.maximum({0}, i)", "({0} & 7) | (i ^ 1)", "-{0}", "{0}.abs()"]
+ROWS = [
+    *("{}.sum(-1, keepdim=True)", "{}.mean(-1, keepdim=True)", "{}.amax(-1, keepdim=True)", "{}.amin(-1, keepdim=True)"),
+    *("{}.var(-1, correction=0, keepdim=True)", "{}.abs().sum(-1, keepdim=True)", "{}.square().mean(-1, True)"),
+    *("torch.logsumexp({}, -1, keepdim=True)", "{}.norm(dim=-1, keepdim=True)", "torch.exp({}).sum(-1, True)"),
+    *("{}.norm(float('inf'), -1, True)", "({} > 0).sum(-1, keepdim=True)"),
+]
+CHAINS = [
+    *("torch.softmax({}, -1)", "torch.log_softmax({}, dim=-1)", "F.layer_norm({}, {}.shape[-1:])"),
+    *("F.layer_norm({0}, {0}.shape[-1:], w, b, 1e-3)", "F.rms_norm({0}, {0}.shape[-1:], w, 1e-5)"),
+    *("{} + w", "{} * w + b", "{} + y", "torch.relu({})", "{} * s[..., None]", "torch.tanh({})", "{}.clamp(max=0.8)"),
+    *("torch.where({0} > 0.1, {0}, y)", "{} * torch.rsqrt({}.square().mean(-1, keepdim=True) + 1e-5)"),
+]
+
+_SIZES: list[dict[str, Any]] = [
+    {"...": (3,), "A": 5, "B": 7, "D": 37}, {"...": (), "A": 1, "B": 19, "D": 1},
+    {"...": (2, 2), "A": 3, "B": 1, "D": 16}, {"...": (0,), "A": 2, "B": 17, "D": 33},
+]  # fmt: skip
+
+
+def _fill(form: str, *names: str) -> str:
+    """A form with its operands, the first repeated where only one is meant."""
+    return form.format(*names) if "{0}" in form else form.format(*(names * 2)[: form.count("{}")])
+
+
+@st.composite
+def pointwise(draw: st.DrawFn) -> Sample:
+    """A tree over one full input and up to three that broadcast against it."""
+    full = draw(st.sampled_from(["... D", "A B", "A B D", "D", "A 4 D"]))
+    sizes = full.split()
+    inputs = [tensor("x", full)]
+    for name in draw(st.sampled_from([(), ("y",), ("y", "z"), ("y", "z", "w")])):
+        kept = sizes[draw(st.integers(0, len(sizes))) :]
+        shape = [s if s == "..." or draw(st.booleans()) else "1" for s in kept]
+        inputs.append(tensor(name, " ".join(shape), draw(st.sampled_from(["T", "T", "float32", "bool", "int32"]))))
+    with_ints = draw(st.booleans())
+    if with_ints:
+        inputs.append(tensor("i", " ".join(sizes[-1:]), draw(st.sampled_from(["int32", "int64", "int8"]))))
+    floats = [t.name if t.dtype in ("T", "float32") else f"{t.name}.float()" for t in inputs if t.name != "i"]
+    lines, results = [], []
+    for step in range(draw(st.integers(1, 5))):
+        a, b = draw(st.sampled_from(floats)), draw(st.sampled_from(floats))
+        forms = draw(st.sampled_from([UNARY, BINARY, BINARY, BOOL]))
+        # the interpreter cannot join a comparison of scalars with one of blocks: the full input takes part in each
+        lines.append(f"t{step} = {_fill(draw(st.sampled_from(forms)), 'x' if forms is BOOL else a, b)}")
+        floats.append(f"t{step}.to(x.dtype)" if forms is BOOL else f"t{step}")
+        results.append(f"t{step}")
+    if with_ints:
+        lines.append(f"n = {_fill(draw(st.sampled_from(OF_INT)), '(i * 3)')}")
+        results.append("n")
+    kept = [*results[-1:], *draw(st.lists(st.sampled_from(results), max_size=2, unique=True))]
+    chosen = [f"{name}.expand(x.shape)" for name in dict.fromkeys(kept)]
+    return _declared(draw, inputs, lines, chosen, {name: full for name in chosen})
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> Sample:
+    """A chain over rows with a residual, weights and a scalar for each row."""
+    outer = draw(st.sampled_from(["...", "A", "A B", ""]))
+    full = f"{outer} D"
+    inputs = [
+        tensor("x", full), tensor("y", full), tensor("w", "D"), tensor("b", "D"),
+        tensor("s", outer, draw(st.sampled_from(["T", "float32"]))),
+    ]  # fmt: skip
+    lines, value, rows = [], "x", []
+    for step in range(draw(st.integers(1, 4))):
+        row = draw(st.booleans())
+        text = _fill(draw(st.sampled_from(ROWS if row else CHAINS)), value, value)
+        lines.append(f"t{step} = {text}")
+        if row:
+            rows.append(f"t{step}")
+            combine = draw(st.sampled_from(["{} - t{}", "{} / (t{}.abs() + 1)", "{} + t{}", "{} * t{}"]))
+            lines.append(f"u{step} = {combine.format(value, step)}")
+        value = f"u{step}" if row else f"t{step}"
+    if not rows:
+        lines.append(f"last = {_fill(draw(st.sampled_from(ROWS)), value, value)}")
+        rows.append("last")
+    outputs = {f"{row}.squeeze(-1)": outer for row in draw(st.lists(st.sampled_from(rows), max_size=2, unique=True))}
+    if draw(st.booleans()) or not outputs:
+        outputs[value] = full
+    used = " ".join([*lines, *outputs])
+    inputs = [t for t in inputs if t.name == "x" or _mentions(used, t.name)]
+    return _declared(draw, inputs, lines, list(outputs), outputs)
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def _declared(draw: st.DrawFn, inputs: list[Any], lines: list[str], results: list[str], shapes: dict[str, str]) -> Sample:
+    """The sample with outputs declared as torch makes them, those whose dtype follows no variable cast."""
+    sizes = [{k: v for k, v in s.items() if any(k in t.shape for t in inputs)} for s in _SIZES]
+    chosen = tuple(draw(st.permutations(sizes))[:2])
+    made = []
+    for dtype in (torch.float16, torch.float32):
+        scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+        body = "".join(f"    {line}\n" for line in [*lines, f"return ({', '.join(results)},)"])
+        exec(f"def op({', '.join(t.name for t in inputs)}):\n{body}", scope)
+        made.append([t.dtype for t in scope["op"](*(_example(t, dtype) for t in inputs))])
+    returned, outputs = [], []
+    for i, (result, half, single) in enumerate(zip(results, *made, strict=True)):
+        name = str(half).removeprefix("torch.")
+        if half != single:
+            name = "T"
+        elif half in (torch.float16, torch.float32) and draw(st.booleans()):
+            result, name = f"({result}).to(x.dtype)", "T"
+        returned.append(result)
+        outputs.append(tensor(f"out{i}", shapes[results[i]], name))
+    return Sample(tuple(inputs), tuple(outputs), (*lines, f"return {', '.join(returned)}"), chosen)
+
+
+def _example(declared: Any, dtype: torch.dtype) -> torch.Tensor:
+    values = {"...": (3,), "A": (5,), "B": (7,), "D": (9,)}
+    shape = [s for entry in declared.shape for s in ((entry,) if isinstance(entry, int) else values[entry])]
+    return torch.ones(shape, dtype=dtype if declared.dtype == "T" else getattr(torch, declared.dtype))

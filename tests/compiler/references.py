@@ -1,0 +1,125 @@
+"""Random small references, as specs, and what runs them through the compiler and the judge."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernelgen import families, frontend, judge, render
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec.model import OperatorSpec, Place, Size, TensorSpec
+
+FLOATS = ("float16", "float32")
+DISTRIBUTIONS = ("normal", "specials")
+LAYOUTS: tuple[Any, ...] = ("contiguous", "transposed", "sliced")
+_FOLDER = Path(tempfile.mkdtemp(prefix="kernelgen-compiler-"))
+_NUMBER = itertools.count()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A reference with what declares it, and the sizes that it is tried at."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    lines: tuple[str, ...]
+    sizes: tuple[dict[str, int | tuple[int, ...]], ...]
+    dtypes: tuple[tuple[str, tuple[str, ...]], ...] = (("T", FLOATS),)
+    constraints: tuple[str, ...] = field(default=())
+
+    def source(self) -> str:
+        body = "".join(f"    {line}\n" for line in self.lines)
+        return f"def op({', '.join(t.name for t in self.inputs)}):\n{body}"
+
+    def spec(self) -> OperatorSpec:
+        return OperatorSpec(
+            "op", "A random operator.", self.inputs, self.outputs, self.dtypes, (), self.source(), Place(1, 1), (), ()
+        )
+
+
+def tensor(name: str, shape: str, dtype: str = "T", role: Any = "data") -> TensorSpec:
+    """`tensor("x", "... D")`: sizes separated by blanks, numbers as numbers."""
+    sizes: tuple[Size, ...] = tuple(int(s) if s.isdigit() else s for s in shape.split())
+    return TensorSpec(name, sizes, dtype, role)
+
+
+def sample(lines: str, inputs: dict[str, str], outputs: dict[str, str], *sizes: dict[str, Any], **more: Any) -> Sample:
+    """A reference written out: tensors as "shape" or "shape: dtype"."""
+
+    def declared(entries: dict[str, str]) -> tuple[TensorSpec, ...]:
+        split = [(name, *map(str.strip, text.partition(":")[::2])) for name, text in entries.items()]
+        return tuple(tensor(name, shape, dtype or "T") for name, shape, dtype in split)
+
+    return Sample(declared(inputs), declared(outputs), tuple(lines.splitlines()), sizes, **more)
+
+
+def plan_of(spec: OperatorSpec) -> Plan:
+    graph, notes = frontend.trace(spec)
+    return families.lower(spec, graph, notes)
+
+
+def schedules(plan: Plan) -> list[Schedule]:
+    """Every variant with blocks so small that small shapes take several, once plain and once with every structure."""
+    small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16}
+    found = []
+    for variant in families.module(plan).variants(plan.body):
+        default = families.module(plan).default(variant)
+        plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
+        structure = [p for p in families.module(plan).space(variant) if p.kind == "structure"]
+        found += [plain, plain.replace(**{p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure})]
+    return found
+
+
+def load(text: str) -> ModuleType:
+    """Generated code as a module; Triton reads its source from the file."""
+    path = _FOLDER / f"generated_{next(_NUMBER)}.py"
+    path.write_text(text, encoding="utf-8")
+    module_spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    module_spec.loader.exec_module(module)
+    return module
+
+
+def failures(found: Sample, *, thorough: bool = True) -> list[str]:
+    """What the judge has against the kernels of a sample. Not thorough: every schedule on one case in turn."""
+    spec = found.spec()
+    plan = plan_of(spec)
+    baseline = load(render.baseline_source(spec))
+    cases = itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS, DISTRIBUTIONS)
+    picked = itertools.cycle(sorted(cases, key=str)) if not thorough else itertools.repeat(None)
+    said = []
+    for schedule in schedules(plan):
+        text = render.triton_source(plan.with_table((TableRow(None, schedule),)))
+        operator = judge.Operator(
+            name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,
+            **_tensors(plan), exact=plan.body.exact,
+        )  # fmt: skip
+        one = next(picked)
+        for case in [one] if one else itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS[:1], DISTRIBUTIONS):
+            report = _judged(operator, *case)
+            if not report.passed or report.left_out:
+                said.append(f"{schedule} | {report.case.label}: {report.message}{report.left_out}\n{text}")
+                break
+    return said
+
+
+def _judged(operator: judge.Operator, sizes: Any, binding: Any, layout: Any, distribution: str) -> judge.CaseReport:
+    case = judge.Case(sizes, dict(binding), layout=layout, hidden=layout != "contiguous")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch on a variance of one element
+        return judge.accuracy_case(operator, case, seed=1, seeds=1, distributions=(distribution,))
+
+
+def _tensors(plan: Plan) -> dict[str, tuple[judge.Tensor, ...]]:
+    declared = render._operator(plan)
+    return {
+        kind: tuple(judge.Tensor(t["name"], t["shape"], t["dtype"], like=t["like"], rows=t["rows"]) for t in declared[kind])
+        for kind in ("inputs", "outputs")
+    }
