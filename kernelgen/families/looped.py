@@ -106,16 +106,16 @@ def _walk(
     sources = [a.value for i in walk if i not in carried for a in body.lowered.values[i].args if isinstance(a, Use)]
     before, accumulate, after = [], [], []
     for i in walk:
-        op = body.lowered.values[i].op
+        op, several = body.lowered.values[i].op, _several(body, lines, i)
         if i in maxima:
-            start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if lines.two_d else LOWEST
+            start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if several else LOWEST
             before += ["# from the least finite float32 on: a row may begin with -inf", f"{names[i]} = {start}"]
         elif i in carried:
-            before.append(f"{names[i]} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if lines.two_d else '0.0'}")
+            before.append(f"{names[i]} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}")
         else:
             neutral = number(identity(op, body.lowered.values[i].dtype)).text
             kind = triton_dtype(body.lowered.values[i].dtype)
-            block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if lines.two_d else "[BLOCK_SIZE_N]"
+            block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if several else "[BLOCK_SIZE_N]"
             before.append(f"{names[i]}_acc = tl.full({block}, {neutral}, {kind})")
     local = set(done)
     inside = writer.lines(sources, local, late=False)
@@ -160,12 +160,17 @@ def _accumulated(body: Body, lines: Lines, i: int) -> list[str]:
     return [f"{name}_acc = _nan_{value.op}imum({name}_acc, {text})"]
 
 
+def _several(body: Body, lines: Lines, i: int) -> bool:
+    """Whether a reduction has a result for every row; what varies along the columns alone has one for all."""
+    return lines.two_d and body.names.levels[lines.writer.source(i)] == FULL
+
+
 def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
     """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
     top, total = body.names.of[online.maximum], body.names.of[online.total]
     source = lines.writer.guarded(online.maximum)
     atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
-    axis, spread = ("axis=1", "new_max[:, None]") if lines.two_d else ("axis=0", "new_max")
+    axis, spread = ("axis=1", "new_max[:, None]") if _several(body, lines, online.maximum) else ("axis=0", "new_max")
     greatest = f"tl.maximum({top}, tl.max({source}, {axis}))"
     return [
         # with infinities made zero the sum may be infinite, but it must not be inf - inf

@@ -24,7 +24,8 @@ _STORES = Parameter(
 
 
 def variants(body: Body) -> tuple[str, ...]:
-    return ("row", "rows", "looped", "looped_rows")
+    # what is reduced as a whole has no rows to take several of
+    return ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
 
 
 def default(variant: str) -> Schedule:
