@@ -88,21 +88,22 @@ class Graph:
     def skeleton(self) -> tuple[object, ...]:
         """What must agree between two traces of one reference.
 
-        Left out are shapes, names, changes of shape, what a rounding rounds to, and dtypes where elements only move.
+        Left out are shapes, names, repetitions, changes of shape and roundings, which a trace does not show where the
+        dtype is the right one already, and dtypes where elements only move.
         """
         moves = all(node.op in (*VIEWS, "input") for node in self.nodes)
-        number: dict[int, int] = {}
-        rows: list[object] = []
-        for i, node in enumerate(self.nodes):
-            if node.op in ("expand", "reshape"):
+        number: list[int] = []
+        rows: dict[object, int] = {}
+        for node in self.nodes:
+            if node.op in ("expand", "reshape", "round"):
                 source = node.args[0]
                 assert isinstance(source, Ref)
-                number[i] = number[source.node]
+                number.append(number[source.node])
                 continue
-            number[i] = len(rows)
             args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
             attrs = node.attrs if node.op in (*REDUCTIONS, "input") else ()
-            rows.append((node.op, args, attrs, None if moves else node.dtype))
+            row = (node.op, args, attrs, None if moves else node.dtype)
+            number.append(rows.setdefault(row, len(rows)))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))
 
 

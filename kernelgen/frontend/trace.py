@@ -28,22 +28,37 @@ def trace(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
     operation has no rule or the reference does different things for different dtypes or ranks.
     """
     reference = compile_reference(spec)
-    bindings = [dict(binding) for binding in spec.dtype_bindings()]
-    graph, notes = _trace_once(spec, reference, bindings[0], 1)
-    traces = [graph]
-    for binding in bindings[1:]:
-        shown = ", ".join(f"{name}={dtype}" for name, dtype in binding.items())
-        traces.append(_trace_again(spec, reference, graph, binding, 1, f"with {shown}"))
+    halves = _halves(spec)
+    graph, notes = _trace_once(spec, reference, halves[0], 1)
+    others = [_trace_again(spec, reference, graph, binding, 1) for binding in halves[1:]]
+    for binding in map(dict, spec.dtype_bindings()):
+        if binding not in halves:
+            _trace_again(spec, reference, graph, binding, 1)
     if any(ELLIPSIS in t.shape for t in spec.inputs):
         for leading in (0, 2):
-            _trace_again(spec, reference, graph, bindings[0], leading, f"with ... as {leading} dimensions")
-    return replace(graph, nodes=_with_variables(spec, traces, bindings)), notes
+            _trace_again(spec, reference, graph, halves[0], leading)
+    return replace(graph, nodes=_with_variables(spec, [graph, *others], halves)), notes
 
 
-def _trace_again(
-    spec: OperatorSpec, reference: Reference, first: Graph, binding: Binding, leading: int, when: str
-) -> Graph:
+def _halves(spec: OperatorSpec) -> list[Binding]:
+    """Two bindings in which every float variable has another 16-bit dtype, which tells casts to one from fixed casts.
+
+    Two variables are never alike in them, so that casts between the two stand in the trace.
+    """
+    base = {name: values[0] for name, values in spec.dtypes}
+    floats = [n for n, values in spec.dtypes if len(values) > 1 and any("float" in v for v in values)]
+    if len(floats) > 2:
+        raise unsupported(spec, None, "more than two variables of float dtypes")
+    kinds = ("float16", "bfloat16")
+    first = base | dict(zip(floats, kinds, strict=False))
+    return [first, base | dict(zip(floats, reversed(kinds), strict=False))] if floats else [first]
+
+
+def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding: Binding, leading: int) -> Graph:
     """Trace under other conditions; what comes out must be the same."""
+    when = f"with {', '.join(f'{name}={dtype}' for name, dtype in binding.items())}"
+    if leading != 1:
+        when = f"with ... as {leading} dimensions"
     try:
         again = _trace_once(spec, reference, binding, leading)[0]
     except SpecError as error:
@@ -57,15 +72,14 @@ def _trace_again(
 def _with_variables(spec: OperatorSpec, traces: list[Graph], bindings: list[Binding]) -> tuple[Node, ...]:
     """The nodes with every rounding to what it rounds to: a fixed dtype, or the variable that its dtype follows."""
     rounds = [[(i, node) for i, node in enumerate(graph.nodes) if node.op == "round"] for graph in traces]
+    if len({len(found) for found in rounds}) > 1:
+        raise unsupported(spec, None, "a cast to a fixed 16-bit dtype (cast to the dtype of an input)")
     nodes = list(traces[0].nodes)
     for same in zip(*rounds, strict=True):
         i, node = same[0]
         dtypes = [n.attrs[0] for _, n in same]
+        names = [name for name in bindings[0] if [b[name] for b in bindings] == dtypes]
         if len(set(dtypes)) > 1:
-            names = [name for name in bindings[0] if [b[name] for b in bindings] == dtypes]
-            if not names:
-                line = None if node.statement is None else traces[0].statements[node.statement].line
-                raise unsupported(spec, line, f"a cast to {' or '.join(sorted(map(str, set(dtypes))))} by turns")
             nodes[i] = replace(node, attrs=(names[0],))
     return tuple(nodes)
 

@@ -18,7 +18,7 @@ UNARY = [
 ]
 BINARY = [
     *("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})", "{} / ({}.abs() + 1)"),
-    *("torch.where({0} > {1}, {0}, {1})", "torch.where({0} >= 0.5, {1}, 0.0)", "torch.lerp({}, {}, 0.7)"),
+    *("torch.where({0} > {1}, {0}, {1})", "torch.where({0} >= 0.5, {1}, 0.0)", "torch.lerp({}.float(), {}.float(), 0.7)"),
     *("torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.where({}.isnan(), 1.0, {})"),
 ]
 BOOL = ["{} > {}", "{} <= 0.5 * {}", "~({0} == {1})", "torch.isinf({0}) | ({0} < {1})", "torch.logical_and({0} > 0, {1})"]
