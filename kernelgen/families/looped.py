@@ -8,6 +8,7 @@ saves a walk.
 from __future__ import annotations
 
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
+from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
 from kernelgen.families.padding import identity
@@ -24,11 +25,14 @@ LOWEST = "-3.4028234663852886e38"
 def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple[tuple[int, ...], ...]]:
     """For every value the walk that can compute it, the sums computed online, and the reductions of every walk."""
     online = {o.total: o for o in online_sums(lowered)}
+    beside = {m.squares: m.total for m in carried_moments(lowered)}
     depth: list[int] = []
     for i, value in enumerate(lowered.values):
         below = max((depth[a.value] for a in value.args if isinstance(a, Use)), default=0)
         if i in online:
             depth.append(depth[online[i].maximum])
+        elif i in beside:
+            depth.append(depth[beside[i]])
         else:
             depth.append(below + (value.op in REDUCTIONS))
     count = max((depth[i] for i, v in enumerate(lowered.values) if v.op in REDUCTIONS), default=0)
@@ -42,7 +46,9 @@ def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple
 def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
-    lines.writer.named = body.names.assigned | reductions  # accumulators need a name
+    moments = {m.total: m for m in carried_moments(body.lowered)}
+    # accumulators need a name
+    lines.writer.named = body.names.assigned | reductions | {m.mean for m in moments.values()}
     _, online, walks = passes(body.lowered)
     done: set[int] = set()
     once = lines.row_indices() + lines.writer.lines(at_levels(body, (ROW, SCALAR)), done)
@@ -51,7 +57,16 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     loops = []
     for number_, walk in enumerate(walks):
         loops.append(
-            _walk(body, lines, walk, online, done, first=number_ == 0, last=not final and number_ == len(walks) - 1)
+            _walk(
+                body,
+                lines,
+                walk,
+                online,
+                moments,
+                done,
+                first=number_ == 0,
+                last=not final and number_ == len(walks) - 1,
+            )
         )
     if final:
         full = [o for o in outputs if body.names.levels[o.value] in (FULL, COLUMN) or _stores_columns(body, o.value)]
@@ -93,6 +108,7 @@ def _walk(
     lines: Lines,
     walk: tuple[int, ...],
     online: tuple[Online, ...],
+    moments: dict[int, Moments],
     done: set[int],
     *,
     first: bool,
@@ -101,17 +117,20 @@ def _walk(
     """One walk: accumulators before, accumulation inside, results and what follows from them after."""
     carried = {o.total: o for o in online if o.total in walk}
     maxima = {o.maximum for o in carried.values()}
+    squares = {m.squares for m in moments.values()}
     names, writer = body.names.of, lines.writer
     _policies(body, lines, lines.schedule, "evict_last")
-    sources = [a.value for i in walk if i not in carried for a in body.lowered.values[i].args if isinstance(a, Use)]
+    own = [i for i in walk if i not in carried and i not in squares]
+    sources = [a.value for i in own for a in body.lowered.values[i].args if isinstance(a, Use)]
     before, accumulate, after = [], [], []
     for i in walk:
         op, several = body.lowered.values[i].op, _several(body, lines, i)
         if i in maxima:
             start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if several else LOWEST
             before += ["# from the least finite float32 on: a row may begin with -inf", f"{names[i]} = {start}"]
-        elif i in carried:
-            before.append(f"{names[i]} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}")
+        elif i in carried or i in squares or i in moments:
+            name = names[moments[i].mean if i in moments else i]
+            before.append(f"{name} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}")
         else:
             neutral = number(identity(op, body.lowered.values[i].dtype)).text
             kind = triton_dtype(body.lowered.values[i].dtype)
@@ -122,7 +141,10 @@ def _walk(
     for i in walk:
         if i in carried:
             accumulate += _rescaled(body, lines, carried[i])
-        elif i not in maxima:
+        elif i in moments:
+            accumulate += _merged(body, lines, moments[i])
+            done.update((i, moments[i].mean, moments[i].squares))
+        elif i not in maxima and i not in squares:
             accumulate += _accumulated(body, lines, i)
             after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc').text}")
             done.add(i)
@@ -178,4 +200,23 @@ def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
         f"block_sum = tl.sum(tl.exp({atom} - {spread}), {axis})",
         f"{total} = {total} * tl.exp({top} - new_max) + block_sum",
         f"{top} = new_max",
+    ]
+
+
+def _merged(body: Body, lines: Lines, moments: Moments) -> list[str]:
+    """The running mean and sum of squared deviations, joined with those of a block."""
+    mean, squares = body.names.of[moments.mean], body.names.of[moments.squares]
+    source = lines.writer.guarded(moments.total)
+    several = _several(body, lines, moments.total)
+    axis, spread = ("axis=1", "block_mean[:, None]") if several else ("axis=0", "block_mean")
+    plain = body.names.of[moments.source] if lines.writer.is_assigned(moments.source) else f"({source})"
+    return [
+        "count = tl.minimum(BLOCK_SIZE_N, N - start)",
+        f"block_mean = tl.sum({source}, {axis}) / count",
+        f"block_centered = tl.where(mask, {plain} - {spread}, 0.0)",
+        f"block_squares = tl.sum(block_centered * block_centered, {axis})",
+        f"shift = block_mean - {mean}",
+        "share = count / (start + count)",
+        f"{mean} += shift * share",
+        f"{squares} += block_squares + shift * shift * start * share",
     ]

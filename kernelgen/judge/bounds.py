@@ -2,8 +2,8 @@
 
 An element with fp64 reference r and error e passes if
 
-    e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  P(g))    and
-    e <= f * max(CAP(T) * max(|r|, S),  K * P(g),  K * ulps(T) * ulp_T(r))
+    e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  BACKWARD * P(g))    and
+    e <= f * max(CAP(T) * max(|r|, S),  K * BACKWARD * P(g),  K * ulps(T) * ulp_T(r))
 
 T: dtype of the output; S: largest |r|; g: the binade of r; E(g), P(g): the largest error of PyTorch and of the
 disturbed oracle among elements up to binade g (at least POOL of them); f: the operator's tolerance_factor.
@@ -19,6 +19,9 @@ import torch
 
 K = 2.0
 """How many times PyTorch's own error is still accepted."""
+BACKWARD = 4.0
+"""A kernel whose result is exact for inputs that differ by so many times the disturbance (an ulp of fp32) is honest:
+a mean of equal elements summed one after the other was seen to be off by 3 ulp."""
 POOL = 256
 """Binades with few elements say little about PyTorch's error: at least so many elements speak for it."""
 _SPAN = 20
@@ -27,9 +30,10 @@ element is the measure anyway, count as one group."""
 _COMPUTE = 2.0**-23
 """The ulp of fp32, in which kernels compute: noise of this size relative to the largest element is no fault."""
 
-ULPS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 4.0, torch.float64: 4.0}
+ULPS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 8.0, torch.float64: 4.0}
 """Correctly rounded half-precision results are within 0.5 ulp; fp32 results carry the errors of the hardware's
-approximate exp2, log2, rsqrt and division, about 2 ulp each."""
+approximate exp2, log2, rsqrt and division, about 2 ulp each, and of sums: rows of equal elements, whose rounding does
+not average out, were seen to cost a right rms_norm 8.2 ulp. The next lower precision, tf32, is 8192 ulp away."""
 INTERPRETER_ULPS = {**ULPS, torch.bfloat16: 1.5}
 """Triton's interpreter truncates fp32 to bfloat16 where a GPU rounds to nearest: up to 1 ulp for every cast."""
 CAP = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-10}
@@ -125,6 +129,7 @@ class Tally:
         for binade in binades:
             pool = [self.groups[b] for b in binades if b <= max(binade, pooled)]
             eager, probe = max(g.eager for g in pool), max(g.probe for g in pool)
+            probe *= BACKWARD
             bound = K * max(eager, probe)
             if self.dtype.is_floating_point:
                 cap = CAP[self.dtype] * max(math.ldexp(1.0, min(binade, 1023)), self.scale)
