@@ -97,8 +97,9 @@ def module(plan: Plan) -> ModuleType:
 
 
 def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
-    """The default schedule of every variant that can serve all the cases."""
-    found = [module(plan).default(v) for v in module(plan).variants(plan.body)]
+    """A schedule to start from for every variant that can serve all the cases, fitted to their shortest rows."""
+    shortest = min((columns(plan, case) for case in cases), default=1)
+    found = [module(plan).fitted(v, shortest) for v in module(plan).variants(plan.body)]
     return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found[-1:])
 
 

@@ -71,6 +71,8 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     if final:
         full = [o for o in outputs if body.names.levels[o.value] in (FULL, COLUMN) or _stores_columns(body, o.value)]
         _policies(body, lines, schedule, "evict_first")
+        if schedule["keep_row"]:  # what every row needs again stays, what is read for the last time goes
+            lines.policies.update(dict.fromkeys(at_levels(body, (COLUMN,)), "evict_last"))
         inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
         rest = [o for o in outputs if o not in full]
         after = [lines.store(o) for o in rest]

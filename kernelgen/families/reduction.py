@@ -35,7 +35,7 @@ def default(variant: str) -> Schedule:
         return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, stores="default")
     if variant == "looped_rows":
         return Schedule.make(
-            "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=16, NUM_STAGES=1, backwards=False,
+            "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=1, backwards=False,
             keep_row=True, stores="default",
         )  # fmt: skip
     # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows the L2 can hold
@@ -44,11 +44,23 @@ def default(variant: str) -> Schedule:
     )
 
 
+def fitted(variant: str, columns: int) -> Schedule:
+    """The default for rows of `columns` elements: no block longer than a row, warps in proportion."""
+    schedule = default(variant)
+    block = max(1 << max(columns - 1, 0).bit_length(), 1024)
+    if variant not in ("looped", "looped_rows") or block >= schedule.int("BLOCK_SIZE_N"):
+        return schedule
+    if variant == "looped":
+        return schedule.replace(BLOCK_SIZE_N=block, num_warps=max(1, block // 2048))
+    return schedule.replace(BLOCK_SIZE_N=block, BLOCK_SIZE_M=min(8, 8192 // block))
+
+
 def first_table() -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, then blocks: what a kernel engineer would write before measuring."""
     row = default("row")
     return (
         (4096, row.replace(num_warps=2)),
+        (8192, row),
         (16384, row),
         (MAX_ROW_BYTES, row.replace(num_warps=16)),
         (None, default("looped")),
@@ -58,7 +70,7 @@ def first_table() -> tuple[tuple[int | None, Schedule], ...]:
 def space(variant: str) -> tuple[Parameter, ...]:
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
     if variant in ("looped", "looped_rows"):
-        several = Parameter("BLOCK_SIZE_M", (2, 4, 8), "block_size", "constexpr", "rows a program")
+        several = Parameter("BLOCK_SIZE_M", (1, 2, 4, 8), "block_size", "constexpr", "rows a program")
         return (
             *((several,) if variant == "looped_rows" else ()),
             Parameter(

@@ -13,6 +13,8 @@ from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .oracle import Box, Tiling, disturbed, in_float64
 
+_SETTLING = 8
+"""Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
@@ -80,8 +82,10 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
         moved = [in_float64(operator.reference, disturbed(cut, generator)) for _ in range(probes)]
         for i, tensor in enumerate(operator.outputs):
             got, eager = (tiling.cut(tensor, outputs[i], box) for outputs in (run.got, run.eager))
-            if device != "cpu" and bool(misplaced(got, eager, refs[i]).any()):
-                refs[i] = _on_host(operator, cut, i, got, refs[i])
+            if bool(misplaced(got, eager, refs[i]).any()):
+                if device != "cpu":
+                    refs[i] = _on_host(operator, cut, i, got, refs[i])
+                refs[i] = _settled(operator, cut, i, got, eager, refs[i], generator)
             visit(i, box, got, eager, refs[i], [m[i] for m in moved])
 
 
@@ -95,6 +99,24 @@ def _on_host(
     """
     other = in_float64(operator.reference, [x.cpu() for x in cut])[output].to(ref.device)
     return ref if bool(misplaced(got, other, other).any()) else other
+
+
+def _settled(
+    operator: Operator,
+    cut: Sequence[torch.Tensor],
+    output: int,
+    got: torch.Tensor,
+    eager: torch.Tensor,
+    ref: torch.Tensor,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """The oracle with the candidate's value where inputs that differ by an ulp of fp32 decide between NaN, infinity
+    and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding."""
+    undecided = torch.zeros_like(ref, dtype=torch.bool)
+    for _ in range(_SETTLING):
+        moved = in_float64(operator.reference, disturbed(cut, generator))[output]
+        undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
+    return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 
 
 def _worst(run: _Run, tallies: Sequence[Tally]) -> Worst | None:
