@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from kernelgen.frontend.graph import Atom, Dim
-from kernelgen.frontend.mistakes import at_place, first_line, mistake, raised_at
+from kernelgen.frontend.mistakes import at_place, first_line, mistake, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
@@ -84,7 +85,23 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
                 raise at_place(
                     spec, tensor.place, f"the reference needs {known} and {entry} to be equal; give them one name"
                 )
+    _check_guards(spec, placeholders, names)
     return names
+
+
+def _check_guards(spec: OperatorSpec, placeholders: list[Any], names: dict[Any, Atom]) -> None:
+    """A reference whose trace holds only for some sizes means something else for the others."""
+    sizes = [size for node in placeholders for size in node.meta["val"].shape if not isinstance(size, int)]
+    if not sizes:
+        return
+    environment = sizes[0].node.shape_env
+    for guard in environment.guards:
+        condition = environment.replace(guard.expr)  # sizes that were found equal become one: D == D holds
+        if condition.free_symbols:
+            shown = str(condition)
+            for symbol, name in names.items():
+                shown = re.sub(rf"\b{symbol}\b", str(name), shown)
+            raise unsupported(spec, None, f"a reference that does one thing where {shown} and another elsewhere")
 
 
 def dims(shape: Any, symbols: dict[Any, Atom]) -> tuple[Dim, ...]:
@@ -97,6 +114,8 @@ def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
     expression = size.node.expr
     if expression in symbols:
         return (symbols[expression],)
+    if not hasattr(expression, "as_coeff_mul"):
+        raise Refused(f"a condition on sizes: {expression}")
     coefficient, factors = expression.as_coeff_mul()
     atoms: list[Atom] = [] if coefficient == 1 else [int(coefficient)]
     for factor in factors:

@@ -21,6 +21,8 @@ class Reference:
     statements: tuple[Statement, ...]
     statement_at: dict[int, int]
     file: str
+    branch: int | None
+    """The line of the first branch on a size: a trace follows one side only, and size 1 not at all."""
 
 
 def compile_reference(spec: OperatorSpec) -> Reference:
@@ -39,7 +41,14 @@ def compile_reference(spec: OperatorSpec) -> Reference:
     assert inspect.isfunction(function)
     function.__code__ = function.__code__.replace(co_name="forward", co_qualname="forward")
     statements, at = _statements(spec)
-    return Reference(function, statements, at, file)
+    return Reference(function, statements, at, file, _branch(spec.reference))
+
+
+def _branch(source: str) -> int | None:
+    tests = [n.test for n in ast.walk(ast.parse(source)) if isinstance(n, ast.If | ast.IfExp | ast.While)]
+    sizes = ("shape", "size", "numel")
+    lines = [t.lineno for t in tests for n in ast.walk(t) if isinstance(n, ast.Attribute) and n.attr in sizes]
+    return min(lines, default=None)
 
 
 def _statements(spec: OperatorSpec) -> tuple[tuple[Statement, ...], dict[int, int]]:

@@ -28,6 +28,8 @@ def trace(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
     operation has no rule or the reference does different things for different dtypes or ranks.
     """
     reference = compile_reference(spec)
+    if reference.branch is not None:
+        raise unsupported(spec, reference.branch, "a branch on a size (one kernel serves all sizes)")
     halves = _halves(spec)
     graph, notes = _trace_once(spec, reference, halves[0], 1)
     others = [_trace_again(spec, reference, graph, binding, 1) for binding in halves[1:]]

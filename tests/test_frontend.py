@@ -1,0 +1,186 @@
+"""The front end: names and statements recovered, and every refusal with its place in the file."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelgen.errors import SpecError, UnsupportedError
+from kernelgen.frontend import trace
+from kernelgen.frontend.graph import Graph, Node
+from kernelgen.spec import parse_spec, shipped_specs
+from kernelgen.spec.load import load_spec
+from kernelgen.spec.model import OperatorSpec
+
+SPEC = """\
+name: op
+inputs:
+{inputs}
+outputs:
+{outputs}
+dtypes: {{T: [float16, bfloat16, float32]}}
+reference: |
+  def op({arguments}):
+{body}
+"""
+
+
+def spec_of(body: str, inputs: str = "x: [..., D] T", outputs: str = "out: [..., D] T") -> OperatorSpec:
+    """A spec from `name: shape dtype [role]` entries, separated by semicolons, and the reference's lines."""
+
+    def declared(text: str) -> tuple[str, list[str]]:
+        lines, names = [], []
+        for entry in text.split(";"):
+            name, rest = entry.strip().split(":", 1)
+            shape, _, tail = rest.strip().partition("]")
+            dtype, *role = tail.split()
+            lines.append(f"  - {{name: {name}, shape: {shape}], dtype: {dtype}{f', role: {role[0]}' if role else ''}}}")
+            names.append(name)
+        return "\n".join(lines), names
+
+    entries, names = declared(inputs)
+    text = "\n".join(f"      {line}" for line in body.splitlines())
+    filled = SPEC.format(inputs=entries, outputs=declared(outputs)[0], arguments=", ".join(names), body=text)
+    return parse_spec(filled, "op.yaml")
+
+
+def refusal(*args: str) -> str:
+    from kernelgen.families import lower
+
+    spec = spec_of(*args)
+    with pytest.raises(SpecError) as error:
+        lower(spec, trace(spec)[0])
+    return str(error.value)
+
+
+def named(graph: Graph) -> dict[str, Node]:
+    return {node.name: node for node in graph.nodes if node.name}
+
+
+def test_variables_and_statements_of_the_reference_are_recovered() -> None:
+    graph, _ = trace(spec_of("centered = x - x.mean(-1, keepdim=True)\nscale = 2.0\nreturn centered * scale"))
+    assert [s.text for s in graph.statements] == [
+        "centered = x - x.mean(-1, keepdim=True)", "scale = 2.0", "return centered * scale",
+    ]  # fmt: skip
+    assert [s.line for s in graph.statements] == [2, 3, 4]
+    nodes = named(graph)
+    assert nodes["centered"].op == "sub"
+    assert nodes["out"].op == "mul"
+    assert nodes["out"].args[1] == 2.0
+    assert graph.nodes[graph.outputs[0].node] is nodes["out"]
+
+
+def test_work_done_in_a_helper_belongs_to_the_line_that_calls_it() -> None:
+    graph, _ = trace(spec_of("y = F.gelu(x)\nreturn y + 1"))
+    assert {n.statement for n in graph.nodes if n.op == "erf"} == {0}
+
+
+def test_composites_keep_the_names_a_reader_expects() -> None:
+    graph, _ = trace(spec_of("return torch.softmax(x, -1)"))
+    assert {"row_max", "numerator", "denominator"} <= named(graph).keys()
+
+
+def test_a_cast_to_a_dtype_variable_follows_the_variable() -> None:
+    graph, _ = trace(spec_of("half = (x.float() * 2).to(x.dtype)\nreturn half * 3"))
+    assert [n.attrs for n in graph.nodes if n.op == "round" and n.attrs != ("float32",)] == [("T",)]
+
+
+def test_a_cast_to_a_fixed_dtype_stays_fixed() -> None:
+    graph, _ = trace(spec_of("return x.to(torch.bfloat16).to(x.dtype)"))
+    assert [n.attrs[0] for n in graph.nodes if n.op == "round"] == ["bfloat16", "T"]
+
+
+def test_casts_between_two_variables_are_told_apart() -> None:
+    text = SPEC.format(
+        inputs="  - {name: x, shape: [D], dtype: T}\n  - {name: w, shape: [D], dtype: U}",
+        outputs="  - {name: out, shape: [D], dtype: U}", arguments="x, w",
+        body="      y = (x.float() * w.float()).to(x.dtype)\n      return y.to(w.dtype)",
+    ).replace("dtypes: {T:", "dtypes: {U: [float16, float32], T:")  # fmt: skip
+    graph, _ = trace(parse_spec(text))
+    assert [n.attrs[0] for n in graph.nodes if n.op == "round" and n.attrs != ("float32",)] == ["T", "U"]
+
+
+@pytest.mark.parametrize("path", shipped_specs(), ids=lambda p: p.stem)
+def test_shipped_specs_trace_alike_every_time(path: object) -> None:
+    spec = load_spec(path)  # type: ignore[arg-type]
+    assert trace(spec) == trace(spec)
+
+
+REFUSED = {
+    "cumsum": ("y = x * 2\nreturn y.cumsum(-1)", "op.yaml:10:3: unsupported: cumsum.default (supported: abs, add,"),
+    "in place": ("y = x * 1\ny.add_(1)\nreturn y", "op.yaml:10:3: unsupported: add_.Tensor (supported: abs, add,"),
+    "integer division": ("return (x.int() // 2).to(x.dtype)", "unsupported: floor_divide.default"),
+    "rounding mode": ("return torch.div(x, 3, rounding_mode='floor')", "unsupported: division with rounding_mode='floor'"),
+    "power": ("return x ** 2.5", "unsupported: the power 2.5 (supported: 0.5, -0.5 and whole exponents up to ±8)"),
+    "double": ("return x.double().to(x.dtype)", "unsupported: float64 (arithmetic is done in float32)"),
+    "eps": ("return F.rms_norm(x, x.shape[-1:])", "unsupported: rms_norm without eps, which then depends on the dtype"),
+    "made tensor": ("return x * torch.arange(3).sum()", "unsupported: "),
+    "chunk": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", "op.yaml:9:3: unsupported: "),
+    "constants": ("return x + torch.tanh(torch.full_like(x, 2.0)).floor().exp().log1p()", "of constants (write the result"),
+    "size": ("return x / x.shape[-1]", "op.yaml:9:3: unsupported: the size D as a number (supported: the length of"),
+    "root of a size": ("return x * x.shape[-1] ** -0.5", "unsupported: the number FloatPow"),
+    "norm": ("return x / x.norm(3, -1, keepdim=True)", "unsupported: the norm of order 3"),
+    "bools": ("return x * (x > 0).amax(-1, keepdim=True)", "unsupported: the max of booleans"),
+    "not the last": ("return x - x.mean(0, keepdim=True)", "does something else than otherwise"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_lowered_is_refused_with_its_line(name: str) -> None:
+    body, message = REFUSED[name]
+    assert message in refusal(body)
+    assert "\n" not in refusal(body)
+
+
+def test_indices_of_a_maximum() -> None:
+    assert "unsupported: the indices of a maximum" in refusal("return x.max(-1)[1]", "x: [..., D] T", "out: [...] int64")
+
+
+def test_numbers_that_an_integer_dtype_does_not_hold() -> None:
+    found = refusal("return i + 1000, x", "x: [D] T; i: [D] int8", "out: [D] int8; same: [D] T")
+    assert "unsupported: the number 1000 among values of int8" in found
+
+
+def test_a_like_input_is_not_read() -> None:
+    found = refusal("return x + b", "x: [..., D] T like; b: [D] T")
+    assert "op.yaml:" in found
+    assert "unsupported: x is declared like, but its elements are read" in found
+
+
+MISTAKES = {
+    "dtype": ("return x.float()", "out: [..., D] T", "op.yaml:5:5: outputs", "as T, but the reference returns float32"),
+    "shape": ("return x.sum(-1)", "out: [..., D] T", "op.yaml:5:5: ", "as [..., D], but the reference returns [...]"),
+    "count": ("y = (x, x)\nreturn y", "out: [..., D] T", "op.yaml:8:", "the reference returns 2 tensors, but outputs"),
+    "ranks": ("return x.transpose(0, 1)", "out: [D, ...] T", "op.yaml:5:", "'...' may stand only first"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_an_output_that_is_not_as_declared(name: str) -> None:
+    body, outputs, start, end = MISTAKES[name]
+    with pytest.raises(SpecError) as error:
+        trace(spec_of(body, outputs=outputs))
+    assert not isinstance(error.value, UnsupportedError)
+    assert start in str(error.value)
+    assert end in str(error.value)
+
+
+def test_a_reference_that_torch_refuses_names_its_line() -> None:
+    with pytest.raises(SpecError, match=r"^op.yaml:11:3: the reference fails: "):
+        trace(spec_of("y = x * 2\nreturn y @ b @ b", "x: [A, D] T; b: [D] T", "out: [A, D] T"))
+
+
+def test_sizes_that_the_reference_needs_equal() -> None:
+    with pytest.raises(SpecError, match=r"^op.yaml:10:3: the reference fails: The size of tensor a"):
+        trace(spec_of("return x + y", "x: [A, D] T; y: [E] T", "out: [A, D] T"))
+
+
+BRANCHES = {
+    "return x if x.shape[-1] == 1 else x + 1": "op.yaml:9:3: unsupported: a branch on a size (one kernel serves all sizes)",
+    "long = x.shape[-1] > 50\nreturn x if long else x + 1": "unsupported: a reference that does one thing where D <= 50",
+    "odd = x.numel() % 2 == 1\nreturn x * 2 if odd else x": "unsupported: a reference that does one thing where ",
+}
+
+
+@pytest.mark.parametrize("body", BRANCHES)
+def test_a_reference_that_means_another_thing_for_other_sizes(body: str) -> None:
+    assert BRANCHES[body] in refusal(body, "x: [D] T", "out: [D] T")
