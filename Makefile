@@ -62,7 +62,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 test: dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check kernelgen tests
-	$(BIN)/ruff format --check --isolated --line-length 120 operators
+	$(BIN)/ruff format --check --isolated operators
 	$(BIN)/mypy
 	$(BIN)/kernelgen new --check
 	$(BIN)/pytest -m "not gpu"
