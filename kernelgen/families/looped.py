@@ -213,12 +213,12 @@ def _merged(body: Body, lines: Lines, moments: Moments) -> list[str]:
     axis, spread = ("axis=1", "block_mean[:, None]") if several else ("axis=0", "block_mean")
     plain = body.names.of[moments.source] if lines.writer.is_assigned(moments.source) else f"({source})"
     return [
-        "count = tl.minimum(BLOCK_SIZE_N, N - start)",
-        f"block_mean = tl.sum({source}, {axis}) / count",
+        "block_count = tl.minimum(BLOCK_SIZE_N, N - start)",
+        f"block_mean = tl.sum({source}, {axis}) / block_count",
         f"block_centered = tl.where(mask, {plain} - {spread}, 0.0)",
         f"block_squares = tl.sum(block_centered * block_centered, {axis})",
-        f"shift = block_mean - {mean}",
-        "share = count / (start + count)",
-        f"{mean} += shift * share",
-        f"{squares} += block_squares + shift * shift * start * share",
+        f"block_shift = block_mean - {mean}",
+        "block_share = block_count / (start + block_count)",
+        f"{mean} += block_shift * block_share",
+        f"{squares} += block_squares + block_shift * block_shift * start * block_share",
     ]

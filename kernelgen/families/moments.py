@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelgen.families.padding import ancestors
 from kernelgen.families.values import Length, Lowered, Use
 
 
@@ -39,6 +40,8 @@ def carried_moments(lowered: Lowered) -> list[Moments]:
         centered = [Use(i) for i, v in enumerate(values) if v.op == "sub" and v.args == (source, Use(mean))]
         products = [Use(i) for i, v in enumerate(values) if v.op == "mul" and v.args in [(c, c) for c in centered]]
         squares = [i for i, v in enumerate(values) if v.op == "sum" and v.args[0] in products]
-        if len(squares) == 1:
+        # a row that holds an infinity has an infinite mean and NaN squares; carried along, both are NaN
+        dependent = [o.value for o in lowered.outputs if mean in ancestors(lowered, o.value)]
+        if len(squares) == 1 and all(squares[0] in ancestors(lowered, o, nan=True) for o in dependent):
             found.append(Moments(total, mean, squares[0], source.value))
     return found

@@ -23,8 +23,8 @@ NOUNS = {
 }  # fmt: skip
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
-    "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "count", "share", "shift",
-    "block_mean", "block_centered", "block_squares", "num_tiles_n", "float", "range",
+    "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "block_count",
+    "block_share", "block_shift", "block_mean", "block_centered", "block_squares", "num_tiles_n", "float", "range",
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES",
     "_tanh", "_expm1", "_log1p", "_trunc", "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
 }  # fmt: skip

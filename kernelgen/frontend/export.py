@@ -85,12 +85,12 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
                 raise at_place(
                     spec, tensor.place, f"the reference needs {known} and {entry} to be equal; give them one name"
                 )
-    _check_guards(spec, placeholders, names)
     return names
 
 
-def _check_guards(spec: OperatorSpec, placeholders: list[Any], names: dict[Any, Atom]) -> None:
-    """A reference whose trace holds only for some sizes means something else for the others."""
+def check_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> None:
+    """Refuse a reference whose trace holds only for some sizes means something else for the others."""
+    placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     sizes = [size for node in placeholders for size in node.meta["val"].shape if not isinstance(size, int)]
     if not sizes:
         return

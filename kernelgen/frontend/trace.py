@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.export import Binding, dims, export, kind, symbols_of
+from kernelgen.frontend.export import Binding, check_guards, dims, export, kind, symbols_of
 from kernelgen.frontend.graph import Graph, Node, Ref
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
@@ -110,6 +110,7 @@ def _trace_once(
             lower_node(spec, reference, builder, node, values, symbols)
             if isinstance(values.get(node), Ref) and builder.statement is not None:
                 roots[builder.statement] = values[node]
+    check_guards(spec, exported, symbols)
     for statement, ref in roots.items():
         target = reference.statements[statement].target
         if target and builder.node(ref).op != "input":
