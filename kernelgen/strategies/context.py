@@ -81,8 +81,8 @@ class Context:
     def refusal(self, table: Table) -> str | None:
         """Why this table could not serve what its lines promise; None: it can.
 
-        Each line must suit its performance cases, and the largest size that it is ever used for: a schedule that
-        holds a row in registers must not become the last line.
+        Each line must suit its performance cases, and the largest size that it is used for today: a schedule that
+        holds a row in registers must not become the last line, and none may serve less than the current table does.
         """
         plan = self.plan.with_table(table)
         for case in self.cases:
@@ -93,15 +93,25 @@ class Context:
         return None
 
     def _largest(self, case: Case, limit: int | None) -> Case:
-        """The case grown in one of its sizes to the largest key of a line; the case itself where no size matters."""
+        """The case grown to the largest key of a line, or as far as the current table can serve it."""
+        factor = (HUGE if limit is None else limit) // max(self.compiler.key_bytes(self.plan, case), 1)
+        while factor > 1:
+            one = self._grown(case, factor)
+            line = self.plan.table[self.compiler.row_of(self.plan, one)]
+            if self.compiler.legal(self.plan, line.schedule, one) is None:
+                return one
+            factor //= 2
+        return case
+
+    def _grown(self, case: Case, factor: int) -> Case:
+        """The case with one of its sizes times a factor; the case itself where no size matters."""
         key = self.compiler.key_bytes(self.plan, case)
-        factor = (HUGE if limit is None else limit) // max(key, 1)
         for index, (name, value) in enumerate(case.sizes):
             grown = (value[0] * factor, *value[1:]) if isinstance(value, tuple) and value else value
             grown = grown * factor if isinstance(grown, int) else grown
             sizes = (*case.sizes[:index], (name, grown), *case.sizes[index + 1 :])
             one = replace(case, sizes=sizes, label=f"{case.label}, grown to the line's end")
-            if factor > 1 and self.compiler.key_bytes(self.plan, one) > key:
+            if self.compiler.key_bytes(self.plan, one) > key:
                 return one
         return case
 
