@@ -32,9 +32,11 @@ BUSY = 0.5
 """Share of the DRAM peak from which traffic beyond the needed bytes costs time even if the caches hit."""
 
 SHARE: Mapping[str, Mapping[str, float]] = {
-    # What part of the time above the floor each strategy can plausibly win back. The leading strategy of a
-    # row is the direction of the customary table: bandwidth -> memory access, cache -> block size and reuse,
-    # parallelism -> grid, latency -> warps and stages.
+    # What part of the time above the floor each strategy can plausibly win back. The strategies that lead a row are
+    # the customary direction: cache -> reuse and block size, parallelism -> grid, latency -> warps and stages,
+    # compute -> block size and warps. grid_config stands above custom twice, first for bandwidth (custom: memory
+    # access) and level with the first for latency: it switches the variant of the kernel, that is how often a row is
+    # read and how much of it is in flight, and no other change was measured to matter as much.
     "memory bandwidth": {"memory_access": 0.5, "block_size": 0.4, "warp_stage": 0.3, "grid_config": 0.55,
                          "data_reuse": 0.25, "dynamic_shape": 0.1},
     "cache": {"data_reuse": 0.5, "block_size": 0.45, "memory_access": 0.4, "grid_config": 0.3, "warp_stage": 0.15,
@@ -66,6 +68,8 @@ WHY: Mapping[str, str] = {
     "data_reuse": "data that several programs need is fetched once and kept",
     "dynamic_shape": "sizes that want different schedules each get their own",
 }
+
+BANDWIDTH = "bandwidth utilisation"
 
 Figure = tuple[str, str, str]
 """A name, a value as it is shown, and where it is from."""
@@ -145,15 +149,17 @@ def evidence(seen: Seen, device: DeviceFacts) -> tuple[Figure, ...]:
     rows = [
         ("time", f"{timing.time_us:.2f} µs", time_from),
         ("time over the floor", f"{_over_floor(timing):.2f}x", f"{time_from}, floor from {device.name}'s peaks"),
-        ("bandwidth utilisation", _percent(bandwidth_utilisation(timing, seen.work, device)),
+        (BANDWIDTH, _percent(bandwidth_utilisation(timing, seen.work, device)),
          f"needed bytes over {time_from} time and peak"),
-        _counted("DRAM throughput", counters, "dram_utilisation"),
-        _counted("L2 hit rate", counters, "l2_hit"),
-        _counted("L1 hit rate", counters, "l1_hit"),
-        _counted("core (SM) utilisation", counters, "sm_utilisation"),
     ]  # fmt: skip
-    if counters and counters.achieved_occupancy is not None:
+    if counters and counters.read:
+        rows.append(_counted("DRAM throughput", counters, "dram_utilisation"))
+        rows.append(_counted("L2 hit rate", counters, "l2_hit"))
+        rows.append(_counted("L1 hit rate", counters, "l1_hit"))
         rows.append(_counted("achieved occupancy", counters, "achieved_occupancy"))
+    else:  # throughput and occupancy would repeat the bandwidth above and the limit below
+        rows.append(("L2, L1 hit rate", "not read", f"no counters: {counters.source}" if counters else "no counters"))
+    rows.append(_counted("core (SM) utilisation", counters, "sm_utilisation"))
     for facts in seen.facts:
         name = f"{facts.kernel}: " if len(seen.facts) > 1 else ""
         compiled = f"compiled for {facts.arch}"

@@ -67,6 +67,7 @@ class Entry(TypedDict):
     failed: list[str]
     next: list[str]
     provenance: list[tuple[str, str]]
+    """What made the figures and what they cost: shown below the summary, in its table."""
 
 
 def append(path: Path, entry: Mapping[str, Any]) -> bool:

@@ -108,6 +108,11 @@ class Counters:
     achieved_occupancy: float | None = None
     sm_utilisation: float | None = None
 
+    @property
+    def read(self) -> bool:
+        """Whether a profiler read them; else they are worked out from the time, the bytes and the compiled kernel."""
+        return self.source == "ncu"
+
 
 @dataclass(frozen=True)
 class AccuracyResult:

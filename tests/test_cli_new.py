@@ -77,7 +77,8 @@ def test_out_takes_the_place_of_operators(tmp_path: Path) -> None:
 
 
 def test_check_names_what_is_stale(generated: Path) -> None:
-    assert kernelgen("new", "--check", cwd=generated).returncode == 0
+    done = kernelgen("new", "--check", cwd=generated)
+    assert (done.returncode, done.stdout) == (0, "operators: every generated file matches its spec (1 operator)\n")
     (generated / "double.yaml").write_text(SPEC.replace("x * 2", "x * 3"))
     (generated / "operators/double/double_performance.py").unlink()
     before = contents(generated)
@@ -86,6 +87,20 @@ def test_check_names_what_is_stale(generated: Path) -> None:
     assert "error: operators/double/double_triton.py: no longer matches its spec" in done.stderr.splitlines()
     assert "error: operators/double/double_performance.py: missing" in done.stderr.splitlines()
     assert "operators/double/double_performance.py: missing" in json.loads(done.stdout)["stale"]
+
+
+def test_where_nothing_was_generated_it_says_so_in_one_line(tmp_path: Path) -> None:
+    done = kernelgen("new", "--check", cwd=tmp_path)
+    line = "error: there is no folder operators/ here, so there is nothing to check\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+    done = kernelgen("list", cwd=tmp_path)
+    line = "there is no folder operators/ here: `kernelgen new NAME` writes one from a spec of this list\n"
+    assert (done.returncode, done.stderr) == (0, line)
+    assert "none yet" in done.stdout
+    (tmp_path / "operators").mkdir()
+    done = kernelgen("new", "--check", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("there are no kernels in operators/ yet")) == (2, 1)
+    assert "there are no kernels in operators/ yet" in kernelgen("list", cwd=tmp_path).stderr
 
 
 def test_list_shows_the_state_of_every_spec(generated: Path) -> None:
@@ -117,6 +132,7 @@ def test_optimize_predicts_where_there_is_no_gpu_and_never_says_measured(tmp_pat
     assert "measured" not in log
     assert "measured" not in done.stdout
     assert str(folder.relative_to(tmp_path)) in done.stdout
+    assert "  unknown: speedup over eager of 1.00x: PyTorch was not timed\n" in done.stdout
     assert kernelgen("new", "--check", cwd=tmp_path).returncode == 0
     again = kernelgen("optimize", "double", "--rounds", "1", "--device", "cpu", "--json", cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -35,6 +35,13 @@ def whole(path: Path, sections: list[str]) -> bool:
     return all(f"\n{log.section_text(entry(s))}\n{log.marker(ENTRY['run'], s)}" in text for s in sections)
 
 
+def test_what_made_the_figures_stands_in_the_sections_first_table() -> None:
+    text = log.section_text(entry("1"))
+    assert "| version and state | |\n|---|---|\n| version | v1.0 |\n| device | H200 |\n\n" in text
+    assert text.count("H200") == 1
+    assert "version and state" not in log.section_text(entry("end", summary=[], provenance=[]))
+
+
 def test_sections_are_appended_once(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "optimization_log.md"
     assert log.append(path, entry("0"))

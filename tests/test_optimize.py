@@ -11,14 +11,17 @@ import pytest
 from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
 
 from kernelgen import generate, journal
+from kernelgen.analysis import Work
 from kernelgen.devices.facts import H200
+from kernelgen.diagnose import Seen
 from kernelgen.errors import HandEditedError, StaleError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import LockedError
 from kernelgen.optimize import Interrupted, RunResult
-from kernelgen.optimize.decide import decide, overall, show, targets
-from kernelgen.outcomes import AccuracyResult, CaseTiming, Evaluation, Interval, Status
-from kernelgen.spec.model import Target
+from kernelgen.optimize.decide import all_reached, decide, overall, show, targets
+from kernelgen.outcomes import AccuracyResult, CaseTiming, Counters, Evaluation, Interval, Status, to_json
+from kernelgen.plan import Plan
+from kernelgen.spec.model import STRATEGIES, Target
 
 Twist = Callable[[str, Candidate, Evaluation], Evaluation]
 
@@ -65,13 +68,34 @@ def test_the_interval_of_a_mean_is_narrower_than_of_its_parts() -> None:
 
 def test_a_target_is_reached_by_the_lower_bound() -> None:
     eager = (timing(0.99, 1.01, 1.03),)
-    assert targets(Target(1.0), eager, (), H200)[0][1] is False
-    assert targets(Target(0.98), eager, (), H200)[0][1] is True
-    assert targets(Target(1.0), (), (), H200)[0][1] is False, "what was not timed is not reached"
+    assert targets(Target(1.0), eager, (), H200)[0].state == "missed"
+    assert targets(Target(0.98), eager, (), H200)[0].state == "reached"
+    assert targets(Target(1.0), (), (), H200)[0].state == "unknown", "what was not timed is neither"
+
+
+def test_a_target_that_nothing_was_seen_of_is_unknown_and_not_reached() -> None:
+    eager, aim = (timing(1.0, 1.01, 1.02),), Target(1.0, 0.1, 0.5)
+
+    def states(counters: Counters | None, l2_read: bool = True) -> list[str]:
+        seen = (Seen(timing(1.0, 1.01, 1.02), Work(1 << 20, 1 << 20, 0), (), counters),)
+        return [one.state for one in targets(aim, eager, seen, H200, l2_read)]
+
+    assert states(Counters("ncu", l2_hit=0.6)) == ["reached"] * 3
+    assert states(Counters("ncu", l2_hit=0.4)) == ["reached", "reached", "missed"]
+    assert states(None) == ["reached", "reached", "unknown"], "not read of this kernel yet"
+    assert states(None, l2_read=False) == ["reached", "reached"], "asked for only where counters can be read"
+    assert [one.state for one in targets(aim, eager, (), H200)] == ["reached", "unknown", "unknown"]
+    assert all_reached(targets(aim, eager, (), H200)) is False
+    assert all_reached(()) is False
 
 
 def folder(root: Path) -> Path:
     return root / "operators" / "toy"
+
+
+def one_variant() -> Plan:
+    """A plan that no round switches to the variant which is slower everywhere: its first round finds something."""
+    return make_plan(strategies=tuple(s for s in STRATEGIES if s != "grid_config"))
 
 
 def log_of(root: Path) -> str:
@@ -113,14 +137,17 @@ def test_the_log_has_every_field_in_every_round(tmp_path: Path) -> None:
     assert len(sections) == len(result.rounds) + 1
     for section in sections[1:-1]:
         for field in (
-            "| version |", "| shapes |", "| current speedup over eager |", "| target |", "### What holds it back",
-            "| bandwidth utilisation |", "| L2 hit rate | 60 % | ncu |", "| occupancy limit |",
+            "| version | v1.", "| shapes |", "| current speedup | ", "| target | 1.00x over eager |",
+            "### What holds it back", "| bandwidth utilisation |", "| L2 hit rate | 60 % | ncu |", "| occupancy limit |",
             "| core (SM) utilisation | 30 % | ncu |", "| type | performance parameters", "| reason |",
-            "| predicted effect |", "### Candidates", "| current / new |", "| change over all cases |",
-            "| target reached |", "- Next: ", "| device | NVIDIA H200 |", "| driver | 570.1 |", "| torch |",
-            "| triton |", "| spec SHA-256 |", "| toy_triton.py SHA-256 |", "| seconds |", "0 tokens, no cost",
+            "| predicted effect |", "### Candidates", "| current / new |", "| change over all cases |", "| speedup | ",
+            "| target | reached: speedup over eager ", "- Next: ", "| device | NVIDIA H200, arch sm_90, driver 570.1,",
+            ", torch ", ", triton ", f"| SHA-256 | spec {'ab' * 8}, toy_triton.py ", "| seconds |", "0 tokens, no cost",
         ):  # fmt: skip
             assert field in section, field
+        assert re.search(r"^\| current speedup \| \d\.\d{3}x \[.*\] over eager \(measured, 3 cases\)", section, re.M)
+        for figure in ("bandwidth utilisation", "occupancy limit", "achieved occupancy", "DRAM throughput"):
+            assert section.count(f"| {figure} ") == 1, f"{figure} stands there once"
         assert "- Worked: " in section or "- Failed: " in section
     for kept in [s for s in sections[1:-1] if "**Kept.**" in s]:
         assert "```diff\n--- toy_triton.py" in kept
@@ -138,6 +165,36 @@ def test_without_a_gpu_everything_is_predicted_and_nothing_measured(tmp_path: Pa
         if "µs" in line and line.startswith("| time"):
             assert "predicted" in line
     assert "### Result, predicted" in text
+    for repeated in ("DRAM throughput", "achieved occupancy"):
+        assert repeated not in text, "where no counter was read they are the bandwidth and the occupancy's limit"
+
+
+def test_a_speedup_that_nobody_could_time_is_unknown_and_stops_nothing(tmp_path: Path) -> None:
+    write_kernel(tmp_path, make_plan())
+    plan = make_plan(target=Target(speedup=0.1, bandwidth=0.01))
+    result = run(tmp_path, FakeEvaluator(measures=False), plan, rounds=2, stop_at_target=True)
+    assert result.reason == "all 2 rounds are done"
+    assert [one.state for one in result.targets] == ["unknown", "reached"]
+    assert not result.reached
+    assert to_json(result.targets)[0] == {
+        "target": "speedup over eager of 0.10x: PyTorch was not timed", "state": "unknown",
+    }  # fmt: skip
+    for section in re.split(r"^## toy · ", log_of(tmp_path), flags=re.MULTILINE)[1:]:
+        assert "| target | unknown: speedup over eager of 0.10x: PyTorch was not timed |" in section
+        assert re.search(r"\| target \| reached: bandwidth \d+% of 1% \(predicted\) \|", section)
+
+
+def test_the_l2_target_counts_once_it_is_read_of_the_kernel(tmp_path: Path) -> None:
+    def play(root: Path, least: float) -> RunResult:
+        write_kernel(root, make_plan())
+        plan = make_plan(target=Target(speedup=0.1, l2_hit=least))
+        return run(root, FakeEvaluator(), plan, rounds=50, stop_at_target=True)
+
+    met = play(tmp_path / "met", 0.5)
+    assert met.reason == "the target is reached"
+    assert len(met.rounds) > 1, "not before a round had the counters read"
+    assert not met.rounds[-1].kept, "of the kernel that is current"
+    assert play(tmp_path / "missed", 0.7).reason == "no strategy is predicted to gain more than 1 %"
 
 
 def planted(step: str, change: Callable[[Evaluation], Evaluation]) -> Twist:
@@ -214,7 +271,7 @@ def test_a_failed_candidate_does_not_end_the_search(tmp_path: Path) -> None:
 def test_the_winner_is_compared_afresh_before_it_is_verified(tmp_path: Path) -> None:
     evaluator = FakeEvaluator()
     write_kernel(tmp_path, make_plan())
-    run(tmp_path, evaluator, rounds=1)
+    run(tmp_path, evaluator, one_variant(), rounds=1)
     steps = [step for step, _ in evaluator.calls if step != "search"]
     assert steps == ["verify", "baselines", "profile", "final", "verify", "baselines"]
     winner = evaluator.calls[-1][1]
@@ -223,7 +280,7 @@ def test_the_winner_is_compared_afresh_before_it_is_verified(tmp_path: Path) -> 
 
 def test_a_row_that_got_slower_does_not_cost_the_others_their_gain(tmp_path: Path) -> None:
     table = (replace(make_plan().table[0], max_bytes=1 << 22), make_plan().table[0])
-    plan = make_plan().with_table(table)
+    plan = one_variant().with_table(table)
 
     def twist(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
         if at != "final":
@@ -293,10 +350,10 @@ def test_where_no_case_fits_it_says_so_and_ends(tmp_path: Path) -> None:
 
 
 def test_the_next_run_starts_from_what_the_last_one_kept(tmp_path: Path) -> None:
-    first = begin(tmp_path, rounds=1)
+    first = begin(tmp_path, plan=one_variant(), rounds=1)
     assert first.rounds[1].kept
     before = (folder(tmp_path) / "toy_triton.py").read_text()
-    second = run(tmp_path, rounds=1)
+    second = run(tmp_path, plan=one_variant(), rounds=1)
     assert second.folder != first.folder
     assert not second.resumed
     assert second.start_speedup == first.speedup
@@ -309,10 +366,10 @@ def test_a_kernel_changed_by_hand_is_refused_unless_forced(tmp_path: Path) -> No
     path = write_kernel(tmp_path, make_plan())
     path.write_text(path.read_text() + "# mine\n")
     with pytest.raises(HandEditedError, match="was changed by hand"):
-        run(tmp_path, rounds=1)
+        run(tmp_path, plan=one_variant(), rounds=1)
     assert path.read_text().endswith("# mine\n")
     assert list((tmp_path / "logs").glob("*/*/journal.jsonl")) == []
-    assert run(tmp_path, rounds=1, force=True).rounds[1].kept
+    assert run(tmp_path, plan=one_variant(), rounds=1, force=True).rounds[1].kept
     assert "# mine" not in path.read_text()
 
 

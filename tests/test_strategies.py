@@ -115,11 +115,28 @@ def test_a_schedule_must_suit_the_largest_size_of_its_line() -> None:
     assert choices(two) == {(0, "evict_last"), (0, "evict_first")}
 
 
+def test_no_schedule_serves_less_than_the_current_one_and_more_is_not_asked() -> None:
+    def limited(plan: Plan, schedule: Schedule, one: Case) -> str | None:
+        size = one.size("N")
+        assert isinstance(size, int)
+        return "too many programs" if size > 65535 * 64 * schedule.int("BLOCK_SIZE") else legal(plan, schedule, one)
+
+    here = replace(context(limit=1000), compiler=replace(COMPILER, legal=limited))
+    assert len(strategies()["warp_stage"].propose(here)) > 5, "its own limit does not keep a line from being changed"
+    blocks = {p.table[0].schedule["BLOCK_SIZE"] for p in strategies()["block_size"].propose(here)}
+    assert blocks == {512, 1024, 2048, 4096}, "smaller ones would serve less"
+
+
 def test_grid_config_switches_variants_with_and_without_the_current_values() -> None:
-    plan = make_plan().with_schedule(0, START.replace(num_warps=8))
-    proposals = strategies()["grid_config"].propose(context(plan))
-    assert [p.table[0].schedule.variant for p in proposals] == ["tiled", "tiled"]
-    assert {p.table[0].schedule["num_warps"] for p in proposals} == {4, 8}
+    current = START.replace(BLOCK_SIZE=1024, num_warps=16)
+    proposals = strategies()["grid_config"].propose(context(make_plan().with_schedule(0, current)))
+    schedules = [p.table[0].schedule for p in proposals]
+    start = replace(START, variant="tiled")
+    assert schedules[0] == start, "as its family starts it"
+    around = [{"BLOCK_SIZE": 128}, {"BLOCK_SIZE": 512}, {"num_stages": 2}, {"num_warps": 2}, {"num_warps": 8}]
+    assert schedules[1:-1] == [start.replace(**step) for step in around], "one step in block size, warps or stages"
+    assert schedules[-1] == replace(current, variant="tiled"), "with the current values"
+    assert [p.predicted_gain for p in proposals] == [pytest.approx(1.1)] + [pytest.approx(1.05)] * 6
 
 
 SMALL, LARGE = START.replace(BLOCK_SIZE=64, num_warps=2), START.replace(BLOCK_SIZE=4096, num_warps=16)

@@ -82,10 +82,20 @@ def test_every_figure_has_a_source_and_what_was_not_read_says_so() -> None:
     rows = look(seen(counters=Counters("ncu", dram_utilisation=0.5, l2_hit=0.25))).evidence
     figures = {name: (value, source) for name, value, source in rows}
     assert figures["L2 hit rate"] == ("25 %", "ncu")
+    assert figures["DRAM throughput"] == ("50 %", "ncu")
     assert figures["L1 hit rate"] == ("not read", "-")
     assert figures["bandwidth utilisation"][0] == "50 %"
     assert figures["occupancy limit"] == ("100 %", "compiled for sm_90")
     assert all(value and source for value, source in figures.values())
+
+
+def test_what_was_only_worked_out_is_not_shown_a_second_time() -> None:
+    computed = Counters("computed from bytes and time", dram_utilisation=0.5, achieved_occupancy=1.0)
+    rows = look(seen(counters=computed)).evidence
+    figures = {name: (value, source) for name, value, source in rows}
+    assert figures["L2, L1 hit rate"] == ("not read", "no counters: computed from bytes and time")
+    assert [name for name, value, _ in rows if value == "50 %"] == ["bandwidth utilisation"]
+    assert [name for name, value, _ in rows if value == "100 %"] == ["occupancy limit"]
 
 
 def test_the_tables_cover_every_bottleneck_and_strategy() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from kernelgen.cli.names import ROOT, Quartet, spec_names
+from kernelgen.cli.names import ROOT, Quartet, no_kernels, quartets, spec_names
 from kernelgen.cli.options import Arch, DeviceName, Json
-from kernelgen.cli.terminal import emit, table
+from kernelgen.cli.terminal import emit, note, table
 from kernelgen.errors import NoDeviceError
 from kernelgen.settings import resolve
 
@@ -29,6 +29,8 @@ def list_(json: Json = False) -> None:
     print(
         table([("operator", "spec", "kernel", ""), *((r["name"], r["spec"], r["state"], r["summary"]) for r in rows)])
     )
+    if not any(quartets()):
+        note(f"{no_kernels(ROOT)}: `kernelgen new NAME` writes one from a spec of this list")
 
 
 def _row(name: str) -> dict[str, str]:

@@ -33,6 +33,11 @@ def quartets(root: Path = ROOT) -> Iterator[Quartet]:
         yield Quartet(path.name.removesuffix(_SUFFIX), path.parent)
 
 
+def no_kernels(root: Path) -> str:
+    """What to say of a folder without a quartet."""
+    return f"there are no kernels in {root}/ yet" if root.is_dir() else f"there is no folder {root}/ here"
+
+
 def find_quartet(name: str, root: Path = ROOT) -> Quartet:
     """The quartet of an operator. Raises UsageError with the nearest name, or with what to run where only a spec is."""
     known = {quartet.name: quartet for quartet in quartets(root)}

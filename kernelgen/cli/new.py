@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.names import ROOT, quartets, spec_of
+from kernelgen.cli.names import ROOT, no_kernels, quartets, spec_of
 from kernelgen.cli.options import DryRun, Force, Json, OptionalSpec
 from kernelgen.cli.terminal import emit, note, table
 from kernelgen.errors import StaleError, UsageError
@@ -33,7 +33,10 @@ def new(
     With --check, and no SPEC, every operator in the folder is looked at.
     """
     if check:
-        _check([spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)], out, json)
+        names = [spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)]
+        if not names:  # to say that all is well would hide a wrong folder
+            raise UsageError(f"{no_kernels(out)}, so there is nothing to check")
+        _check(names, out, json)
         return
     if spec is None:
         raise UsageError("new needs a SPEC, or --check to look at every operator that is there")
@@ -65,7 +68,7 @@ def _check(names: list[str], root: Path, json: bool) -> None:
     if json:
         emit({"operators": names, "stale": found})
     elif not found:
-        print(f"{root}: every generated file matches its spec ({len(names)} operators)")
+        print(f"{root}: every generated file matches its spec ({len(names)} operator{'' if len(names) == 1 else 's'})")
     if found:
         raise StaleError("\n".join(found))
 

@@ -181,8 +181,9 @@ def _show(result: RunResult, quartet: Quartet) -> None:
     print(f"{quartet.name}: {kept} of {played} rounds kept; {result.reason}")
     if result.speedup is not None:
         print(f"  {result.source} over eager: {show(result.start_speedup)} -> {show(result.speedup)}")
-    for words, reached in result.targets:
-        print(f"  {'reached' if reached else 'not reached'}: {words}")
+    for one in result.targets:
+        how = f" ({result.source})" if result.source == "predicted" and one.state != "unknown" else ""
+        print(f"  {one.state}{how}: {one.target}")
     print(f"  kernel   {quartet.file('triton')}")
     print(f"  log      {quartet.folder / 'optimization_log.md'}")
     print(f"  journal  {result.folder}")

@@ -11,7 +11,7 @@ from kernelgen.log import append as append_log
 from kernelgen.optimize import resume, rounds
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.compiler import families_compiler
-from kernelgen.optimize.decide import overall
+from kernelgen.optimize.decide import Judged, all_reached, overall
 from kernelgen.optimize.entries import end_entry
 from kernelgen.optimize.model import Interrupted, Options, Reporter, RoundResult, RunResult, Silent, Start
 from kernelgen.optimize.outcome import judge_targets
@@ -78,7 +78,7 @@ def _loop(bench: Bench) -> str:
         if not state.cases:
             why = next((f"{case}: {why}" for case, why in state.figures.left_out), "there is none")
             return f"no performance case could be compared ({why})"
-        if options.stop_at_target and all(ok for _, ok in _targets(bench, state)):
+        if options.stop_at_target and all_reached(_targets(bench, state)):
             return "the target is reached"
         if state.rounds >= options.rounds:
             return f"all {options.rounds} rounds are done"
@@ -93,7 +93,7 @@ def _state(bench: Bench) -> State:
     return fold(bench.plan, bench.compiler, bench.journal.records())
 
 
-def _targets(bench: Bench, state: State) -> tuple[tuple[str, bool], ...]:
+def _targets(bench: Bench, state: State) -> tuple[Judged, ...]:
     return judge_targets(bench, state.figures) if state.figures else ()
 
 

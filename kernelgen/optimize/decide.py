@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from kernelgen.devices import DeviceFacts
 from kernelgen.diagnose import Seen, bandwidth_utilisation, geomean
@@ -22,6 +23,16 @@ class Decision:
     overall: Interval | None
     """Of the geometric mean over the cases of current over new; None where there is no timing."""
     why: str
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One of the spec's targets against a kernel's figures."""
+
+    target: str
+    """In words, with the figure where there is one: `bandwidth 85% of 60%`."""
+    state: Literal["reached", "missed", "unknown"]
+    """unknown: what it asks for was not timed or not read here, so nothing can be said."""
 
 
 def overall(timings: tuple[CaseTiming, ...]) -> Interval | None:
@@ -75,22 +86,39 @@ def gain(ratio: float) -> str:
 
 
 def targets(
-    target: Target, eager: tuple[CaseTiming, ...], seen: tuple[Seen, ...], device: DeviceFacts
-) -> tuple[tuple[str, bool], ...]:
-    """Every target that can be judged, in words, and whether it is reached; a speedup by its interval's lower bound."""
-    judged: list[tuple[str, bool]] = []
+    target: Target, eager: tuple[CaseTiming, ...], seen: tuple[Seen, ...], device: DeviceFacts, l2_read: bool = True
+) -> tuple[Judged, ...]:
+    """Every target that is asked for here; a speedup is reached by its interval's lower bound.
+
+    `l2_read` is whether the L2's counter can be read here as far as is known: where not, its target is not asked for.
+    """
     speedup = overall(eager)
     if speedup is None:
-        judged.append(("speedup over eager: PyTorch was not timed", False))
+        judged = [Judged(f"speedup over eager of {target.speedup:.2f}x: PyTorch was not timed", "unknown")]
     else:
-        judged.append((f"speedup over eager {show(speedup)} of {target.speedup:.2f}x", speedup.low >= target.speedup))
-    if target.bandwidth is not None and seen:
-        share = geomean([bandwidth_utilisation(s.timing, s.work, device) for s in seen])
-        judged.append((f"bandwidth {share:.0%} of {target.bandwidth:.0%}", share >= target.bandwidth))
+        words = f"speedup over eager {show(speedup)} of {target.speedup:.2f}x"
+        judged = [_judged(words, speedup.low >= target.speedup)]
+    if target.bandwidth is not None:
+        if seen:
+            share = geomean([bandwidth_utilisation(s.timing, s.work, device) for s in seen])
+            judged.append(_judged(f"bandwidth {share:.0%} of {target.bandwidth:.0%}", share >= target.bandwidth))
+        else:
+            judged.append(Judged(f"bandwidth of {target.bandwidth:.0%}: the kernel was not timed", "unknown"))
     hits = [s.counters.l2_hit for s in seen if s.counters and s.counters.l2_hit is not None]
     if target.l2_hit is not None and hits:
-        judged.append((f"L2 hit rate {min(hits):.0%} of {target.l2_hit:.0%}", min(hits) >= target.l2_hit))
+        judged.append(_judged(f"L2 hit rate {min(hits):.0%} of {target.l2_hit:.0%}", min(hits) >= target.l2_hit))
+    elif target.l2_hit is not None and l2_read:
+        judged.append(Judged(f"L2 hit rate of {target.l2_hit:.0%}: not read of this kernel", "unknown"))
     return tuple(judged)
+
+
+def all_reached(judged: tuple[Judged, ...]) -> bool:
+    """Whether every target is known to be reached."""
+    return bool(judged) and all(one.state == "reached" for one in judged)
+
+
+def _judged(words: str, reached: bool) -> Judged:
+    return Judged(words, "reached" if reached else "missed")
 
 
 def show(interval: Interval | None) -> str:

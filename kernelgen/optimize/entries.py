@@ -17,13 +17,15 @@ from kernelgen.optimize.words import (
     compared,
     diff,
     evidence_rows,
+    floor_rows,
     modification,
     provenance,
-    speedups,
+    speedup_row,
     started,
     summary,
     target_rows,
     tried_row,
+    version,
 )
 from kernelgen.outcomes import Evaluation, Status
 
@@ -35,8 +37,10 @@ SHOWN = 24
 
 def start_entry(bench: Bench, state: State, verified: Evaluation, figures: Evaluation, seconds: float) -> Entry:
     """Round 0: the kernel the run starts from, against both baselines."""
-    result = [*speedups(bench, figures), *target_rows(bench, figures, ())]
+    result = [speedup_row(bench, figures), *target_rows(bench, figures)]
     result.append(("accuracy test", accuracy(verified)))
+    if not bench.device.measures:
+        result.append(("every time and speedup", "predicted: a model's estimate, nothing was timed on a device"))
     result += [("left out", cell(f"{case}: {why}")) for case, why in figures.left_out]
     ok = verified.status is Status.OK
     headline = "The kernel that this run starts from." if ok else "**The kernel that this run starts from is wrong.**"
@@ -74,10 +78,10 @@ def round_entry(
     result: list[Pair] = [
         ("current / new", f"{show(mean)} ({bench.source})" if mean else "not compared afresh: no candidate was faster"),
         ("change over all cases", f"{change} ({bench.source})"),
-        *(speedups(bench, figures)),
-        *target_rows(bench, figures, () if outcome.kept else seen),
+        speedup_row(bench, figures),
+        *(floor_rows(bench, figures) if outcome.kept else ()),
+        *target_rows(bench, figures),
         ("accuracy test", accuracy(outcome.verified)),
-        ("decision", cell(f"{fate}: {outcome.why}")),
     ]
     return {
         **_empty(bench, str(number), f"round {number} · {advice.strategy} · {fate}"),
@@ -106,11 +110,12 @@ def end_entry(bench: Bench, state: State, reason: str) -> Entry:
     """The closing lines of a run."""
     figures = state.figures
     changes = f"{state.kept} of {max(state.rounds, 0)} rounds kept"
-    result = [*speedups(bench, figures), *target_rows(bench, figures, ())] if figures else []
+    result = [("version", version(bench, state.kept, state.kept))]
+    if figures:
+        result += [speedup_row(bench, figures), *floor_rows(bench, figures), *target_rows(bench, figures)]
     return {
         **_empty(bench, "end", "the run's end"),
         "headline": f"{reason[:1].upper()}{reason[1:]}; {changes}.",
-        "summary": summary(bench, state, state.kept),
         "result": result,
     }
 

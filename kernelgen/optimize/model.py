@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kernelgen.errors import KernelgenError
 from kernelgen.evaluate import Evaluator
+from kernelgen.optimize.decide import Judged, all_reached
 from kernelgen.outcomes import Evaluation, Interval, Source
 
 Start = Callable[[Path], Evaluator]
@@ -62,14 +63,14 @@ class RunResult:
     """Geometric mean over eager of the kernel the run started from; low and high are the estimate where predicted."""
     speedup: Interval | None
     """The same of the kernel it ended with."""
-    targets: tuple[tuple[str, bool], ...]
-    """Each target in words, and whether it is reached."""
+    targets: tuple[Judged, ...]
+    """The spec's targets, each reached, missed or unknown."""
     works: bool
     """Whether the kernel passes its own accuracy test and runs; False: nothing was optimised."""
 
     @property
     def reached(self) -> bool:
-        return all(ok for _, ok in self.targets)
+        return all_reached(self.targets)
 
 
 class Interrupted(KernelgenError):

@@ -8,10 +8,10 @@ from typing import Any
 from kernelgen.diagnose import Seen
 from kernelgen.evaluate import Candidate
 from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import Decision, decide, targets
+from kernelgen.optimize.decide import Decision, Judged, decide, targets
 from kernelgen.optimize.search import Tried, current, winners
 from kernelgen.optimize.state import State, serving, table_to_json
-from kernelgen.outcomes import CaseTiming, Evaluation, Status, evaluation_from_json, to_json
+from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.spec.model import Case
 from kernelgen.strategies.context import Table
 
@@ -96,14 +96,16 @@ def times(evaluation: Evaluation) -> dict[str, CaseTiming]:
     return found
 
 
-def judge_targets(bench: Bench, figures: Evaluation, seen: tuple[Seen, ...] = ()) -> tuple[tuple[str, bool], ...]:
-    """The spec's targets against a kernel's figures; `seen` has its counters where they were read."""
+def judge_targets(bench: Bench, figures: Evaluation) -> tuple[Judged, ...]:
+    """The spec's targets against a kernel's figures, and against its counters where this run read them."""
     known = times(figures)
-    counted = {s.timing.case: s.counters for s in seen}
-    all_seen = tuple(
+    profiles = [r.data for r in bench.journal.records("profile") if r.data["counters"]]
+    counted = {p["case"]: Counters(**p["counters"]) for p in profiles if p["hash"] == figures.source_hash}
+    seen = tuple(
         Seen(known[c.label], bench.evaluator.work(c), (), counted.get(c.label)) for c in bench.cases if c.label in known
     )
-    return targets(bench.plan.spec.target, figures.speedups("eager"), all_seen, bench.device.facts)
+    l2_read = not profiles or any(p["counters"]["l2_hit"] is not None for p in profiles)
+    return targets(bench.plan.spec.target, figures.speedups("eager"), seen, bench.device.facts, l2_read)
 
 
 def gains(outcome: Outcome) -> dict[str, float]:

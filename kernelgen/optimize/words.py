@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 from kernelgen import __version__
-from kernelgen.diagnose import Advice, Diagnosis, Seen, bandwidth_utilisation
+from kernelgen.diagnose import BANDWIDTH, Advice, Diagnosis, Seen, bandwidth_utilisation
 from kernelgen.log import CaseRow, TriedRow, cell
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.decide import gain, overall, show, verdict
@@ -14,7 +14,7 @@ from kernelgen.optimize.outcome import Outcome, judge_targets, times
 from kernelgen.optimize.search import Tried
 from kernelgen.optimize.state import State
 from kernelgen.outcomes import CaseTiming, Evaluation, Status
-from kernelgen.spec.model import Case
+from kernelgen.spec.model import Case, Target
 from kernelgen.strategies import strategies
 from kernelgen.strategies.context import Table
 
@@ -43,57 +43,67 @@ def shapes(cases: Sequence[Case]) -> str:
 
 def summary(bench: Bench, before: State, kept: int) -> list[Pair]:
     """Version, shapes, current speedup and target."""
-    old, new = f"v{bench.ordinal}.{before.kept}", f"v{bench.ordinal}.{kept}"
-    target = bench.plan.spec.target
+    aims = _aims(bench.plan.spec.target)
+    current = _over_baselines(bench, before.figures) if before.figures else "see below"
+    return [
+        ("version", version(bench, before.kept, kept)),
+        ("shapes", cell(shapes(bench.cases))),
+        ("current speedup", current),
+        ("target", ", ".join(aims)),
+    ]
+
+
+def version(bench: Bench, before: int, after: int) -> str:
+    """The kernel's version, counted by what this run kept, and the run."""
+    old, new = f"v{bench.ordinal}.{before}", f"v{bench.ordinal}.{after}"
+    return f"{old if old == new else f'{old} -> {new}'}, run {bench.run}"
+
+
+def _aims(target: Target) -> list[str]:
     aims = [f"{target.speedup:.2f}x over eager"]
     if target.bandwidth is not None:
         aims.append(f"bandwidth {target.bandwidth:.0%} of the peak")
     if target.l2_hit is not None:
         aims.append(f"L2 hit rate {target.l2_hit:.0%} where it can be read")
-    unknown = "unknown: PyTorch was not timed" if before.figures else "see below"
+    return aims
 
-    def current(against: str) -> str:
-        mean = overall(before.figures.speedups(against)) if before.figures else None
-        return f"{show(mean)} ({bench.source})" if mean else unknown
 
-    rows = [
-        ("run", bench.run),
-        ("version", old if old == new else f"{old} -> {new}"),
-        ("shapes", cell(shapes(bench.cases))),
-        ("current speedup over eager", current("eager")),
-        ("current speedup over torch.compile", current("compile")),
-        ("target", ", ".join(aims)),
+def _over_baselines(bench: Bench, figures: Evaluation) -> str:
+    """The mean speedup over each baseline, with its interval and the number of cases it is of."""
+    known = [
+        f"{show(overall(timings))} over {name} ({bench.source}, {len(timings)} cases)"
+        for against, name in (("eager", "eager"), ("compile", "torch.compile"))
+        if (timings := figures.speedups(against))
     ]
-    if not bench.device.measures:
-        rows.append(("every time and speedup here", "predicted: a model's estimate, nothing was timed on a device"))
-    return rows
+    return "; ".join(known) or "unknown: PyTorch was not timed"
 
 
-def speedups(bench: Bench, figures: Evaluation) -> list[Pair]:
-    """Against both baselines, and how near to the floor."""
-    rows = []
-    for against in ("eager", "compile"):
-        timings = figures.speedups(against)
-        known = f"{show(overall(timings))} ({bench.source}, {len(timings)} cases)" if timings else "unknown"
-        rows.append((f"speedup over {'torch.compile' if against == 'compile' else against}", known))
+def speedup_row(bench: Bench, figures: Evaluation) -> Pair:
+    """The speedup after the round, over both baselines."""
+    return ("speedup", _over_baselines(bench, figures))
+
+
+def floor_rows(bench: Bench, figures: Evaluation) -> list[Pair]:
+    """How near to the floor; nothing where no floor is known."""
     shares = [t.floor_us / t.time_us for t in times(figures).values() if t.floor_us]
-    if shares:
-        rows.append(("share of the floor", f"{min(shares):.0%} to {max(shares):.0%} ({bench.source})"))
-    return rows
+    return [("share of the floor", f"{min(shares):.0%} to {max(shares):.0%} ({bench.source})")] if shares else []
 
 
-def target_rows(bench: Bench, figures: Evaluation, seen: tuple[Seen, ...]) -> list[Pair]:
-    """Each target, reached or not."""
-    judged = judge_targets(bench, figures, seen)
-    return [("target reached", f"{'yes' if ok else 'no'}: {words} ({bench.source})") for words, ok in judged]
+def target_rows(bench: Bench, figures: Evaluation) -> list[Pair]:
+    """Each target: reached, missed, or unknown, which no source vouches for."""
+    return [
+        ("target", f"{one.state}: {one.target}" + (f" ({bench.source})" if one.state != "unknown" else ""))
+        for one in judge_targets(bench, figures)
+    ]
 
 
 def evidence_rows(bench: Bench, seen: tuple[Seen, ...], diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     """The figures behind the diagnosis, each with its source."""
     rows = [("case", cell(diagnosis.case), "the one with the most to win")]
-    rows += [(cell(a), cell(b), cell(c)) for a, b, c in diagnosis.evidence]
     shares = [bandwidth_utilisation(s.timing, s.work, bench.device.facts) for s in seen]
-    rows.append(("bandwidth utilisation, all cases", f"{min(shares):.0%} to {max(shares):.0%}", bench.source))
+    of_all = f"; {100 * min(shares):.0f} to {100 * max(shares):.0f} % over all cases" if len(shares) > 1 else ""
+    for name, value, origin in diagnosis.evidence:
+        rows.append((cell(name), cell(value + (of_all if name == BANDWIDTH else "")), cell(origin)))
     rows.append(("time over what is possible, mean", f"{diagnosis.headroom:.2f}x", bench.source))
     return rows
 
@@ -107,7 +117,7 @@ def modification(bench: Bench, before: State, advice: Advice, tried: list[Tried]
         ("type", f"{extent}: only `{bench.plan.spec.name}_triton.py` changes; interface and logic stay"),
         ("strategy", advice.strategy),
         ("reason", cell(advice.reason)),
-        ("searched", cell("; ".join(dict.fromkeys(one.proposal.reason for one in tried)))),
+        ("searched", cell("; ".join(dict.fromkeys(why for one in tried for why in one.proposal.reason.split("; "))))),
         ("predicted effect", f"{gain(advice.gain)} (predicted)"),
     ]
     if len(before.plan.table) != len(outcome.proposed):
@@ -196,11 +206,11 @@ def provenance(bench: Bench, before: str, after: str, seconds: float) -> list[Pa
     """All that is needed to judge or repeat the figures."""
     spec = bench.plan.spec
     source = before if before == after else f"{before} -> {after}"
+    where = {**bench.device.describe(), "kernelgen": __version__}
+    device = where.pop("device")
     return [
-        *((name, cell(value)) for name, value in bench.device.describe().items()),
-        ("kernelgen", __version__),
-        ("spec SHA-256", spec.sha256[:16]),
-        (f"{spec.name}_triton.py SHA-256", source),
+        ("device", cell(", ".join([device, *(f"{name} {value}" for name, value in where.items())]))),
+        ("SHA-256", f"spec {spec.sha256[:16]}, {spec.name}_triton.py {source}"),
         ("seconds", f"{seconds:.1f}"),
         ("language model", "none used: 0 tokens, no cost"),
     ]

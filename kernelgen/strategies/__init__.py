@@ -1,6 +1,6 @@
 """The strategies, one module each, found by file name: NAME, propose(context) and explain(before, after).
 
-A new strategy is a new module here (and its name in a spec's `optimization_strategies`).
+A new strategy is a new module here, and its name in `STRATEGIES` of `spec/model.py`, from which a spec chooses.
 """
 
 from __future__ import annotations

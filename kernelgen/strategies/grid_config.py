@@ -45,7 +45,7 @@ def _switches(context: Context, row: int) -> Iterator[Step]:
 
 
 def _near(context: Context, row: int, start: Schedule) -> Iterator[Schedule]:
-    """The neighbours of a schedule in block size and warps, the smaller and the larger of each."""
+    """The neighbours of a schedule in block size, warps and stages, the smaller and the larger of each."""
     there = context.plan.with_schedule(row, start)
     for parameter in context.compiler.space(there, row, context.bound(row)):
         if parameter.strategy in ("block_size", "warp_stage") and parameter.kind != "structure":
