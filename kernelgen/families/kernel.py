@@ -59,8 +59,8 @@ class KernelText:
     """Before the tile or the loops: what does not change from one to the next."""
     lines: tuple[str, ...] = ()
     loops: tuple[Loop, ...] = ()
-    needs_mask: bool = True
-    """Whether any line uses `mask`."""
+    wide_columns: bool = False
+    """Whether some column stride is not known to be one, so that column times stride may pass 2**31."""
 
 
 def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
@@ -177,6 +177,10 @@ class Lines:
             if group in self.body.layout.split:
                 lines.append(f"{group.index} = {quotient}" + (f" % {group.size}" if position else ""))
         return lines
+
+    def wide_columns(self) -> bool:
+        """Whether some load multiplies its columns by a stride."""
+        return any(i == COLS and stride is not None for a in self.body.layout.accesses for i, stride in a.terms)
 
     def arguments(self, *sizes: str) -> tuple[str, ...]:
         """Pointers, sizes, then strides. An input that is not read has no pointer."""

@@ -23,16 +23,25 @@ def fit(line: str, indent: int) -> str:
     # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument
     if len(inner) + indent + 4 <= LINE and line[end:] == ")" and line[start - 2] != " ":
         return f"{space}{line[:start]}\n{space}    {inner}\n{space}{line[end:]}"
-    parts = "".join(f"{_sum(a, indent + 4)},\n" for a in args)
+    parts = "".join(f"{_terms(a, indent + 4)},\n" for a in args)
     return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"
 
 
-def _sum(argument: str, indent: int) -> str:
-    """An argument, its terms on lines of their own where it is too long."""
+def _terms(argument: str, indent: int) -> str:
+    """An argument, its terms or factors on lines of their own where it is too long."""
     space = " " * indent
-    if len(argument) + indent + 1 <= LINE or "(" in argument:
+    if len(argument) + indent + 1 <= LINE:
         return space + argument
-    return space + argument.replace(" + ", f"\n{space}+ ")
+    for sign in (" + ", " * "):
+        depth, parts, start = 0, [], 0
+        for i, char in enumerate(argument):
+            depth += (char in "([{") - (char in ")]}")
+            if depth == 0 and argument.startswith(sign, i):
+                parts.append(argument[start:i])
+                start = i + 1
+        if parts:
+            return space + f"\n{space}".join([*parts, argument[start:]])
+    return space + argument
 
 
 def closing(text: str) -> int:

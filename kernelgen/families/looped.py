@@ -90,8 +90,9 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     if lines.two_d:
         sizes, constexprs = ("M", "N"), ("BLOCK_SIZE_M", *constexprs)
     return KernelText(
-        name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops)
-    )
+        name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops),
+        wide_columns=lines.wide_columns(),
+    )  # fmt: skip
 
 
 def _stores_columns(body: Body, value: int) -> bool:

@@ -96,7 +96,10 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     text = lines.row_indices() + lines.writer.lines(output_values(body), done, late=False) + lines.stores()
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
-    return KernelText(name, "tile", schedule, lines.arguments("M", "N"), constexprs, tuple(once), tuple(text))
+    return KernelText(
+        name, "tile", schedule, lines.arguments("M", "N"), constexprs, tuple(once), tuple(text),
+        wide_columns=lines.wide_columns(),
+    )  # fmt: skip
 
 
 __all__ = ["FULL", "NAME", "ROW", "default", "kernel", "legal", "space", "variants"]

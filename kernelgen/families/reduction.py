@@ -132,4 +132,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     )
     sizes = ("M", "N") if schedule.variant == "rows" else ("N",)
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if schedule.variant == "rows" else ("BLOCK_SIZE_N",)
-    return KernelText(name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text))
+    return KernelText(
+        name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text),
+        wide_columns=lines.wide_columns(),
+    )  # fmt: skip
