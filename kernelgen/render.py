@@ -158,10 +158,13 @@ def _condition(condition: str) -> str:
     if len(line) <= LINE:
         return line
     head, _, members = condition.partition(" not in (")
-    if members:
-        inner = members.rstrip(")")
-        if len(inner) + 8 <= LINE and len(inner) + 8 > 0 and len(f"        {inner}") <= LINE:
-            return "\n".join([f"    if {head} not in (", *(f"        {m}," for m in inner.split(", ")), "    ):"])
+    inner = members.rstrip(")")
+    if members and len(f"        {inner}") <= LINE:
+        return "\n".join([f"    if {head} not in (", *(f"        {m}," for m in inner.split(", ")), "    ):"])
+    for word in (" or ", " and "):
+        if word in condition:
+            parts = condition.replace(word, f"\n        {word.strip()} ")
+            return f"    if (\n        {parts}\n    ):"
     return line
 
 

@@ -1,0 +1,122 @@
+"""Generated files: formatted, clean, the same every time, nothing written twice, and as in tests/golden/."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import os
+import re
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kernelgen import families, frontend, render
+from kernelgen.families import pointwise, reduction
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec import load_spec, shipped_specs
+
+SPECS = {path.stem: path for path in shipped_specs()}
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@cache
+def plan_of(name: str) -> Plan:
+    spec = load_spec(SPECS[name])
+    graph, notes = frontend.trace(spec)
+    return families.lower(spec, graph, notes)
+
+
+def structures(plan: Plan) -> Iterator[Schedule]:
+    """A schedule for every text that a kernel of the plan can have."""
+    for variant in families.module(plan).variants(plan.body):
+        free = [p for p in families.module(plan).space(variant) if p.kind == "structure"]
+        for values in itertools.product(*([p.choices[0], p.choices[-1]] for p in free)):
+            changes = dict(zip((p.name for p in free), values, strict=True))
+            yield families.module(plan).default(variant).replace(**changes)
+
+
+def ruff(folder: Path, *arguments: str) -> str:
+    found = subprocess.run(["ruff", *arguments, str(folder)], capture_output=True, text=True, check=False, timeout=60)
+    return found.stdout + found.stderr
+
+
+def test_ruff_has_nothing_to_say_about_generated_files(tmp_path: Path) -> None:
+    """Every file of every shipped spec, and every structure of every kernel beside the first."""
+    for name in SPECS:
+        plan = plan_of(name)
+        for file, text in render.quartet(plan).items():
+            if file.endswith(".py"):
+                (tmp_path / file).write_text(text, encoding="utf-8")
+        for i, schedule in enumerate(structures(plan)):
+            table = (TableRow(1024, schedule), plan.table[-1])
+            (tmp_path / f"{name}_{i}.py").write_text(render.triton_source(plan.with_table(table)), encoding="utf-8")
+    assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
+    assert "All checks passed!" in ruff(tmp_path, "check", "--isolated", "--select", "E4,E7,E9,F,B,UP,C4,PIE")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_what_is_rendered_is_the_same_every_time(name: str) -> None:
+    plan = plan_of(name)
+    first = render.quartet(plan)
+    spec = load_spec(SPECS[name])
+    graph, notes = frontend.trace(spec)
+    assert render.quartet(families.lower(spec, graph, notes)) == first
+    assert list(first) == [f"{name}_{p}.py" for p in ("triton", "baseline", "accuracy", "performance")] + ["definition.md"]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_no_file_says_when_or_where_it_was_made(name: str) -> None:
+    for text in render.quartet(plan_of(name)).values():
+        assert not re.search(r"\b20\d\d-\d\d|\d\d:\d\d:\d\d", text)
+        assert str(Path.home()) not in text
+        assert os.getcwd() not in text
+
+
+def repeated(source: str) -> list[str]:
+    """Arithmetic that stands twice in one block of a kernel on the same values. Offsets and masks are cheap."""
+    found = []
+    for function in ast.parse(source).body:
+        if not isinstance(function, ast.FunctionDef) or "jit" not in ast.unparse(function.decorator_list):
+            continue
+        for block in [function.body, *(n.body for n in ast.walk(function) if isinstance(n, ast.For))]:
+            counts: Counter[str] = Counter()
+            for statement in block:
+                if isinstance(statement, ast.Assign | ast.Expr):
+                    parts = [n for n in ast.walk(statement.value) if isinstance(n, ast.BinOp | ast.Call)]
+                    counts.update(ast.unparse(n) for n in parts if not re.search(r"stride|arange|program_id|tl.zeros|\bN\b|_ptr", ast.unparse(n)))
+            found += [text for text, count in counts.items() if count > 1]
+    return found
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_nothing_is_computed_twice(name: str) -> None:
+    plan = plan_of(name)
+    for schedule in structures(plan):
+        assert repeated(render.triton_source(plan.with_table((TableRow(None, schedule),)))) == []
+
+
+def test_repetitions_would_be_found() -> None:
+    assert repeated("@triton.jit\ndef k():\n    a = tl.exp(x) + 1\n    b = tl.exp(x) * 2\n") == ["tl.exp(x)"]
+
+
+GOLDENS = {
+    "pointwise_tile": ("bias_add", (TableRow(None, pointwise.default("tile")),)),
+    "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
+    "reduction": ("layer_norm", (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped")))),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_kernels_are_as_a_person_last_read_them(name: str) -> None:
+    """KERNELGEN_GOLDEN=write rewrites the files: read them before they are committed."""
+    spec, table = GOLDENS[name]
+    text = render.triton_source(plan_of(spec).with_table(table))
+    path = GOLDEN / f"{name}.py"
+    if os.environ.get("KERNELGEN_GOLDEN") == "write":
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == text
