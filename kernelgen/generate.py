@@ -57,7 +57,10 @@ def plan_of(spec: OperatorSpec, root: Path) -> Plan:
     saved = read_manifest(folder_of(spec, root)).get("schedules")
     if not saved:
         return plan
-    table = tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in saved)
+    try:
+        table = tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in saved)
+    except (KeyError, TypeError, AttributeError):  # written by other hands
+        return plan
     known = families.module(plan).variants(plan.body)
     fits = all(r.schedule.variant in known and _parameters(plan, r.schedule) for r in table)
     return plan.with_table(table) if fits else plan
@@ -82,12 +85,12 @@ def new(spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = 
     assert not broken, f"generated files disagree on {broken}"
     before = {name: _text(folder / name) for name in files}
     changed = tuple(name for name, text in files.items() if before[name] != text)
+    change = _change(spec, folder, before, changed)  # from the manifest of the last time, which is rewritten below
     if not dry_run:
         check_writable(folder)
         for name in changed:
             write_atomic(folder / name, files[name])
         write_manifest(plan, folder, files)
-    change = _change(spec, folder, before, changed)
     return Written(folder, changed, tuple(n for n in files if n not in changed), change, agreement, plan)
 
 
@@ -143,7 +146,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         data = json.loads(text) if text is not None else {}
     except json.JSONDecodeError:
         return {}
-    return data if isinstance(data, dict) else {}
+    if not isinstance(data, dict) or not isinstance(data.get("files", {}), dict):
+        return {}
+    return data if isinstance(data.get("schedules", []), list) else {}
 
 
 def hand_edited(folder: Path) -> tuple[str, ...]:

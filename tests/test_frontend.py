@@ -132,7 +132,9 @@ def test_what_is_not_lowered_is_refused_with_its_line(name: str) -> None:
 
 
 def test_indices_of_a_maximum() -> None:
-    assert "unsupported: the indices of a maximum" in refusal("return x.max(-1)[1]", "x: [..., D] T", "out: [...] int64")
+    assert "unsupported: the indices of a maximum" in refusal(
+        "return x.max(-1)[1]", "x: [..., D] T", "out: [...] int64"
+    )
 
 
 def test_numbers_that_an_integer_dtype_does_not_hold() -> None:

@@ -65,7 +65,9 @@ def test_what_is_rendered_is_the_same_every_time(name: str) -> None:
     spec = load_spec(SPECS[name])
     graph, notes = frontend.trace(spec)
     assert render.quartet(families.lower(spec, graph, notes)) == first
-    assert list(first) == [f"{name}_{p}.py" for p in ("triton", "baseline", "accuracy", "performance")] + ["definition.md"]
+    assert list(first) == [f"{name}_{p}.py" for p in ("triton", "baseline", "accuracy", "performance")] + [
+        "definition.md"
+    ]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -87,7 +89,11 @@ def repeated(source: str) -> list[str]:
             for statement in block:
                 if isinstance(statement, ast.Assign | ast.Expr):
                     parts = [n for n in ast.walk(statement.value) if isinstance(n, ast.BinOp | ast.Call)]
-                    counts.update(ast.unparse(n) for n in parts if not re.search(r"stride|arange|program_id|tl.zeros|\bN\b|_ptr", ast.unparse(n)))
+                    counts.update(
+                        ast.unparse(n)
+                        for n in parts
+                        if not re.search(r"stride|arange|program_id|tl.zeros|\bN\b|_ptr", ast.unparse(n))
+                    )
             found += [text for text, count in counts.items() if count > 1]
     return found
 
@@ -106,7 +112,10 @@ def test_repetitions_would_be_found() -> None:
 GOLDENS = {
     "pointwise_tile": ("bias_add", (TableRow(None, pointwise.default("tile")),)),
     "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
-    "reduction": ("layer_norm", (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped")))),
+    "reduction": (
+        "layer_norm",
+        (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped"))),
+    ),
 }
 
 

@@ -96,11 +96,11 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
     """The values of a graph. Raises Unlowerable where it needs more than one iteration space."""
     space = _space(graph)
     lowering = _Lowering(graph, space)
-    _check_numbers(graph, space)
     stored = []
     for output in graph.outputs:
         index = lowering.output_index(graph.nodes[output.node])
         stored.append(Stored(output.name, lowering.value(output.node, index), output.dtype, index))
+    _check_numbers(graph, space)
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for value in lowering.values:
         if value.tensor in likes:

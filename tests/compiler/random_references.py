@@ -11,20 +11,58 @@ from references import Sample, tensor
 
 UNARY = [
     *("torch.exp({})", "torch.tanh({})", "torch.sigmoid({})", "torch.expm1({})", "torch.log1p({})", "torch.erf({})"),
-    *("torch.relu({})", "{}.abs()", "-{}", "{}.square()", "F.silu({})", "F.gelu({})", "F.gelu({}.clamp(-3, 3), approximate='tanh')"),
+    *(
+        "torch.relu({})",
+        "{}.abs()",
+        "-{}",
+        "{}.square()",
+        "F.silu({})",
+        "F.gelu({})",
+        "F.gelu({}.clamp(-3, 3), approximate='tanh')",
+    ),
     *("F.softplus({})", "F.elu({})", "F.leaky_relu({}, 0.1)", "{}.clamp(-0.5, 0.75)", "torch.sin({})", "{} ** 3"),
     *("torch.sqrt({}.abs())", "torch.rsqrt({}.abs() + 0.5)", "torch.reciprocal({}.abs() + 1)", "F.hardswish({})"),
-    *("{} * 0.7", "1 - {}", "{}.to(x.dtype)", "{}.float()", "F.logsigmoid({})", "torch.masked_fill({0}, {0} > 1, 0.25)"),
+    *(
+        "{} * 0.7",
+        "1 - {}",
+        "{}.to(x.dtype)",
+        "{}.float()",
+        "F.logsigmoid({})",
+        "torch.masked_fill({0}, {0} > 1, 0.25)",
+    ),
 ]
 BINARY = [
     *("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})", "{} / ({}.abs() + 1)"),
-    *("torch.where({0} > {1}, {0}, {1})", "torch.where({0} >= 0.5, {1}, 0.0)", "torch.lerp({}.float(), {}.float(), 0.7)"),
+    *(
+        "torch.where({0} > {1}, {0}, {1})",
+        "torch.where({0} >= 0.5, {1}, 0.0)",
+        "torch.lerp({}.float(), {}.float(), 0.7)",
+    ),
     *("torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.where({}.isnan(), 1.0, {})"),
 ]
-BOOL = ["{} > {}", "{} <= 0.5 * {}", "~({0} == {1})", "torch.isinf({0}) | ({0} < {1})", "torch.logical_and({0} > 0, {1})"]
-OF_INT = ["{0} * 2 + i", "{0} - i", "torch.where({0} > i, {0}, i)", "torch.maximum({0}, i)", "({0} & 7) | (i ^ 1)", "-{0}", "{0}.abs()"]
+BOOL = [
+    "{} > {}",
+    "{} <= 0.5 * {}",
+    "~({0} == {1})",
+    "torch.isinf({0}) | ({0} < {1})",
+    "torch.logical_and({0} > 0, {1})",
+]
+OF_INT = [
+    "{0} * 2 + i",
+    "{0} - i",
+    "torch.where({0} > i, {0}, i)",
+    "torch.maximum({0}, i)",
+    "({0} & 7) | (i ^ 1)",
+    "-{0}",
+    "{0}.abs()",
+]
 ROWS = [
-    *("{}.sum(-1, keepdim=True)", "{}.mean(-1, keepdim=True)", "{}.amax(-1, keepdim=True)", "{}.amin(-1, keepdim=True)"),
+    *(
+        "{}.sum(-1, keepdim=True)",
+        "{}.mean(-1, keepdim=True)",
+        "{}.amax(-1, keepdim=True)",
+        "{}.amin(-1, keepdim=True)",
+    ),
     *("{}.var(-1, correction=0, keepdim=True)", "{}.abs().sum(-1, keepdim=True)", "{}.square().mean(-1, True)"),
     *("torch.logsumexp({}, -1, keepdim=True)", "{}.norm(dim=-1, keepdim=True)", "torch.exp({}).sum(-1, True)"),
     *("{}.norm(float('inf'), -1, True)", "({} > 0).sum(-1, keepdim=True)"),
@@ -74,7 +112,7 @@ def pointwise(draw: st.DrawFn) -> Sample:
         results.append("n")
     kept = [*results[-1:], *draw(st.lists(st.sampled_from(results), max_size=2, unique=True))]
     chosen = [f"{name}.expand(x.shape)" for name in dict.fromkeys(kept)]
-    return _declared(draw, inputs, lines, chosen, {name: full for name in chosen})
+    return _declared(draw, inputs, lines, chosen, dict.fromkeys(chosen, full))
 
 
 @st.composite
@@ -111,7 +149,9 @@ def _mentions(text: str, name: str) -> bool:
     return re.search(rf"\b{name}\b", text) is not None
 
 
-def _declared(draw: st.DrawFn, inputs: list[Any], lines: list[str], results: list[str], shapes: dict[str, str]) -> Sample:
+def _declared(
+    draw: st.DrawFn, inputs: list[Any], lines: list[str], results: list[str], shapes: dict[str, str]
+) -> Sample:
     """The sample with outputs declared as torch makes them, those whose dtype follows no variable cast."""
     sizes = [{k: v for k, v in s.items() if any(k in t.shape for t in inputs)} for s in _SIZES]
     chosen = tuple(draw(st.permutations(sizes))[:2])

@@ -81,7 +81,8 @@ def load(text: str) -> ModuleType:
     path = _FOLDER / f"generated_{next(_NUMBER)}.py"
     path.write_text(text, encoding="utf-8")
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec is not None and module_spec.loader is not None
+    assert module_spec is not None
+    assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
     return module
@@ -120,6 +121,8 @@ def _judged(operator: judge.Operator, sizes: Any, binding: Any, layout: Any, dis
 def _tensors(plan: Plan) -> dict[str, tuple[judge.Tensor, ...]]:
     declared = render._operator(plan)
     return {
-        kind: tuple(judge.Tensor(t["name"], t["shape"], t["dtype"], like=t["like"], rows=t["rows"]) for t in declared[kind])
+        kind: tuple(
+            judge.Tensor(t["name"], t["shape"], t["dtype"], like=t["like"], rows=t["rows"]) for t in declared[kind]
+        )
         for kind in ("inputs", "outputs")
     }

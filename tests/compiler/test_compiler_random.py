@@ -9,15 +9,13 @@ from references import Sample, failures
 RANDOM = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(RANDOM, max_examples=60)
+@settings(RANDOM, max_examples=40)
 @given(pointwise())
 def test_pointwise_trees_agree_with_torch(sample: Sample) -> None:
     assert not (found := failures(sample, thorough=False)), "\n\n".join([sample.source(), *found])
 
 
-@settings(RANDOM, max_examples=30)
+@settings(RANDOM, max_examples=12)
 @given(reductions())
 def test_reduction_chains_agree_with_torch(sample: Sample) -> None:
     assert not (found := failures(sample, thorough=False)), "\n\n".join([sample.source(), *found])
-
-

@@ -1,0 +1,137 @@
+"""References with a corner each: the kernels of every variant agree with torch on small, odd and special inputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from references import Sample, failures, load, plan_of, sample
+
+from kernelgen import render
+
+X, OUT = {"x": "... D"}, {"out": "... D"}
+SIZES: list[dict[str, Any]] = [{"...": (3,), "D": 37}, {"...": (), "D": 1}]
+TWO = [{"A": 5, "B": 19}, {"A": 1, "B": 1}]
+
+
+def named(count: int, shape: str = "... D") -> dict[str, str]:
+    return {f"out{i}": shape for i in range(count)}
+
+
+CORNERS: dict[str, Sample] = {
+    # NaN, infinities and extremes
+    "clamps": sample("return torch.relu(x), x.clamp(-0.5, 0.5), F.relu6(x), F.hardtanh(x)", X, named(4), *SIZES),
+    "functions": sample("return torch.tanh(x), torch.expm1(x), torch.log1p(x), torch.erf(x)", X, named(4), *SIZES),
+    "small": sample("y = x * 1e-4\nreturn torch.tanh(y), torch.expm1(y), torch.log1p(y)", X, named(3), *SIZES),
+    "huge": sample("y = x.float() * 3e37\nreturn torch.tanh(y), torch.log1p(y.abs())", X, named(2, "... D: float32"), *SIZES),
+    "logsumexp": sample("return torch.logsumexp(x, -1)", X, {"out": "..."}, *SIZES),
+    "own logsumexp": sample(
+        "m = x.amax(-1, keepdim=True)\nreturn (m + torch.log(torch.exp(x - m).sum(-1, keepdim=True))).squeeze(-1)",
+        X, {"out": "..."}, *SIZES,
+    ),
+    "maximum kept": sample(
+        "m = x.amax(-1, keepdim=True)\ne = torch.exp(x - m)\nreturn e / e.sum(-1, keepdim=True), m.squeeze(-1)",
+        X, {"out": "... D", "top": "..."}, *SIZES,
+    ),
+    "moments kept": sample(
+        "m = x.mean(-1, keepdim=True)\nc = x - m\nreturn c * torch.rsqrt((c * c).mean(-1, keepdim=True) + 1e-5), c",
+        X, named(2), *SIZES,
+    ),
+    "extremes of sums": sample(
+        "return (x + b).amax(-1), (x + s[..., None]).amin(-1)",
+        {"x": "... D", "b": "D", "s": "..."}, named(2, "..."), *SIZES,
+    ),
+    # dtypes
+    "integers": sample(
+        "return i + j, i * 2 - j, i > j, i / 3", {"i": "A B: int32", "j": "B: int64"},
+        {"a": "A B: int64", "b": "A B: int64", "c": "A B: bool", "d": "A B: float32"}, *TWO, dtypes=(),
+    ),
+    "short integers": sample(
+        "return i + u, torch.maximum(i, i * 2), -i, u + 1, -u", {"i": "A B: int8", "u": "A B: uint8"},
+        {"a": "A B: int16", "b": "A B: int8", "c": "A B: int8", "d": "A B: uint8", "e": "A B: uint8"}, *TWO, dtypes=(),
+    ),
+    "reduced integers": sample(
+        "return i.sum(-1), i.amax(-1), i.amin(-1), i - i.amax(-1, keepdim=True)", {"i": "A B: int8"},
+        {"a": "A: int64", "b": "A: int8", "c": "A: int8", "d": "A B: int8"}, *TWO, dtypes=(),
+    ),
+    "booleans": sample(
+        "return x * m, m + m, m * 3, torch.where(m, 0.5, x), (x > 0).sum(-1)", {"x": "... D", "m": "... D: bool"},
+        {"a": "... D", "b": "... D: bool", "c": "... D: int64", "d": "... D", "e": "...: int64"}, *SIZES,
+    ),
+    "logic": sample(
+        "return torch.logical_and(x, x - 1), torch.logical_not(x), ~(x > 1) & (x > 0)", X, named(3, "... D: bool"), *SIZES
+    ),
+    "scalars in where": sample(
+        "return torch.where(x > 0.25, x, 0.0), torch.where(x > 0.25, 1, 0)", X, {"a": "... D", "b": "... D: int64"}, *SIZES
+    ),
+    "rounding": sample("h = (x.float() * 1.1).to(x.dtype)\nreturn h * 3 - h", X, OUT, *SIZES),
+    "two variables": sample(
+        "return (x * w).to(w.dtype)", {"x": "A: T", "w": "A: U"}, {"out": "A: U"}, {"A": 70},
+        dtypes=(("T", ("float16", "float32")), ("U", ("bfloat16", "float32"))),
+    ),
+    # shapes
+    "no elements": sample(
+        "return x.sum(-1), x * 2, x.var(-1)", {"x": "A B"}, {"s": "A", "out": "A B", "v": "A"},
+        {"A": 4, "B": 0}, {"A": 0, "B": 4}, {"A": 4, "B": 1},
+    ),
+    "no dimensions": sample("return x * y", {"x": "", "y": ""}, {"out": ""}, {}),
+    "everything reduced": sample("return x.sum(), x.mean()", {"x": "A B"}, named(2, ""), *TWO),
+    "two dimensions reduced": sample(
+        "return x / x.square().mean((-2, -1), keepdim=True).sqrt(), x.sum((1, 2))",
+        {"x": "A B C"}, {"out": "A B C", "s": "A"}, {"A": 3, "B": 5, "C": 7},
+    ),
+    "turned": sample("return x.T + y, x.T.sum(-1)", {"x": "A B", "y": "B A"}, {"out": "B A", "s": "B"}, *TWO),
+    "turned and not": sample("return x + x.T", {"x": "A A"}, {"out": "A A"}, {"A": 5}),
+    "permuted": sample("return x.permute(2, 0, 1) * y", {"x": "A B C", "y": "B"}, {"out": "C A B"}, {"A": 3, "B": 5, "C": 7}),
+    "channel": sample(
+        "return x * w[:, None, None] + b.view(1, -1, 1, 1)", {"x": "K C H W", "w": "C", "b": "C"}, {"out": "K C H W"},
+        {"K": 2, "C": 3, "H": 5, "W": 7},
+    ),
+    "columns reduced": sample("return x * w.sum() + w.amax() + x.sum(-1, True)", {"x": "... D", "w": "D"}, OUT, *SIZES),
+    # what is stored
+    "identity": sample("return x", X, OUT, *SIZES),
+    "twice": sample("y = x * 2\nreturn y, y, x", X, named(3), *SIZES),
+    "constants": sample(
+        "return torch.full_like(x, 2.0), x.sum(-1), torch.zeros_like(x) + 1", X, {"a": "... D", "b": "...", "c": "... D"}, *SIZES
+    ),
+    "rows spread": sample("return x.mean(-1, keepdim=True).expand(x.shape).contiguous()", X, OUT, *SIZES),
+    "columns spread": sample(
+        "return w.expand(x.shape).contiguous(), x.sum(-1)", {"x": "... D", "w": "D"}, {"a": "... D", "b": "..."}, *SIZES
+    ),
+    # names
+    "names of the template": sample(
+        "rows = row * 2\nmask = cols + rows\nnew_max = mask.amax(-1, keepdim=True)\nshare = torch.exp(mask - new_max)\n"
+        "return share / share.sum(-1, keepdim=True)",
+        {"row": "... D", "cols": "D"}, OUT, *SIZES,
+    ),
+    "names of helpers and strides": sample(
+        "stride_x_n = x_ptr * 2\nfloat = stride_x_n + x\n_tanh = torch.tanh(float)\nreturn torch.relu(_tanh)",
+        {"x": "... D", "x_ptr": "D"}, OUT, *SIZES,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_a_corner(name: str) -> None:
+    found = failures(CORNERS[name], thorough=False)
+    assert not found, "\n\n".join([CORNERS[name].source(), *found])
+
+
+def test_an_operator_may_have_the_name_of_a_helper() -> None:
+    spec = replace(CORNERS["functions"].spec(), name="tanh", reference="def tanh(x):\n    return torch.tanh(x)\n")
+    plan = plan_of(replace(spec, outputs=spec.outputs[:1]))
+    kernel = load(render.triton_source(plan)).tanh
+    x = torch.linspace(-3, 3, 100, device="cuda" if torch.cuda.is_available() else "cpu")
+    torch.testing.assert_close(kernel(x), torch.tanh(x))
+
+
+def test_tensors_of_other_devices_shapes_and_dtypes_are_refused_by_kernel_and_baseline_alike() -> None:
+    spec = CORNERS["columns reduced"].spec()
+    kernel, baseline = load(render.triton_source(plan_of(spec))).op, load(render.baseline_source(spec)).op
+    x, w = torch.ones(3, 8), torch.ones(8)
+    for inputs in [(x.double(), w), (x, w.half()), (x, w[:4]), (x, x), (torch.tensor(1.0), w), (x, w.to("meta"))]:
+        for function in (kernel, baseline):
+            with pytest.raises(ValueError, match=r"^op: "):
+                function(*inputs)

@@ -1,0 +1,60 @@
+"""Shipped operators, compiled ahead of time for sm_90: wide loads and stores, and nothing spilled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from kernelgen import devices, families, frontend, render
+from kernelgen.outcomes import StaticFacts
+from kernelgen.spec import load_spec, shipped_specs
+from kernelgen.worker.client import Worker
+from kernelgen.worker.protocol import facts_from_json
+
+SPECS = {path.stem: path for path in shipped_specs()}
+DTYPES = ("float16", "bfloat16", "float32")
+
+# one shape for every line of the first tables: rows in registers, short and long, and rows walked in blocks
+SHAPES = {
+    "softmax": [(16384, 1024), (16384, 4096), (512, 131072)],
+    "layer_norm": [(16384, 1024), (16384, 4096), (64, 65536)],
+    "bias_add": [(8192, 4096)],
+    "gelu_tanh": [(8192, 4096)],
+}
+
+
+@pytest.fixture(scope="module")
+def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    folder = tmp_path_factory.mktemp("ahead")
+    with Worker("compile", {"TRITON_CACHE_DIR": str(folder / "triton")}, folder) as worker:
+        yield worker
+
+
+def compiled(worker: Worker, folder: Path, name: str) -> dict[str, StaticFacts]:
+    spec = load_spec(SPECS[name])
+    graph, notes = frontend.trace(spec)
+    path = folder / f"{name}_triton.py"
+    path.write_text(render.triton_source(families.lower(spec, graph, notes)), encoding="utf-8")
+    cases = []
+    for shape in SHAPES[name]:
+        for dtype in DTYPES:
+            inputs = [[shape if "..." in t.shape else shape[-1:], dtype] for t in spec.inputs]
+            cases.append({"label": f"{shape} {dtype}", "inputs": inputs})
+    facts = asdict(devices.find("cpu", "sm_90").facts)
+    result = worker.call("compile", {"path": str(path), "function": name, "device": facts, "cases": cases}, 300)
+    return {label: facts_from_json(data) for label, data in result["facts"]}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_default_schedules_load_16_bytes_a_thread_and_spill_nothing(
+    compiler: Worker, tmp_path: Path, name: str
+) -> None:
+    found = compiled(compiler, tmp_path, name)
+    assert len(found) == len(SHAPES[name]) * len(DTYPES)
+    for label, facts in found.items():
+        assert (facts.load_bytes, facts.store_bytes) == (16, 16), label
+        assert facts.spill_bytes == 0, label
+        assert facts.occupancy > 0, label

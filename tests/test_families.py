@@ -1,0 +1,272 @@
+"""The families: how inputs are read, which schedules are legal, and what a table is keyed by."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from test_frontend import spec_of
+
+from kernelgen import families, frontend
+from kernelgen.errors import SpecError
+from kernelgen.families import pointwise, reduction
+from kernelgen.families.looped import passes
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec import load_spec, shipped_specs
+from kernelgen.spec.model import Case, OperatorSpec
+
+SPECS = {path.stem: path for path in shipped_specs()}
+
+
+def lowered(spec: OperatorSpec) -> Plan:
+    graph, notes = frontend.trace(spec)
+    return families.lower(spec, graph, notes)
+
+
+@cache
+def plan_of(body: str, inputs: str = "x: [..., D] T", outputs: str = "out: [..., D] T") -> Plan:
+    return lowered(spec_of(body, inputs, outputs))
+
+
+@cache
+def shipped(name: str) -> Plan:
+    return lowered(load_spec(SPECS[name]))
+
+
+def accesses(plan: Plan) -> dict[str, tuple[tuple[str, str | None], ...]]:
+    return {a.tensor: a.terms for a in plan.body.layout.accesses}
+
+
+def case(dtype: str = "float16", **sizes: int | tuple[int, ...]) -> Case:
+    named = {"...": sizes.pop("leading")} | sizes if "leading" in sizes else dict(sizes)
+    return Case(tuple(named.items()), (("T", dtype),))
+
+
+# how inputs are read
+
+
+def test_one_run_of_elements_where_every_input_has_the_shape_of_the_output() -> None:
+    plan = plan_of("return x + y", "x: [..., D] T; y: [..., D] T")
+    assert plan.body.layout.columns is None
+    assert accesses(plan) == {"x": (("offsets", None),), "y": (("offsets", None),)}
+
+
+def test_an_input_along_the_columns_makes_rows_and_columns() -> None:
+    plan = plan_of("return x + b", "x: [A, B, D] T; b: [D] T", "out: [A, B, D] T")
+    rows, columns = plan.body.layout.rows, plan.body.layout.columns
+    assert [g.axes for g in rows] == [(0, 1)]
+    assert columns.axes == (2,)
+    assert accesses(plan)["b"] == (("cols", "stride_bn"),)
+
+
+def test_a_channel_takes_rows_apart() -> None:
+    plan = plan_of("return x * c[:, None, None]", "x: [N0, C, H, W] T; c: [C] T", "out: [N0, C, H, W] T")
+    assert [g.axes for g in plan.body.layout.rows] == [(0,), (1,)]
+    assert plan.body.layout.columns.axes == (2, 3)
+    assert [g.index for g in plan.body.layout.split] == ["c_index"]
+    assert dict(accesses(plan)["c"]) == {"c_index": "stride_cc_index"}
+
+
+def test_a_promise_of_contiguity_spares_the_strides() -> None:
+    plan = shipped("broadcast")
+    assert all(a.strides == () for a in plan.body.layout.accesses)
+    assert accesses(plan)["bias"] == (("cols", None),)
+
+
+def test_an_input_read_in_two_ways_shares_the_strides_that_are_equal() -> None:
+    plan = plan_of("return x + x.T", "x: [A, A] T", "out: [A, A] T")
+    straight, turned = (dict(a.terms) for a in plan.body.layout.accesses)
+    assert straight == {"rows": "stride_xm", "cols": "stride_xn"}
+    assert turned == {"rows": "stride_xn", "cols": "stride_xm"}
+
+
+def test_levels_follow_what_a_value_varies_along() -> None:
+    plan = plan_of(
+        "return (x - x.mean(-1, keepdim=True)) * w * s[:, None] + k",
+        "x: [A, D] T; w: [D] T; s: [A] T; k: [] T", "out: [A, D] T",
+    )  # fmt: skip
+    levels = {
+        plan.body.lowered.values[a.load].tensor: plan.body.names.levels[a.load] for a in plan.body.layout.accesses
+    }
+    assert levels == {"x": "full", "w": "column", "s": "row", "k": "scalar"}
+
+
+REFUSED = {
+    "axes": (
+        "return x - x.sum(-1, keepdim=True) - x.sum((-1, -2), keepdim=True)",
+        "x: [A, B, D] T",
+        "out: [A, B, D] T",
+        "reductions over different dimensions",
+    ),
+    "middle": ("return x.mean(1)", "x: [A, B, D] T", "out: [A, D] T", "a reduction over dimensions [-2]"),
+    "other row": (
+        "return x - x.mean(-1)",
+        "x: [A, A] T",
+        "out: [A, A] T",
+        "a reduction of one row that is used in another",
+    ),
+    "broadcast": (
+        "return s.expand(x.shape).sum(-1) + x.sum(-1)",
+        "x: [A, D] T; s: [A, 1] T",
+        "out: [A] T",
+        "does not vary",
+    ),
+    "shape": (
+        "return x.sum(-1), w * 2",
+        "x: [A, D] T; w: [D] T",
+        "out: [A] T; v: [D] T",
+        "an output whose shape is neither",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_needs_another_iteration_space_is_refused(name: str) -> None:
+    body, inputs, outputs, message = REFUSED[name]
+    with pytest.raises(SpecError, match=r"^op.yaml:\d+:3: unsupported: ") as error:
+        plan_of(body, inputs, outputs)
+    assert message in str(error.value)
+
+
+def test_the_type_of_the_spec_is_held_against_the_family() -> None:
+    from dataclasses import replace
+
+    spec = replace(spec_of("return x + 1"), type="reduction")
+    with pytest.raises(SpecError, match="type says reduction, but the reference is pointwise"):
+        lowered(spec)
+
+
+def test_a_tensor_may_not_have_a_name_of_the_wrapper() -> None:
+    with pytest.raises(SpecError, match=r"op.yaml:3:5: the generated code needs the name grid itself"):
+        plan_of("return grid + 1", "grid: [D] T", "out: [D] T")
+
+
+# walks over long rows
+
+
+def walks(body: str, outputs: str = "out: [..., D] T") -> int:
+    return len(passes(plan_of(body, outputs=outputs).body.lowered)[2])
+
+
+def test_a_softmax_takes_one_walk_to_reduce() -> None:
+    assert walks("return torch.softmax(x, -1)") == 1
+    assert walks("return torch.log_softmax(x, -1)") == 1
+    assert walks("return torch.logsumexp(x, -1)", "out: [...] T") == 1
+
+
+def test_a_maximum_that_is_used_elsewhere_is_not_carried_along() -> None:
+    kept = "m = x.amax(-1, keepdim=True)\ne = torch.exp(x - m)\nreturn e / e.sum(-1, keepdim=True)"
+    assert walks(kept) == 1
+    assert walks(f"{kept}, m.squeeze(-1)", "out: [..., D] T; m: [...] T") == 2
+    assert walks("e = torch.exp(x - x.amax(-1, keepdim=True))\nreturn e / (e.sum(-1, keepdim=True) + 1e-3)") == 2
+
+
+def test_moments_take_one_walk_unless_the_mean_is_used_elsewhere() -> None:
+    norm = "m = x.mean(-1, keepdim=True)\nc = x - m\nreturn c * torch.rsqrt((c * c).mean(-1, keepdim=True) + 1e-5)"
+    assert walks(norm) == 1
+    assert walks(f"{norm}, m.squeeze(-1)", "out: [..., D] T; m: [...] T") == 2
+
+
+# schedules
+
+
+def test_tiles_may_not_be_much_wider_than_rows() -> None:
+    wide = pointwise.default("tile").replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4)
+    assert (
+        families.legal(plan_of("return x + b", "x: [A, D] T; b: [D] T", "out: [A, D] T"), wide, case(A=4, D=1000))
+        is None
+    )
+    reason = pointwise.legal(wide, 512, 2)
+    assert reason is not None
+    assert "at least twice the 512 of a row" in reason
+
+
+LEGAL: dict[str, tuple[Schedule, int, str | None]] = {
+    "few": (pointwise.default("flat").replace(BLOCK_SIZE=256, num_warps=8), 0, None),
+    "many": (pointwise.default("flat").replace(BLOCK_SIZE=8192, num_warps=1), 0, "256 elements a thread"),
+    "second axis": (pointwise.default("tile").replace(BLOCK_SIZE_N=512), 2**27, "more than the 65535 programs"),
+    "first axis": (pointwise.default("tile").replace(BLOCK_SIZE_N=512, grid="1d"), 2**27, None),
+    "row": (reduction.default("row").replace(num_warps=8), 32768, None),
+    "long row": (reduction.default("row").replace(num_warps=32), 32769, "rows of 32769 do not fit in registers"),
+    "idle lanes": (reduction.default("row").replace(num_warps=4), 100, "1 elements a thread"),
+    "block": (reduction.default("looped"), 4096, "a block of 16384 for rows of 4096"),
+    "no row": (reduction.default("row").replace(num_warps=1), 0, None),
+}
+
+
+@pytest.mark.parametrize("name", LEGAL)
+def test_legal_schedules(name: str) -> None:
+    schedule, columns, reason = LEGAL[name]
+    family = pointwise if schedule.variant in ("flat", "tile") else reduction
+    found = family.legal(schedule, columns, 2)
+    if name == "idle lanes":  # 128 lanes for 4 warps: exactly one element a thread
+        assert found is None
+        assert family.legal(schedule.replace(num_warps=8), columns, 2) is not None
+    elif reason is None:
+        assert found is None
+    else:
+        assert reason in str(found)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_first_table_serves_every_case_of_a_shipped_spec(name: str) -> None:
+    plan = shipped(name)
+    for one in (*plan.spec.accuracy, *plan.spec.performance):
+        row = plan.table[families.row_of(plan, one)]
+        assert row.max_bytes is None or families.key_bytes(plan, one) <= row.max_bytes
+    assert plan.table[-1].max_bytes is None
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_choice_of_a_space_belongs_to_the_schedule_and_to_a_strategy_of_the_spec(name: str) -> None:
+    plan = shipped(name)
+    for i, row in enumerate(plan.table):
+        for parameter in families.space(plan, i, plan.spec.performance):
+            assert parameter.name in dict(row.schedule.values)
+            assert parameter.strategy in plan.spec.optimization_strategies
+
+
+def test_parameters_that_would_change_nothing_are_left_out() -> None:
+    def names(body: str, inputs: str = "x: [..., D] T") -> set[str]:
+        plan = plan_of(body, inputs)
+        return {p.name for p in families.space(plan, 0, ())}
+
+    assert "late_loads" in names("return F.rms_norm(x, x.shape[-1:], w, 1e-5)", "x: [..., D] T; w: [D] T")
+    assert "late_loads" not in names("return torch.softmax(x, -1)")
+    assert "loads" not in names("return b.expand(x.shape).contiguous()", "x: [..., D] T like; b: [D] T")
+
+
+def test_keys_are_the_bytes_of_a_row_or_of_the_tensor() -> None:
+    soft, add = shipped("softmax"), plan_of("return x + y", "x: [..., D] T; y: [..., D] T")
+    assert families.key_bytes(soft, case(leading=(7, 3), D=1000)) == 2000
+    assert families.key_bytes(soft, case("float32", leading=(), D=1000)) == 4000
+    assert families.key_bytes(add, case("float32", leading=(7, 3), D=10)) == 7 * 3 * 10 * 4
+    assert families.rows(soft, case(leading=(7, 3), D=1000)) == 21
+
+
+def test_rows_of_a_table() -> None:
+    plan = shipped("softmax").with_table(
+        (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped")))
+    )
+    assert [families.row_of(plan, case(leading=(2,), D=d)) for d in (1, 2048, 2049, 10**6)] == [0, 0, 1, 1]
+
+
+INDEPENDENT = {
+    "pointwise": ("return x + b", "x: [A, D] T; b: [D] T", "out: [A, D] T", {"x": 0, "b": None, "out": 0}),
+    "rows": ("return torch.softmax(x, -1)", "x: [..., D] T", "out: [..., D] T", {"x": 0, "out": 0}),
+    "turned": ("return x.T + y", "x: [A, D] T; y: [D, A] T", "out: [D, A] T", {"x": 1, "y": 0, "out": 0}),
+    "square": ("return x + x.T", "x: [A, A] T", "out: [A, A] T", {"x": None, "out": None}),
+    "whole": ("return x.sum()", "x: [A, D] T", "out: [] T", {"x": None, "out": None}),
+    "like": (
+        "return b.expand(x.shape).contiguous()",
+        "x: [..., D] T like; b: [D] T",
+        "out: [..., D] T",
+        {"x": 0, "b": None, "out": 0},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_dimensions_along_which_results_are_independent(name: str) -> None:
+    body, inputs, outputs, wanted = INDEPENDENT[name]
+    assert families.independent_dims(plan_of(body, inputs, outputs)) == wanted

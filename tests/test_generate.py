@@ -1,0 +1,153 @@
+"""Writing an operator's files: what is new, stale, edited or kept, and whether the four agree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_frontend import spec_of
+
+from kernelgen import generate, render
+from kernelgen.errors import HandEditedError, SpecError, UnsupportedError
+from kernelgen.families import reduction
+from kernelgen.plan import TableRow
+from kernelgen.spec.model import OperatorSpec
+
+FILES = ["op_triton.py", "op_baseline.py", "op_accuracy.py", "op_performance.py", "definition.md"]
+
+
+@pytest.fixture
+def spec() -> OperatorSpec:
+    return spec_of("return torch.softmax(x, -1)")
+
+
+@pytest.fixture
+def folder(spec: OperatorSpec, tmp_path: Path) -> Path:
+    generate.new(spec, tmp_path)
+    return tmp_path / "op"
+
+
+def test_everything_is_written_once(spec: OperatorSpec, tmp_path: Path) -> None:
+    first = generate.new(spec, tmp_path)
+    assert first.change == "new"
+    assert list(first.written) == FILES
+    assert {p.name for p in first.folder.iterdir()} == {*FILES, generate.MANIFEST}
+    before = {p: p.stat().st_mtime_ns for p in first.folder.iterdir()}
+    second = generate.new(spec, tmp_path)
+    assert (second.change, second.written, list(second.unchanged)) == ("none", (), FILES)
+    assert {p: p.stat().st_mtime_ns for p in first.folder.iterdir()} == before
+
+
+def test_a_dry_run_writes_nothing(spec: OperatorSpec, tmp_path: Path) -> None:
+    assert list(generate.new(spec, tmp_path, dry_run=True).written) == FILES
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_the_spec(spec: OperatorSpec, tmp_path: Path) -> None:
+    assert generate.new(replace(spec, folder="norms/op"), tmp_path).folder == tmp_path / "norms" / "op"
+
+
+def test_what_the_spec_now_says_makes_files_stale(spec: OperatorSpec, folder: Path) -> None:
+    root = folder.parent
+    assert generate.stale(spec, root) == ()
+    changed = spec_of("return torch.softmax(x * 2, -1)")
+    assert [line.rpartition(": ")[2] for line in generate.stale(changed, root)] == ["no longer matches its spec"] * 3
+    (folder / "op_accuracy.py").unlink()
+    assert generate.stale(spec, root) == (f"{folder}/op_accuracy.py: missing",)
+
+
+def test_hand_edits_are_kept_unless_forced(spec: OperatorSpec, folder: Path) -> None:
+    path = folder / "op_triton.py"
+    original = path.read_text()
+    path.write_text(original + "# mine\n")
+    (folder / "definition.md").unlink()
+    assert generate.hand_edited(folder) == ("op_triton.py",)
+    assert generate.stale(spec, folder.parent) == (
+        f"{path}: changed by hand", f"{folder}/definition.md: missing",
+    )  # fmt: skip
+    with pytest.raises(HandEditedError, match=r"op_triton.py: changed by hand since it was generated; --force"):
+        generate.new(spec, folder.parent)
+    assert path.read_text() == original + "# mine\n"
+    assert not (folder / "definition.md").exists()
+    assert generate.new(spec, folder.parent, force=True).written == ("op_triton.py", "definition.md")
+    assert path.read_text() == original
+    assert generate.hand_edited(folder) == ()
+
+
+CHANGES = {
+    "logic": spec_of("return torch.log_softmax(x, -1)"),
+    "interface": spec_of("return torch.softmax(x, -1)", "x: [A, D] T", "out: [A, D] T"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_the_kind_of_a_change_is_told(folder: Path, kind: str) -> None:
+    written = generate.new(CHANGES[kind], folder.parent)
+    assert written.change == kind
+    assert {"op_triton.py", "op_baseline.py"} <= set(written.written)
+    assert generate.stale(CHANGES[kind], folder.parent) == ()
+
+
+def test_a_change_of_schedule_rewrites_the_kernel_alone(spec: OperatorSpec, folder: Path) -> None:
+    table = [{"max_bytes": None, **reduction.default("row").replace(num_warps=8).to_json()}]
+    manifest = json.loads((folder / generate.MANIFEST).read_text())
+    (folder / generate.MANIFEST).write_text(json.dumps(manifest | {"schedules": table}))
+    written = generate.new(spec, folder.parent)
+    assert (written.change, written.written) == ("performance parameters", ("op_triton.py",))
+    assert '"num_warps": 8' in (folder / "op_triton.py").read_text()
+
+
+def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path) -> None:
+    plan = generate.plan_of(spec, folder.parent)
+    chosen = plan.with_table((TableRow(None, reduction.default("looped").replace(BLOCK_SIZE_N=4096)),))
+    (folder / "op_triton.py").write_text(render.triton_source(chosen))
+    generate.record(chosen, folder)
+    assert generate.hand_edited(folder) == ()
+    assert generate.plan_of(spec, folder.parent).table == chosen.table
+    assert generate.new(spec, folder.parent).change == "none"
+    # a table of another family, or with parameters of another time, is let go
+    other = spec_of("return x * 2")
+    assert generate.plan_of(other, folder.parent).table == generate.plan_of(other, folder.parent / "none").table
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"schedules": null}', '{"files": []}', '{"schedules": [1]}', '{"schedules": [{"max_bytes": 1}]}'],
+)
+def test_a_manifest_that_cannot_be_read_counts_as_none(spec: OperatorSpec, folder: Path, text: str) -> None:
+    (folder / generate.MANIFEST).write_text(text)
+    assert generate.new(spec, folder.parent).change == "none"
+
+
+@pytest.mark.parametrize(
+    ("body", "outputs", "error"),
+    [("return x.cumsum(-1)", "out: [..., D] T", UnsupportedError), ("return x.sum(-1)", "out: [..., D] T", SpecError)],
+)
+def test_nothing_is_written_for_a_spec_that_is_refused(
+    tmp_path: Path, body: str, outputs: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        generate.new(spec_of(body, outputs=outputs), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+BREAKS = {
+    "function name": ("op_baseline.py", "def op(", "def other("),
+    "parameters": ("op_triton.py", "def op(x: torch.Tensor)", "def op(y: torch.Tensor)"),
+    "types": ("op_triton.py", "def op(x: torch.Tensor)", "def op(x: object)"),
+    "returns": ("op_baseline.py", "def op(x: torch.Tensor) -> torch.Tensor", "def op(x: torch.Tensor) -> None"),
+    "input checks": ("op_triton.py", "if x.ndim < 1", "if x.ndim < 2"),
+    "tests import": ("op_performance.py", "from op_accuracy import OPERATOR", "OPERATOR = None"),
+}
+
+
+@pytest.mark.parametrize("item", BREAKS)
+def test_files_that_do_not_agree_are_found_out(spec: OperatorSpec, tmp_path: Path, item: str) -> None:
+    files = render.quartet(generate.plan_of(spec, tmp_path))
+    assert all(a.agrees for a in generate.interface_agreement(spec, files))
+    name, old, new = BREAKS[item]
+    assert old in files[name]
+    broken = generate.interface_agreement(spec, {**files, name: files[name].replace(old, new)})
+    assert item in [a.item for a in broken if not a.agrees]
