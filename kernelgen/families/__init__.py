@@ -14,7 +14,8 @@ from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import pointwise, reduction
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
-from kernelgen.families.values import Unlowerable, lower_values
+from kernelgen.families.lowering import lower_values
+from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, Graph
 from kernelgen.plan import Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec

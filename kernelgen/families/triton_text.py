@@ -36,7 +36,7 @@ _CALLS = {
     "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
     "sin": "tl.sin", "cos": "tl.cos", "sigmoid": "tl.sigmoid", "erf": "tl.erf", "floor": "tl.floor", "ceil": "tl.ceil",
     "abs": "tl.abs", "where": "tl.where",
-    "int_maximum": "tl.maximum", "int_minimum": "tl.minimum",
+    "div_rn": "tl.div_rn", "int_maximum": "tl.maximum", "int_minimum": "tl.minimum",
 }  # fmt: skip
 
 _OWN = {

@@ -43,6 +43,10 @@ CORNERS: dict[str, Sample] = {
         "return (x + b).amax(-1), (x + s[..., None]).amin(-1)",
         {"x": "... D", "b": "D", "s": "..."}, named(2, "..."), *SIZES,
     ),
+    "quotients that decide": sample(
+        "y = (x * 4).floor()\nm = y.abs().amax(-1, keepdim=True) + 1\nreturn torch.floor(y / 3), torch.floor(y / m), (y / m).int(), y / m >= 0.5",
+        X, {"a": "... D", "b": "... D", "c": "... D: int32", "d": "... D: bool"}, *SIZES,
+    ),
     # dtypes
     "integers": sample(
         "return i + j, i * 2 - j, i > j, i / 3", {"i": "A B: int32", "j": "B: int64"},

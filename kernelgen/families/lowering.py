@@ -1,0 +1,243 @@
+"""From a graph to values over one iteration space: views become indices, and every input access is explicit.
+
+Indices are pulled from the outputs back to the inputs, so a view costs nothing and a tensor that is read through two
+different views is two loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelgen.families.triton_text import evaluate
+from kernelgen.families.values import Index, Length, Lowered, Operand, Space, Stored, Unlowerable, Use, Value
+from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref, SizeOf, same_size
+from kernelgen.spec.model import OperatorSpec
+
+_STEPS = ("floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
+"""Operations whose result jumps where their operand changes by one unit in the last place."""
+
+
+def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
+    """The values of a graph. Raises Unlowerable where it needs more than one iteration space."""
+    space = _space(graph)
+    lowering = _Lowering(graph, space)
+    stored = []
+    for output in graph.outputs:
+        index = lowering.output_index(graph.nodes[output.node])
+        stored.append(Stored(output.name, lowering.value(output.node, index), output.dtype, index))
+    _check_numbers(graph, space)
+    likes = {t.name for t in spec.inputs if t.role == "like"}
+    for value in lowering.values:
+        if value.tensor in likes:
+            raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
+    variables = _variables(spec, lowering.values)
+    values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
+    return Lowered(space, values, tuple(stored))
+
+
+def _variables(spec: OperatorSpec, values: list[Value]) -> dict[str, str]:
+    """For every dtype variable the element type of a pointer that the kernel has and that carries it."""
+    read = {v.tensor for v in values}
+    pointers = [*(t for t in spec.inputs if t.name in read), *spec.outputs]
+    found = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(pointers) if t.dtype in dict(spec.dtypes)}
+    for value in values:
+        if value.attr in dict(spec.dtypes) and value.attr not in found:
+            raise Unlowerable(f"a cast to {value.attr}, a dtype of nothing that is read or written", value.statement)
+    return found
+
+
+def _check_numbers(graph: Graph, space: Space) -> None:
+    """A size may be used as a number where it is the row length, the one size that every kernel knows."""
+    rows = tuple(space.axes[a] for a in space.inner_axes())
+    for node in graph.nodes:
+        for arg in node.args:
+            if isinstance(arg, SizeOf) and any(isinstance(a, str) for a in arg.dim) and not same_size(arg.dim, rows):
+                shown = " * ".join(str(a) for a in arg.dim)
+                raise Unlowerable(
+                    f"the size {shown} as a number (supported: the length of a reduced row)", node.statement
+                )
+
+
+def _space(graph: Graph) -> Space:
+    reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
+    if not reductions:
+        shapes = [_atoms(graph.nodes[o.node].shape) for o in graph.outputs]
+        return Space(max(shapes, key=len), len(max(shapes, key=len)))
+    best: tuple[tuple[Atom, ...], int] | None = None
+    for node in reductions:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        shape = graph.nodes[source.node].shape
+        dims = [int(d) for d in node.attrs]
+        if dims != list(range(-len(dims), 0)):
+            raise Unlowerable(f"a reduction over dimensions {dims} (supported: the last dimensions)", node.statement)
+        axes, inner = _atoms(shape), len(_atoms(shape[len(shape) - len(dims) :]))
+        if best is None or len(axes) > len(best[0]):
+            best = axes, len(axes) - inner
+    assert best is not None
+    return Space(*best)
+
+
+def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
+    return tuple(atom for dim in shape for atom in dim)
+
+
+def _exact_quotients(graph: Graph) -> frozenset[int]:
+    """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
+    found = set()
+    for node in graph.nodes:
+        if node.op in _STEPS or (node.op == "convert" and node.dtype != "float"):
+            for arg in node.args:
+                number = arg.node if isinstance(arg, Ref) else None
+                while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op == "round"):
+                    source = graph.nodes[number].args[0]
+                    number = source.node if isinstance(source, Ref) else None
+                if number is not None and graph.nodes[number].op == "div":
+                    found.add(number)
+    return frozenset(found)
+
+
+class _Lowering:
+    """Pulls indices from the outputs to the inputs; equal values are made once."""
+
+    def __init__(self, graph: Graph, space: Space) -> None:
+        self.graph = graph
+        self.space = space
+        self.exact = _exact_quotients(graph)
+        self.values: list[Value] = []
+        self.known: dict[tuple[object, ...], int] = {}
+
+    def add(self, value: Value) -> int:
+        key = (value.op, value.args, value.dtype, value.tensor, value.index, value.attr)
+        if key not in self.known:
+            self.known[key] = len(self.values)
+            self.values.append(value)
+        elif value.name and not self.values[self.known[key]].name:
+            self.values[self.known[key]] = replace(self.values[self.known[key]], name=value.name)
+        return self.known[key]
+
+    def output_index(self, node: Node) -> Index:
+        """The whole space, or its outer axes alone where the rows were reduced away."""
+        atoms = _atoms(node.shape)
+        for last in (len(self.space.axes), self.space.outer):
+            if atoms == self.space.axes[:last]:
+                return _split(node.shape, tuple(range(last)), self.space)
+        raise Unlowerable(
+            "an output whose shape is neither the shape of the rows nor that of their reductions", node.statement
+        )
+
+    def value(self, number: int, index: Index) -> int:
+        node = self.graph.nodes[number]
+        if node.op == "input":
+            axes = frozenset(a for dim in index for a in dim)
+            return self.add(Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index))
+        if node.op == "full":
+            return self.add(Value("const", node.args, node.dtype, frozenset(), None, node.statement))  # type: ignore[arg-type]
+        if self.graph.is_view(node):
+            source = node.args[0]
+            assert isinstance(source, Ref)
+            return self.same(node, self.view(node, self.graph.nodes[source.node], index))
+        if node.op == "round" and node.attrs == ("float32",):
+            return self.same(node, index)
+        if node.op in REDUCTIONS:
+            return self.reduction(node, index)
+        return self.map(node, index, exact=number in self.exact)
+
+    def same(self, node: Node, index: Index) -> int:
+        """The operand itself, which takes the node's name if it has none."""
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        value = self.value(source.node, index)
+        if node.name and not self.values[value].name:
+            self.values[value] = replace(self.values[value], name=node.name)
+        return value
+
+    def map(self, node: Node, index: Index, *, exact: bool) -> int:
+        args: list[Operand] = []
+        for arg in node.args:
+            if isinstance(arg, Ref):
+                shape = self.graph.nodes[arg.node].shape
+                own = index[len(index) - len(shape) :]
+                args.append(
+                    Use(self.value(arg.node, tuple(() if d == () else i for d, i in zip(shape, own, strict=True))))
+                )
+            else:
+                args.append(Length(arg.dim) if isinstance(arg, SizeOf) else arg)
+        op = node.op
+        if op == "div" and exact:
+            op = "div_rn"
+        elif op == "div" and self.divides_row(args):
+            op, args[1] = "mul", Use(self.inverse(args[1], node))
+        constants = [self.constant(arg) for arg in args]
+        if None not in constants and node.op not in ("convert", "round"):
+            known = evaluate(node.op, tuple(float(c) for c in constants if c is not None))
+            if known is None or node.dtype != "float":
+                raise Unlowerable(f"{node.op} of constants (write the result into the reference)", node.statement)
+            return self.add(Value("const", (known,), node.dtype, frozenset(), None, node.statement))
+        axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
+        attr = str(node.attrs[0]) if op == "round" else None
+        return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def constant(self, arg: Operand) -> float | int | None:
+        """The number that an operand is, if it is one."""
+        if isinstance(arg, Use):
+            value = self.values[arg.value]
+            return self.constant(value.args[0]) if value.op == "const" else None
+        return None if isinstance(arg, Length) else arg
+
+    def divides_row(self, args: list[Operand]) -> bool:
+        """Whether every element of a row is divided by the same number, which a reduction of the row gave."""
+        inner = set(self.space.inner_axes())
+        if not inner or not all(isinstance(a, Use) for a in args):
+            return False
+        above, below = (self.values[a.value].axes for a in args if isinstance(a, Use))
+        return bool(above & inner) and not below & inner
+
+    def inverse(self, divisor: Operand, node: Node) -> int:
+        """The reciprocal of a row's number: one division a row instead of one an element."""
+        assert isinstance(divisor, Use)
+        row = self.values[divisor.value]
+        name = f"inverse_{row.name}" if row.name else "inverse"
+        return self.add(Value("div", (1.0, divisor), "float", row.axes, name, node.statement))
+
+    def reduction(self, node: Node, index: Index) -> int:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        shape = self.graph.nodes[source.node].shape
+        count = len(node.attrs)
+        inner = _atoms(shape[len(shape) - count :])
+        if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
+            raise Unlowerable("reductions over different dimensions in one operator", node.statement)
+        if any(a in self.space.inner_axes() for dim in index[: len(shape) - count] for a in dim):
+            raise Unlowerable("a reduction of one row that is used in another", node.statement)
+        rows = _split(shape[len(shape) - count :], self.space.inner_axes(), self.space)
+        value = self.value(source.node, (*index[: len(shape) - count], *rows))
+        if not set(self.space.inner_axes()) <= self.values[value].axes:
+            raise Unlowerable("a reduction of a value that does not vary along the reduced dimensions", node.statement)
+        axes = self.values[value].axes - set(self.space.inner_axes())
+        return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
+
+    def view(self, node: Node, source: Node, index: Index) -> Index:
+        """The index into a view's source for an index into the view."""
+        if node.op == "permute":
+            inverse = {int(d): i for i, d in enumerate(node.attrs)}
+            return tuple(index[inverse[d]] for d in range(len(source.shape)))
+        if node.op == "expand":
+            own = index[len(index) - len(source.shape) :]
+            return tuple(() if d == () else i for d, i in zip(source.shape, own, strict=True))
+        axes = tuple(a for dim in index for a in dim)
+        if len(axes) != len(_atoms(source.shape)):
+            raise Unlowerable("a reshape of a broadcast value", node.statement)
+        return _split(source.shape, axes, self.space, node.statement)
+
+
+def _split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:
+    """Cut a row of axes into dimensions of the given sizes."""
+    index: list[tuple[int, ...]] = []
+    rest = list(axes)
+    for dim in shape:
+        taken, rest = rest[: len(dim)], rest[len(dim) :]
+        if not same_size(dim, tuple(space.axes[a] for a in taken)):
+            raise Unlowerable("a reshape that does not keep dimensions whole", statement)
+        index.append(tuple(taken))
+    return tuple(index)
