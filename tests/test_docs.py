@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -79,3 +81,13 @@ def test_an_excerpt_that_is_no_longer_so_is_noticed() -> None:
     assert is_part("x = 1\ny = 2", "w\nx = 1\ny = 2\nz\n")
     assert not is_part("x = 1\ny = 2", "w\nx = 1\ny = 22\nz\n")
     assert not is_part("", "x\n")
+
+
+def test_the_benchmark_page_is_made_from_its_data() -> None:
+    spec = importlib.util.spec_from_file_location("measure", REPO / "docs" / "benchmarks" / "measure.py")
+    assert spec is not None
+    assert spec.loader is not None
+    measure = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(measure)
+    data = json.loads((REPO / "docs" / "benchmarks" / "h200.json").read_text("utf-8"))
+    assert (REPO / "docs" / "benchmarks" / "README.md").read_text("utf-8") == measure.table(data)

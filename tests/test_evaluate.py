@@ -210,7 +210,10 @@ FAULTY = {
         Status.TIMEOUT,
     ),
     "exit": (
-        {"    size = x.numel()": "    import os\n    if x.is_cuda: os._exit(1)\n    size = x.numel()"},
+        {
+            "    size = x.numel()": "    import os\n    if x.is_cuda: os._exit(1)\n    size = x.numel()",
+            "num_warps=4": "num_warps=2",  # other machine code: a twin of the current kernel would not be run
+        },
         Status.CRASHED,
     ),
 }

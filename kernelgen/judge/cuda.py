@@ -100,6 +100,7 @@ class CudaStage:
                 Launcher(function, [arguments], graphed=True)
         except RuntimeError:
             torch.cuda.synchronize()
+            _renew_generator()
             return False
         return True
 
@@ -163,6 +164,14 @@ class CudaStage:
             for times, function, count in zip(loops, self._functions, counts, strict=True):
                 times.append(_loop_s(function, arguments, count) * 1e6)
         return tuple(statistics.median(times) for times in loops)
+
+
+def _renew_generator() -> None:
+    """A capture that failed leaves torch's generator believing that it is still captured: give it a new state."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    fresh = torch.Generator(generator.device)
+    fresh.manual_seed(generator.initial_seed())
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def _loop_s(function: Function, arguments: Sequence[torch.Tensor], count: int) -> float:
