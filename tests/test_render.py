@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -40,7 +41,7 @@ def structures(plan: Plan) -> Iterator[Schedule]:
 
 
 def ruff(folder: Path, *arguments: str) -> str:
-    found = subprocess.run(["ruff", *arguments, str(folder)], capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run([sys.executable, "-m", "ruff", *arguments, str(folder)], capture_output=True, text=True, check=False, timeout=60)
     return found.stdout + found.stderr
 
 
