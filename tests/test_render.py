@@ -41,7 +41,9 @@ def structures(plan: Plan) -> Iterator[Schedule]:
 
 
 def ruff(folder: Path, *arguments: str) -> str:
-    found = subprocess.run([sys.executable, "-m", "ruff", *arguments, str(folder)], capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-m", "ruff", *arguments, str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
     return found.stdout + found.stderr
 
 

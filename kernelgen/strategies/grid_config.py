@@ -13,9 +13,9 @@ NAME = "grid_config"
 
 
 def propose(context: Context) -> tuple[Proposal, ...]:
-    """Other variants of the kernel first, they change the most; then the grid's own parameters."""
-    rows = range(len(context.plan.table))
-    switched = chain.from_iterable(_variants(context, row) for row in rows)
+    """Other variants of the kernel first, they change the most; then the grid's own parameters. Rows take turns."""
+    turns = zip_longest(*(_variants(context, row) for row in range(len(context.plan.table))))
+    switched = (proposal for turn in turns for proposal in turn if proposal is not None)
     return tuple(islice(chain(switched, walk(context, NAME)), context.limit))
 
 
