@@ -111,6 +111,8 @@ def table(data: dict[str, Any]) -> str:
         cells += [f"**{best['speedup']:.3f}**", f"{row['wanted']:.2f}" if row["wanted"] else ""]
         share = f"{100 * row['floor_us'] / best['b_us']:.0f} %"
         lines.append(f"| {row['operator']} | {row['case']} | {best['b_us']:.1f} | {' | '.join(cells)} | {share} |")
+    plain = dict.fromkeys(r["operator"] for r in data["rows"] if not _log(r["operator"]).exists())
+    lines += [f"\nTimed with its first schedule, no rounds were run on this device: {name}." for name in plain]
     lines += [f"\nNot measured: {row['operator']} {row['case']}: {row['message']}" for row in left_out]
     return "\n".join(lines + self_test()) + "\n"
 
@@ -136,6 +138,10 @@ def self_test() -> list[str]:
         width = f"{100 * row['median_width']:.2f} %"
         lines.append(f"| {row['actual_us']:.1f} µs | {row['runs']} | {row['covered']} | {width} | {row['called']} |")
     return lines
+
+
+def _log(name: str) -> Path:
+    return ROOT / "operators" / name / "optimization_log.md"
 
 
 def _ratio(comparison: dict[str, Any]) -> str:
