@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelgen.devices.facts import DeviceFacts
-from kernelgen.families import ITEMSIZE
+from kernelgen.families import ITEMSIZE, elements
 from kernelgen.families.kernel import Body
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Plan
-from kernelgen.spec.model import ELLIPSIS, Case
+from kernelgen.spec.model import Case
 
 FREE = ("load", "const", "round", "convert")
 """Operations that are not arithmetic."""
@@ -58,16 +58,6 @@ def flops(body: Body, case: Case) -> int:
         if value.op in REDUCTIONS and isinstance(value.args[0], Use):
             axes = body.lowered.values[value.args[0].value].axes
         total += elements(body, case, axes)
-    return total
-
-
-def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
-    """How many elements some axes of the iteration space have."""
-    total = 1
-    for axis in axes:
-        atom = body.lowered.space.axes[axis]
-        size = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
-        total *= prod(size) if isinstance(size, tuple) else size
     return total
 
 

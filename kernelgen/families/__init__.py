@@ -6,7 +6,7 @@ asks is asked here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from types import ModuleType
 
@@ -138,26 +138,26 @@ def itemsize(spec: OperatorSpec, case: Case) -> int:
     return ITEMSIZE[case.dtype(spec.outputs[0].dtype)]
 
 
-def _sizes(plan: Plan, case: Case, axes: Sequence[int]) -> int:
-    body: Body = plan.body
+def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
+    """How many elements some axes of the iteration space have."""
     total = 1
     for axis in axes:
         atom = body.lowered.space.axes[axis]
-        value = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
-        total *= prod(value) if isinstance(value, tuple) else value
+        size = case.size(ELLIPSIS) if atom == ELLIPSIS else case.size(atom)
+        total *= prod(size) if isinstance(size, tuple) else size
     return total
 
 
 def columns(plan: Plan, case: Case) -> int:
     """The length of a row; of the whole tensor where it is one run of elements."""
     body: Body = plan.body
-    return _sizes(plan, case, sorted(body.columns()))
+    return elements(body, case, sorted(body.columns()))
 
 
 def rows(plan: Plan, case: Case) -> int:
     """The number of rows; 1 where the tensor is one run of elements."""
     body: Body = plan.body
-    return _sizes(plan, case, sorted(set(range(len(body.lowered.space.axes))) - body.columns()))
+    return elements(body, case, sorted(set(range(len(body.lowered.space.axes))) - body.columns()))
 
 
 def key_bytes(plan: Plan, case: Case) -> int:
