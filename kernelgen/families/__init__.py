@@ -70,7 +70,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
 def _first_table(name: str, body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     if name == reduction.NAME:
         return reduction.first_table()
-    return ((None, pointwise.default(pointwise.variants(body)[0])),)
+    return pointwise.first_table(pointwise.variants(body)[0])
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
@@ -98,10 +98,10 @@ def module(plan: Plan) -> ModuleType:
 
 
 def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
-    """A schedule to start from for every variant that can serve all the cases, fitted to their shortest rows."""
+    """The schedules to set out from that can serve all the cases, fitted to their shortest rows."""
     shortest = min((columns(plan, case) for case in cases), default=1)
-    found = [module(plan).fitted(v, shortest) for v in module(plan).variants(plan.body)]
-    return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found[-1:])
+    found = dict.fromkeys(module(plan).starts(plan.body, shortest))
+    return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
 
 
 def space(plan: Plan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:

@@ -12,8 +12,13 @@ from kernelgen.families.triton_text import number
 from kernelgen.families.values import Lowered, Stored
 from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend.graph import Statement
-from kernelgen.plan import Schedule
+from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+
+SPECIALIZE = Parameter(
+    "specialize", (False, True), "grid_config", "structure",
+    "a kernel compiled for every row length: no masks where blocks fit it, walks unrolled",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class KernelText:
     """Before the tile or the loops: what does not change from one to the next."""
     lines: tuple[str, ...] = ()
     loops: tuple[Loop, ...] = ()
-    wide_columns: bool = False
-    """Whether some column stride is not known to be one, so that column times stride may pass 2**31."""
+    wide_strides: tuple[str, ...] = ()
+    """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
 
 
 def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
@@ -166,8 +171,11 @@ class Lines:
 
     def row_indices(self) -> list[str]:
         """The indices of single row groups, taken from the row number from the innermost outwards."""
-        lines, rest = [], "rows" if self.two_d else "row"
-        groups = self.body.layout.rows
+        groups, lines = self.body.layout.rows, []
+        if not self.body.layout.split:
+            return []
+        rest = "short_rows" if self.two_d else "short_row"
+        lines.append(f"{rest} = {'rows' if self.two_d else 'row'}.to(tl.int32)  # which divides faster")
         for position in range(len(groups) - 1, -1, -1):
             group = groups[position]
             inner = [g.size for g in groups[position + 1 :]]
@@ -175,12 +183,14 @@ class Lines:
                 rest if not inner else f"{rest} // {inner[0] if len(inner) == 1 else '(' + ' * '.join(inner) + ')'}"
             )
             if group in self.body.layout.split:
-                lines.append(f"{group.index} = {quotient}" + (f" % {group.size}" if position else ""))
+                taken = quotient + (f" % {group.size}" if position else "")
+                lines.append(f"{group.index} = ({taken}).to(tl.int64)")
         return lines
 
-    def wide_columns(self) -> bool:
-        """Whether some load multiplies its columns by a stride."""
-        return any(i == COLS and stride is not None for a in self.body.layout.accesses for i, stride in a.terms)
+    def wide_strides(self) -> tuple[str, ...]:
+        """The strides that columns are multiplied by; widening them leaves the columns themselves in int32."""
+        terms = [term for a in self.body.layout.accesses for term in a.terms]
+        return tuple(dict.fromkeys(stride for index, stride in terms if index == COLS and stride is not None))
 
     def arguments(self, *sizes: str) -> tuple[str, ...]:
         """Pointers, sizes, then strides. An input that is not read has no pointer."""
@@ -194,6 +204,15 @@ class Lines:
         """The sizes that taking rows apart divides by."""
         text = " ".join(self.row_indices())
         return tuple(g.size for g in self.body.layout.rows if f" {g.size}" in text.replace("(", " "))
+
+
+def specialized(
+    schedule: Schedule, sizes: tuple[str, ...], constexprs: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The size arguments and the constexprs of a kernel, the row length among the latter where it is compiled in."""
+    if not schedule["specialize"]:
+        return sizes, constexprs
+    return tuple(s for s in sizes if s != "N"), ("N", *constexprs)
 
 
 def at_levels(body: Body, levels: tuple[str, ...]) -> list[int]:

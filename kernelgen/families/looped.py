@@ -7,7 +7,7 @@ saves a walk.
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
+from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels, specialized
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
@@ -89,9 +89,10 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     sizes: tuple[str, ...] = ("N",)
     if lines.two_d:
         sizes, constexprs = ("M", "N"), ("BLOCK_SIZE_M", *constexprs)
+    sizes, constexprs = specialized(schedule, sizes, constexprs)
     return KernelText(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops),
-        wide_columns=lines.wide_columns(),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 
@@ -197,11 +198,12 @@ def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
     atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
     axis, spread = ("axis=1", "new_max[:, None]") if _several(body, lines, online.maximum) else ("axis=0", "new_max")
     greatest = f"tl.maximum({top}, tl.max({source}, {axis}))"
+    lines.writer.helpers["exp"] = None
     return [
         # with infinities made zero the sum may be infinite, but it must not be inf - inf
         f"new_max = tl.minimum({greatest}, {LOWEST[1:]})" if online.finite else f"new_max = {greatest}",
-        f"block_sum = tl.sum(tl.exp({atom} - {spread}), {axis})",
-        f"{total} = {total} * tl.exp({top} - new_max) + block_sum",
+        f"block_sum = tl.sum(_exp({atom} - {spread}), {axis})",
+        f"{total} = {total} * _exp({top} - new_max) + block_sum",
         f"{top} = new_max",
     ]
 

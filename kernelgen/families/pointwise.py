@@ -6,7 +6,7 @@ and columns, so that an input that varies along one of the two is read once a ti
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import SPECIALIZE, Body, KernelText, Lines, at_levels, output_values, specialized
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -14,6 +14,8 @@ from kernelgen.spec.model import OperatorSpec
 NAME = "pointwise"
 ELEMENTS_A_THREAD = (1, 128)
 """Fewer leave lanes idle; more than 128 spilled in every sample compiled for sm_90."""
+SHORT_ROW_BYTES = 1024
+"""Where the first table switches to wider tiles; both lines are then searched."""
 
 _LOADS = Parameter(
     "loads", ("default", "evict_first"), "memory_access", "structure", "how the caches treat what is read once"
@@ -32,13 +34,22 @@ def default(variant: str) -> Schedule:
         return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
     return Schedule.make(
-        "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", loads="default", stores="default"
-    )
+        "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
+        loads="default", stores="default",
+    )  # fmt: skip
 
 
-def fitted(variant: str, columns: int) -> Schedule:
-    """The default, which suits rows of any length."""
-    return default(variant)
+def first_table(variant: str) -> tuple[tuple[int | None, Schedule], ...]:
+    """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
+    if variant == "flat":
+        return ((None, default("flat")),)
+    tile = default("tile")
+    return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
+
+
+def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+    """Where a search sets out: the defaults, which suit rows of any length."""
+    return tuple(default(v) for v in variants(body))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
@@ -55,6 +66,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
             "grid", ("2d", "1d"), "grid_config", "structure",
             "tiles over a 2-D grid, or columns fastest in a 1-D one",
         ),
+        SPECIALIZE,
         Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
         Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
         warps, _LOADS, _STORES,
@@ -78,8 +90,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
     if schedule.get("grid") == "2d" and columns > 65535 * schedule.int("BLOCK_SIZE_N"):
         return f"more than the 65535 programs that a grid's second axis may have, for {columns} columns"
-    if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") >= 2 * max(columns, 64):
-        return f"columns of a tile at least twice the {columns} of a row"
+    if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
+        return f"columns of a tile more than twice the {columns} of a row"
     return None
 
 
@@ -96,9 +108,10 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     text = lines.row_indices() + lines.writer.lines(output_values(body), done, late=False) + lines.stores()
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
+    sizes, constexprs = specialized(schedule, ("M", "N"), constexprs)
     return KernelText(
-        name, "tile", schedule, lines.arguments("M", "N"), constexprs, tuple(once), tuple(text),
-        wide_columns=lines.wide_columns(),
+        name, "tile", schedule, lines.arguments(*sizes), constexprs, tuple(once), tuple(text),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ Four variants. `row`: one program holds one row in registers. `rows`: one progra
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import SPECIALIZE, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.plan import Parameter, Schedule
@@ -36,23 +36,45 @@ def default(variant: str) -> Schedule:
     if variant == "looped_rows":
         return Schedule.make(
             "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=1, backwards=False,
-            keep_row=True, stores="default",
+            keep_row=True, specialize=False, stores="default",
         )  # fmt: skip
     # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows the L2 can hold
     return Schedule.make(
-        "looped", BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, stores="streaming"
+        "looped", BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, specialize=False,
+        stores="streaming",
+    )  # fmt: skip
+
+
+def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+    """Where a search over rows of `columns` elements sets out: every variant at the footprints that won on an H200.
+
+    A thread works best with 8, 16 or 64 elements of a row that it reads again, the smaller ones where the row length
+    is compiled in. Rows too long for that start from the default.
+    """
+    found = [default("row"), *([default("rows")] if body.layout.rows else [])]
+    block = max(1 << max(columns - 1, 0).bit_length(), 1024)
+    if block >= default("looped").int("BLOCK_SIZE_N"):
+        return (*found, *(default(v) for v in variants(body) if v in ("looped", "looped_rows")))
+    short = default("looped").replace(BLOCK_SIZE_N=block, backwards=False, stores="default")
+    if not body.layout.rows:
+        return (*found, _spread(short, 8), _spread(short, 64))
+    half, several = max(block // 2, 1024), default("looped_rows").replace(BLOCK_SIZE_N=block)
+    single = several.replace(BLOCK_SIZE_M=1)
+    return (
+        *found,
+        _spread(single.replace(BLOCK_SIZE_N=half), 8),
+        _spread(several, 64),
+        _spread(single.replace(specialize=True), 16),
+        _spread(several.replace(specialize=True), 16),
+        _spread(single.replace(BLOCK_SIZE_N=half, specialize=True), 8),
+        _spread(short, 64),
     )
 
 
-def fitted(variant: str, columns: int) -> Schedule:
-    """The default for rows of `columns` elements: no block longer than a row, warps in proportion."""
-    schedule = default(variant)
-    block = max(1 << max(columns - 1, 0).bit_length(), 1024)
-    if variant not in ("looped", "looped_rows") or block >= schedule.int("BLOCK_SIZE_N"):
-        return schedule
-    if variant == "looped":
-        return schedule.replace(BLOCK_SIZE_N=block, num_warps=max(1, block // 2048))
-    return schedule.replace(BLOCK_SIZE_N=block, BLOCK_SIZE_M=min(8, 8192 // block))
+def _spread(schedule: Schedule, elements: int) -> Schedule:
+    """The schedule with as many warps as leave so many elements to a thread."""
+    block = schedule.int("BLOCK_SIZE_N") * int(schedule.get("BLOCK_SIZE_M", 1) or 1)
+    return schedule.replace(num_warps=min(16, max(1, block // (32 * elements))))
 
 
 def first_table() -> tuple[tuple[int | None, Schedule], ...]:
@@ -84,6 +106,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
                 "ask the caches to hold the row between the walks",
             ),
             _STORES,
+            SPECIALIZE,
             Parameter(
                 "backwards", (False, True), "data_reuse", "structure",
                 "walk back over the row, which starts with what was read last",
@@ -134,5 +157,5 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if schedule.variant == "rows" else ("BLOCK_SIZE_N",)
     return KernelText(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text),
-        wide_columns=lines.wide_columns(),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip

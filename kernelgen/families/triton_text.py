@@ -33,19 +33,24 @@ _INFIX = {
 }  # fmt: skip
 
 _CALLS = {
-    "exp": "tl.exp", "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
-    "sin": "tl.sin", "cos": "tl.cos", "sigmoid": "tl.sigmoid", "erf": "tl.erf", "floor": "tl.floor", "ceil": "tl.ceil",
+    "exp2": "tl.exp2", "log": "tl.log", "log2": "tl.log2", "sqrt": "tl.sqrt", "rsqrt": "tl.rsqrt",
+    "sin": "tl.sin", "cos": "tl.cos", "floor": "tl.floor", "ceil": "tl.ceil",
     "abs": "tl.abs", "where": "tl.where",
     "div_rn": "tl.div_rn", "int_maximum": "tl.maximum", "int_minimum": "tl.minimum",
 }  # fmt: skip
 
 _OWN = {
-    "tanh": ("expm1", "tanh"), "expm1": ("expm1",), "log1p": ("log1p",), "trunc": ("trunc",), "isinf": ("isinf",),
+    "exp": ("exp",), "sigmoid": ("exp", "sigmoid"), "erf": ("erf",),
+    "tanh": ("exp", "expm1", "tanh"), "expm1": ("exp", "expm1"), "log1p": ("log1p",), "trunc": ("trunc",),
+    "isinf": ("isinf",),
     "maximum": ("nan_maximum",), "minimum": ("nan_minimum",),
 }  # fmt: skip
 """The helpers that stand for an operation; it calls the last of them."""
 
-HELPERS = ("expm1", "log1p", "tanh", "trunc", "isinf", "nan_maximum", "nan_minimum", "nan_max", "nan_min")
+HELPERS = (
+    "exp", "sigmoid", "erf", "expm1", "log1p", "tanh", "trunc", "isinf", "nan_maximum", "nan_minimum", "nan_max",
+    "nan_min",
+)  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""
 

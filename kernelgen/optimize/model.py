@@ -25,7 +25,7 @@ class Options:
     logs: Path = Path("logs")
     """The folder of the operators' runs."""
     rounds: int = 5
-    candidates: int = 16
+    candidates: int = 24
     """The most that a round tries."""
     stop_at_target: bool = False
     max_minutes: float | None = None

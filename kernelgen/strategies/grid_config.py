@@ -33,9 +33,9 @@ def _variants(context: Context, row: int) -> Iterator[Proposal]:
 
 
 def _switches(context: Context, row: int) -> Iterator[Step]:
-    """Each other variant as its family starts it, with the values it shares with the current schedule, and around."""
+    """Where the family's variants set out, then around there, then with the values of the current schedule."""
     current = context.plan.table[row].schedule
-    starts = [s for s in context.compiler.variants(context.plan, context.bound(row)) if s.variant != current.variant]
+    starts = [s for s in context.compiler.variants(context.plan, context.bound(row)) if s != current]
     yield from ((1, start) for start in starts)
     # a variant is judged unfairly by one schedule that was chosen for other rows
     near = [_near(context, row, start) for start in starts]

@@ -47,6 +47,8 @@ class FileText:
     """Each output with the expression that allocates it."""
     sizes: tuple[tuple[str, str], ...]
     views: tuple[tuple[str, str], ...]
+    too_large: tuple[str, str] | None
+    """Where an index that the kernels keep in int32 would overflow: the condition and what to say of it."""
     launches: tuple[Launch, ...]
 
 
@@ -66,7 +68,8 @@ def file_text(plan: Plan) -> FileText:
     key = f"{first}.numel() * {first}.element_size()" if flat else f"N * {first}.element_size()"
     return FileText(
         kernels, tuple(h for h in HELPERS if h in helpers), table, key, "the tensor" if flat else "a row",
-        _prepare(plan, flat), outputs, _sizes(plan, kernels), _views(body), tuple(_launch(plan, k) for k in kernels),
+        _prepare(plan, flat), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
+        tuple(_launch(plan, k) for k in kernels),
     )  # fmt: skip
 
 
@@ -124,6 +127,15 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     return tuple(sizes)
 
 
+def _too_large(plan: Plan) -> tuple[str, str] | None:
+    body: Body = plan.body
+    if body.layout.columns is None:
+        return None
+    if body.layout.split:
+        return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
+    return "N > 2**30", f"{plan.spec.name}: at most 2**30 columns, got {{N}}"
+
+
 def _views(body: Body) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(a.view for a in body.layout.accesses if a.view))
 
@@ -136,6 +148,8 @@ def _launch(plan: Plan, kernel: KernelText) -> Launch:
     for argument in kernel.arguments:
         name = argument.removesuffix("_ptr")
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
+    if "N" in kernel.constexprs:
+        arguments.append("N=N")
     if kernel.variant in ("row", "rows"):
         length = (
             "N"

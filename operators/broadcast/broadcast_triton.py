@@ -35,7 +35,12 @@ def broadcast_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (None, broadcast_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
+    (1024, broadcast_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
+    (
+        None,
+        broadcast_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+    ),
 )
 
 
@@ -94,6 +99,8 @@ def broadcast(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
+    if N > 2**30:
+        raise ValueError(f"broadcast: at most 2**30 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),

@@ -12,6 +12,26 @@ import triton.language as tl
 
 
 @triton.jit
+def _erf(x):
+    # x * P(x * x) / Q(x * x): a minimax fit, relative error 2e-8, without branches
+    t = x * x
+    p = 2.05006359e-6
+    p = p * t + 2.84882146e-4
+    p = p * t + 3.76564893e-3
+    p = p * t + 5.27488179e-2
+    p = p * t + 1.90407395e-1
+    p = p * t + 1.12837911
+    q = 3.80914389e-5
+    q = q * t + 1.16254087e-3
+    q = q * t + 1.49692819e-2
+    q = q * t + 1.14109471e-1
+    q = q * t + 5.02076924e-1
+    q = q * t + 1.0
+    # beyond 3.92 the nearest float32 is one
+    return tl.where(tl.abs(x) > 3.92, tl.where(x > 0.0, 1.0, -1.0), x * p * (1.0 / q))
+
+
+@triton.jit
 def gelu_erf_kernel(
     x_ptr,
     out_ptr,
@@ -24,7 +44,7 @@ def gelu_erf_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     # return F.gelu(x)
-    out = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    out = 0.5 * x * (1.0 + _erf(x * 0.7071067811865476))
     tl.store(out_ptr + offsets, out, mask=mask)
 
 

@@ -25,9 +25,12 @@ def layer_norm_kernel(
     stride_bias_n,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N).to(tl.int64)  # int64: strides may be large
+    cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
@@ -50,52 +53,6 @@ def layer_norm_kernel(
 
 
 @triton.jit
-def layer_norm_rows_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    stride_bias_n,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    # one program holds BLOCK_SIZE_M short rows in registers
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    cols = tl.arange(0, BLOCK_SIZE_N).to(tl.int64)  # int64: strides may be large
-    row_mask = rows < M
-    col_mask = cols < N
-    mask = row_mask[:, None] & col_mask[None, :]
-    x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_n,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    mean = tl.sum(x, axis=1) / N
-    centered = x - mean[:, None]
-    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
-    rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd[:, None] * weight[None, :] + bias[None, :]
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
-
-
-@triton.jit
 def layer_norm_looped_kernel(
     x_ptr,
     weight_ptr,
@@ -108,13 +65,16 @@ def layer_norm_looped_kernel(
     stride_bias_n,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     mean = 0.0
     square_sum = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -137,7 +97,7 @@ def layer_norm_looped_kernel(
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols += tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -165,7 +125,7 @@ def layer_norm_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, layer_norm_kernel, {"num_warps": 2}),
-    (8192, layer_norm_rows_kernel, {"BLOCK_SIZE_M": 2, "num_warps": 4}),
+    (8192, layer_norm_kernel, {"num_warps": 4}),
     (16384, layer_norm_kernel, {"num_warps": 4}),
     (32768, layer_norm_kernel, {"num_warps": 16}),
     (None, layer_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
@@ -238,6 +198,8 @@ def layer_norm(
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
+    if N > 2**30:
+        raise ValueError(f"layer_norm: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is layer_norm_kernel:
@@ -246,22 +208,6 @@ def layer_norm(
             weight,
             bias,
             out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            weight,
-            bias,
-            out,
-            M,
             N,
             x_view.stride(0),
             x_view.stride(1),

@@ -13,6 +13,12 @@ import triton.language as tl
 
 
 @triton.jit
+def _exp(x):
+    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def log_softmax_kernel(
     x_ptr,
     out_ptr,
@@ -21,9 +27,10 @@ def log_softmax_kernel(
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N).to(tl.int64)  # int64: strides may be large
+    cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
@@ -33,7 +40,7 @@ def log_softmax_kernel(
     # return torch.log_softmax(x, dim=-1)
     row_max = tl.max(x, axis=0)
     difference = x - row_max
-    log_denominator = tl.log(tl.sum(tl.exp(difference), axis=0))
+    log_denominator = tl.log(tl.sum(_exp(difference), axis=0))
     out = difference - log_denominator
     tl.store(out_ptr + row * N + cols, out, mask=mask)
 
@@ -47,6 +54,7 @@ def log_softmax_looped_kernel(
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
@@ -54,7 +62,7 @@ def log_softmax_looped_kernel(
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -63,8 +71,8 @@ def log_softmax_looped_kernel(
             eviction_policy="evict_last",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(x, axis=0))
-        block_sum = tl.sum(tl.exp(x - new_max), axis=0)
-        denominator = denominator * tl.exp(row_max - new_max) + block_sum
+        block_sum = tl.sum(_exp(x - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
         row_max = new_max
     # return torch.log_softmax(x, dim=-1)
     log_denominator = tl.log(denominator)
@@ -73,7 +81,7 @@ def log_softmax_looped_kernel(
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols += tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -121,6 +129,8 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
+    if N > 2**30:
+        raise ValueError(f"log_softmax: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is log_softmax_kernel:

@@ -29,14 +29,16 @@ def scale_shift_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    pid_n = tl.program_id(1).to(tl.int64)  # int64: strides may be large
+    pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    c = rows % C
+    short_rows = rows.to(tl.int32)  # which divides faster
+    c = (short_rows % C).to(tl.int64)
     x = tl.load(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
         mask=mask,
@@ -51,9 +53,14 @@ def scale_shift_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
-        None,
+        1024,
         scale_shift_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+    ),
+    (
+        None,
+        scale_shift_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
     ),
 )
 
@@ -128,6 +135,10 @@ def scale_shift(
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"scale_shift: at most 2**30 rows and columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     grid = (

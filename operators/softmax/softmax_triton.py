@@ -15,6 +15,12 @@ import triton.language as tl
 
 
 @triton.jit
+def _exp(x):
+    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
+    return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
 def softmax_kernel(
     x_ptr,
     out_ptr,
@@ -23,9 +29,10 @@ def softmax_kernel(
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N).to(tl.int64)  # int64: strides may be large
+    cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
@@ -34,7 +41,7 @@ def softmax_kernel(
     ).to(tl.float32)
     # return torch.softmax(x, dim=-1)
     row_max = tl.max(x, axis=0)
-    numerator = tl.exp(x - row_max)
+    numerator = _exp(x - row_max)
     inverse_denominator = 1.0 / tl.sum(numerator, axis=0)
     out = numerator * inverse_denominator
     tl.store(out_ptr + row * N + cols, out, mask=mask)
@@ -49,6 +56,7 @@ def softmax_looped_kernel(
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
@@ -56,7 +64,7 @@ def softmax_looped_kernel(
     row_max = -3.4028234663852886e38
     denominator = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -65,8 +73,8 @@ def softmax_looped_kernel(
             eviction_policy="evict_last",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(x, axis=0))
-        block_sum = tl.sum(tl.exp(x - new_max), axis=0)
-        denominator = denominator * tl.exp(row_max - new_max) + block_sum
+        block_sum = tl.sum(_exp(x - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
         row_max = new_max
     # return torch.softmax(x, dim=-1)
     inverse_denominator = 1.0 / denominator
@@ -75,7 +83,7 @@ def softmax_looped_kernel(
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols += tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -83,7 +91,7 @@ def softmax_looped_kernel(
             other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
-        numerator = tl.exp(x - row_max)
+        numerator = _exp(x - row_max)
         out = numerator * inverse_denominator
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
@@ -91,10 +99,10 @@ def softmax_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, softmax_kernel, {"num_warps": 2}),
-    (8192, softmax_kernel, {"num_warps": 4}),
-    (16384, softmax_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 2}),
+    (8192, softmax_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
+    (16384, softmax_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 16}),
     (32768, softmax_kernel, {"num_warps": 16}),
-    (None, softmax_looped_kernel, {"BLOCK_SIZE_N": 32768, "num_warps": 16}),
+    (None, softmax_looped_kernel, {"BLOCK_SIZE_N": 32768, "num_warps": 32}),
 )
 
 
@@ -123,6 +131,8 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
+    if N > 2**30:
+        raise ValueError(f"softmax: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is softmax_kernel:

@@ -21,14 +21,16 @@ def broadcast_mask_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    pid_n = tl.program_id(1).to(tl.int64)  # int64: strides may be large
+    pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    b = rows // HS
+    short_rows = rows.to(tl.int32)  # which divides faster
+    b = (short_rows // HS).to(tl.int64)
     mask_tile = tl.load(
         mask_ptr + b[:, None] * stride_mask_b + cols[None, :] * stride_mask_n, mask=mask
     )
@@ -128,6 +130,10 @@ def broadcast_mask(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     M = x.shape[:3].numel()
     N = x.shape[3]
     HS = x.shape[1:3].numel()
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"broadcast_mask: at most 2**30 rows and columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),
