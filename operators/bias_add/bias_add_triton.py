@@ -47,7 +47,7 @@ def bias_add_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, bias_add_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, bias_add_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (None, bias_add_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4}),
 )
 
 

@@ -39,7 +39,7 @@ SCHEDULES = (
     (
         None,
         broadcast_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 8},
     ),
 )
 

@@ -18,6 +18,80 @@ def layer_norm_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    stride_weight_n,
+    stride_bias_n,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
+    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+
+    mean = tl.zeros([BLOCK_SIZE_M], tl.float32)
+    square_sum = tl.zeros([BLOCK_SIZE_M], tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
+        block_mean = tl.sum(x, axis=1) / block_count
+        block_centered = tl.where(mask, x - block_mean[:, None], 0.0)
+        block_squares = tl.sum(block_centered * block_centered, axis=1)
+        block_shift = block_mean - mean
+        block_share = block_count / (start + block_count)
+        mean += block_shift * block_share
+        square_sum += block_squares + block_shift * block_shift * start * block_share
+    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+    rstd = tl.rsqrt(square_sum / N + 1e-5)
+
+    # the row again, now with what it was reduced to
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        weight = tl.load(
+            weight_ptr + cols * stride_weight_n,
+            mask=col_mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        bias = tl.load(
+            bias_ptr + cols * stride_bias_n,
+            mask=col_mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        centered = x - mean[:, None]
+        out = centered * rstd[:, None] * weight[None, :] + bias[None, :]
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
+def layer_norm_row_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -124,10 +198,22 @@ def layer_norm_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, layer_norm_kernel, {"num_warps": 2}),
-    (8192, layer_norm_kernel, {"num_warps": 4}),
-    (16384, layer_norm_kernel, {"num_warps": 4}),
-    (32768, layer_norm_kernel, {"num_warps": 16}),
+    (
+        4096,
+        layer_norm_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 1},
+    ),
+    (
+        8192,
+        layer_norm_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8},
+    ),
+    (
+        16384,
+        layer_norm_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 16},
+    ),
+    (32768, layer_norm_row_kernel, {"num_warps": 16}),
     (None, layer_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
 
@@ -203,6 +289,21 @@ def layer_norm(
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is layer_norm_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            weight,
+            bias,
+            out,
+            M,
+            x_view.stride(0),
+            x_view.stride(1),
+            weight.stride(0),
+            bias.stride(0),
+            N=N,
+            **options,
+        )
+    elif kernel is layer_norm_row_kernel:
         kernel[(M,)](
             x_view,
             weight,

@@ -50,6 +50,67 @@ def rms_norm_kernel(
 
 
 @triton.jit
+def rms_norm_looped_rows_kernel(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    stride_weight_n,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+
+    row_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        row_sum_acc += x * x
+    row_sum = tl.sum(row_sum_acc, axis=1)
+    # mean_square = wide.pow(2).mean(dim=-1, keepdim=True)
+    mean_square = row_sum / N
+    # normalized = wide * torch.rsqrt(mean_square + eps)
+    inverse_root = tl.rsqrt(mean_square + 1e-6)
+
+    # the row again, now with what it was reduced to
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        weight = tl.load(
+            weight_ptr + cols * stride_weight_n,
+            mask=col_mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        normalized = x * inverse_root[:, None]
+        # return normalized.to(x.dtype) * weight
+        out = normalized.to(x_ptr.dtype.element_ty).to(tl.float32) * weight[None, :]
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
 def rms_norm_looped_kernel(
     x_ptr,
     weight_ptr,
@@ -109,8 +170,16 @@ def rms_norm_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, rms_norm_kernel, {"num_warps": 2}),
-    (8192, rms_norm_kernel, {"num_warps": 4}),
-    (16384, rms_norm_kernel, {"num_warps": 4}),
+    (
+        8192,
+        rms_norm_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 4096, "num_warps": 16},
+    ),
+    (
+        16384,
+        rms_norm_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 16},
+    ),
     (32768, rms_norm_kernel, {"num_warps": 16}),
     (None, rms_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
@@ -170,6 +239,19 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             x_view.stride(1),
             weight.stride(0),
             BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is rms_norm_looped_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            weight,
+            out,
+            M,
+            x_view.stride(0),
+            x_view.stride(1),
+            weight.stride(0),
+            N=N,
             **options,
         )
     elif kernel is rms_norm_looped_kernel:

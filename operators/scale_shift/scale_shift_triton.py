@@ -60,7 +60,7 @@ SCHEDULES = (
     (
         None,
         scale_shift_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 1},
     ),
 )
 
