@@ -49,7 +49,10 @@ def gelu_erf_kernel(
 
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, gelu_erf_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
+SCHEDULES = (
+    (268435456, gelu_erf_kernel, {"BLOCK_SIZE": 4096, "num_warps": 2}),
+    (None, gelu_erf_kernel, {"BLOCK_SIZE": 512, "num_warps": 4}),
+)
 
 
 def pick_schedule(size: int):

@@ -43,7 +43,7 @@ def gelu_tanh_kernel(
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (268435456, gelu_tanh_kernel, {"BLOCK_SIZE": 1024, "num_warps": 2}),
+    (268435456, gelu_tanh_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),
     (None, gelu_tanh_kernel, {"BLOCK_SIZE": 512, "num_warps": 4}),
 )
 

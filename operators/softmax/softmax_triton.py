@@ -48,6 +48,59 @@ def softmax_kernel(
 
 
 @triton.jit
+def softmax_looped_rows_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+
+    # from the least finite float32 on: a row may begin with -inf
+    row_max = tl.full([BLOCK_SIZE_M], -3.4028234663852886e38, tl.float32)
+    denominator = tl.zeros([BLOCK_SIZE_M], tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        new_max = tl.maximum(row_max, tl.max(x, axis=1))
+        block_sum = tl.sum(_exp(x - new_max[:, None]), axis=1)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
+    # return torch.softmax(x, dim=-1)
+    inverse_denominator = 1.0 / denominator
+
+    # the row again, now with what it was reduced to
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        numerator = _exp(x - row_max[:, None])
+        out = numerator * inverse_denominator[:, None]
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
 def softmax_looped_kernel(
     x_ptr,
     out_ptr,
@@ -99,7 +152,11 @@ def softmax_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, softmax_kernel, {"num_warps": 2}),
-    (8192, softmax_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
+    (
+        8192,
+        softmax_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8},
+    ),
     (16384, softmax_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 16}),
     (32768, softmax_kernel, {"num_warps": 16}),
     (None, softmax_looped_kernel, {"BLOCK_SIZE_N": 32768, "num_warps": 32}),
@@ -143,6 +200,17 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
             x_view.stride(0),
             x_view.stride(1),
             BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is softmax_looped_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
             **options,
         )
     elif kernel is softmax_looped_kernel:

@@ -19,8 +19,11 @@ def broadcast_channel_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    pid_n = tl.program_id(1)
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
@@ -41,7 +44,7 @@ SCHEDULES = (
     (
         None,
         broadcast_channel_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8},
     ),
 )
 
@@ -112,8 +115,8 @@ def broadcast_channel(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         )
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        triton.cdiv(M, options["BLOCK_SIZE_M"])
+        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         bias,

@@ -22,8 +22,11 @@ def broadcast_mask_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_mask_n = tl.cast(stride_mask_n, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    pid_n = tl.program_id(1)
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
@@ -42,7 +45,7 @@ SCHEDULES = (
     (
         None,
         broadcast_mask_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -136,8 +139,8 @@ def broadcast_mask(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         )
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        triton.cdiv(M, options["BLOCK_SIZE_M"])
+        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         mask,
