@@ -97,6 +97,10 @@ def repeated(source: str) -> list[str]:
                         for n in parts
                         if not re.search(r"stride|arange|program_id|tl.zeros|\bN\b|_ptr", ast.unparse(n))
                     )
+                if isinstance(statement, ast.Assign):  # what reads the variable from now on is another value
+                    target = rf"\b{ast.unparse(statement.targets[0])}\b"
+                    for text in [n for n, count in counts.items() if count == 1 and re.search(target, n)]:
+                        del counts[text]
             found += [text for text, count in counts.items() if count > 1]
     return found
 

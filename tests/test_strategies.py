@@ -127,16 +127,18 @@ def test_no_schedule_serves_less_than_the_current_one_and_more_is_not_asked() ->
     assert blocks == {512, 1024, 2048, 4096}, "smaller ones would serve less"
 
 
-def test_grid_config_switches_variants_with_and_without_the_current_values() -> None:
+def test_grid_config_sets_out_from_every_variant_and_searches_around() -> None:
     current = START.replace(BLOCK_SIZE=1024, num_warps=16)
     proposals = strategies()["grid_config"].propose(context(make_plan().with_schedule(0, current)))
     schedules = [p.table[0].schedule for p in proposals]
-    start = replace(START, variant="tiled")
-    assert schedules[0] == start, "as its family starts it"
+    tiled = replace(START, variant="tiled")
+    assert schedules[:2] == [START, tiled], "as the family starts them, the current variant too"
+    assert [p.predicted_gain for p in proposals[:2]] == [pytest.approx(1.1)] * 2
     around = [{"BLOCK_SIZE": 128}, {"BLOCK_SIZE": 512}, {"num_stages": 2}, {"num_warps": 2}, {"num_warps": 8}]
-    assert schedules[1:-1] == [start.replace(**step) for step in around], "one step in block size, warps or stages"
+    steps = {start.replace(**step) for start in (START, tiled) for step in around}
+    assert set(schedules[2:-1]) == steps, "one step in block size, warps or stages"
     assert schedules[-1] == replace(current, variant="tiled"), "with the current values"
-    assert [p.predicted_gain for p in proposals] == [pytest.approx(1.1)] + [pytest.approx(1.05)] * 6
+    assert [p.predicted_gain for p in proposals[2:]] == [pytest.approx(1.05)] * 11
 
 
 SMALL, LARGE = START.replace(BLOCK_SIZE=64, num_warps=2), START.replace(BLOCK_SIZE=4096, num_warps=16)

@@ -11,7 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -23,6 +23,8 @@ BLOCKS, PAIRS, MAX_DOUBLINGS = 10, 15, 2
 HALF_WIDTH = 0.005
 """Blocks are added until the interval's half width is below this, relative to the speedup."""
 TIME_CAP_S = 20.0
+CLOCK_US = 0.5
+"""What a pair of CUDA events resolves (CUDA Runtime API, cudaEventElapsedTime)."""
 
 MakeInputs = Callable[[], Sequence[torch.Tensor]]
 """Makes a fresh, independent set of a function's arguments."""
@@ -97,7 +99,7 @@ def compare(
             break
         # looking at the width only at 1, 2 and 4 times `blocks` keeps the interval honest: a stop as soon as it
         # happens to be narrow would cover the truth less often than it says
-        wide = len(values) == goal and stats.over_blocks(values).half_width > half_width
+        wide = len(values) == goal and over_blocks(values, stage).half_width > half_width
         if wide and goal < blocks << MAX_DOUBLINGS:
             goal *= 2
     return _comparison(stage, values, samples, thrown_away, begin)
@@ -137,10 +139,21 @@ def block_value(arrangements: Sequence[Sequence[Sample]]) -> float:
     return statistics.fmean(statistics.median(math.log(a / b) for a, b in pairs) for pairs in arrangements)
 
 
+def over_blocks(values: Sequence[float], stage: Stage) -> stats.Estimate:
+    """The estimate from block values, with what the clock does not resolve.
+
+    A reading is off by a uniform error of variance tick**2 / 12. A block is the mean of two medians of ratios of two
+    readings each, so its own variance of that kind is tick**2 / 12 too, relative to the length of a sample.
+    """
+    plain = stats.over_blocks(values)
+    unresolved = CLOCK_US / max(stage.sample_us, CLOCK_US) / math.sqrt(12 * len(values))
+    return replace(plain, std_error=math.hypot(plain.std_error, unresolved))
+
+
 def _comparison(
     stage: Stage, values: list[float], samples: list[tuple[Sample, ...]], thrown_away: int, begin: float
 ) -> Comparison:
-    estimate = stats.over_blocks(values)
+    estimate = over_blocks(values, stage)
     low, high = estimate.interval
     a_call, b_call = stage.call_us()
     flat = [sample for arrangement in samples for sample in arrangement]

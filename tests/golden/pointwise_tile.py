@@ -25,8 +25,10 @@ def bias_add_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    pid_n = tl.program_id(1).to(tl.int64)  # int64: strides may be large
+    pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     bias = tl.load(bias_ptr + cols * stride_bias_n, mask=col_mask).to(tl.float32)
@@ -88,6 +90,8 @@ def bias_add(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
+    if N > 2**30:
+        raise ValueError(f"bias_add: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     grid = (

@@ -25,9 +25,12 @@ def layer_norm_kernel(
     stride_bias_n,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N).to(tl.int64)  # int64: strides may be large
+    cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
@@ -62,13 +65,16 @@ def layer_norm_looped_kernel(
     stride_bias_n,
     BLOCK_SIZE_N: tl.constexpr,
 ):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     mean = 0.0
     square_sum = 0.0
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -91,7 +97,7 @@ def layer_norm_looped_kernel(
     # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+        cols += tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -189,6 +195,8 @@ def layer_norm(
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
+    if N > 2**30:
+        raise ValueError(f"layer_norm: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is layer_norm_kernel:
