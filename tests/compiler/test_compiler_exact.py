@@ -131,6 +131,26 @@ def test_an_operator_may_have_the_name_of_a_helper() -> None:
     torch.testing.assert_close(kernel(x), torch.tanh(x))
 
 
+def test_erf_is_within_eight_units_in_the_last_place_and_one_far_out() -> None:
+    plan = plan_of(sample("return torch.erf(x)", {"x": "A: float32"}, {"out": "A: float32"}, dtypes=()).spec())
+    kernel = load(render.triton_source(plan)).op
+    x = torch.cat([torch.linspace(-6, 6, 120_001), torch.logspace(-30, 0, 1000), torch.tensor([1e38, float("inf")])])
+    x = x.to("cuda" if torch.cuda.is_available() else "cpu")
+    got, want = kernel(x), torch.erf(x.double())
+    ulp = torch.exp2(torch.frexp(want).exponent - 24.0).clamp(min=2.0**-149)
+    assert float(((got - want).abs() / ulp).max()) <= 8
+    far = x[x.abs() > 3.93]
+    assert torch.equal(kernel(far), torch.sign(far))
+    assert kernel(x[:1] * float("nan")).isnan().all()
+
+
+def test_rows_too_long_for_an_index_are_refused() -> None:
+    kernel = load(render.triton_source(plan_of(CORNERS["columns reduced"].spec()))).op
+    row = torch.ones(1, dtype=torch.float16).expand(2**30 + 1)
+    with pytest.raises(ValueError, match=r"^op: at most 2\*\*30 columns, got 1073741825$"):
+        kernel(row, row)
+
+
 def test_tensors_of_other_devices_shapes_and_dtypes_are_refused_by_kernel_and_baseline_alike() -> None:
     spec = CORNERS["columns reduced"].spec()
     kernel, baseline = load(render.triton_source(plan_of(spec))).op, load(render.baseline_source(spec)).op
