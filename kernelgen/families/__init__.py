@@ -64,13 +64,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
     plan = Plan(spec, name, body, (), (*notes, *_notes(spec, body)))
-    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in _first_table(name, body)))
-
-
-def _first_table(name: str, body: Body) -> tuple[tuple[int | None, Schedule], ...]:
-    if name == reduction.NAME:
-        return reduction.first_table()
-    return pointwise.first_table(pointwise.variants(body)[0])
+    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in FAMILIES[name].first_table(body)))
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from kernelgen.spec.model import OperatorSpec
 NAME = "pointwise"
 ELEMENTS_A_THREAD = (1, 128)
 """Fewer leave lanes idle; more than 128 spilled in every sample compiled for sm_90."""
+MAX_GRID_Y = 65535
+"""Programs along a grid's second axis (CUDA C++ Programming Guide, technical specifications per compute capability)."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""
 
@@ -39,9 +41,9 @@ def default(variant: str) -> Schedule:
     )  # fmt: skip
 
 
-def first_table(variant: str) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
-    if variant == "flat":
+    if variants(body) == ("flat",):
         return ((None, default("flat")),)
     tile = default("tile")
     return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
@@ -88,8 +90,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     low, high = ELEMENTS_A_THREAD
     if not low <= each <= high:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
-    if schedule.get("grid") == "2d" and columns > 65535 * schedule.int("BLOCK_SIZE_N"):
-        return f"more than the 65535 programs that a grid's second axis may have, for {columns} columns"
+    if schedule.get("grid") == "2d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
+        return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
     if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
     return None

@@ -77,7 +77,7 @@ def _spread(schedule: Schedule, elements: int) -> Schedule:
     return schedule.replace(num_warps=min(16, max(1, block // (32 * elements))))
 
 
-def first_table() -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, then blocks: what a kernel engineer would write before measuring."""
     row = default("row")
     return (

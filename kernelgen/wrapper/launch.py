@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kernelgen.families import module
 from kernelgen.families.access import group_sizes, is_contiguous
 from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.plan import Plan
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
@@ -131,9 +132,14 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
     body: Body = plan.body
     if body.layout.columns is None:
         return None
-    if body.layout.split:
+    tiles = [row.schedule.int("BLOCK_SIZE_N") for row in plan.table if row.schedule.get("grid") == "2d"]
+    most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30"
+    if not body.layout.split:
+        return f"N > {most}", f"{plan.spec.name}: at most {most} columns, got {{N}}"
+    if not tiles:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
-    return "N > 2**30", f"{plan.spec.name}: at most 2**30 columns, got {{N}}"
+    words = f"{plan.spec.name}: at most 2**30 rows of at most {most} columns, got {{M}} and {{N}}"
+    return f"M > 2**30 or N > {most}", words
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:

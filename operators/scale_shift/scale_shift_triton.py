@@ -135,9 +135,10 @@ def scale_shift(
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
-    if max(M, N) > 2**30:
+    if M > 2**30 or N > 33553920:
         raise ValueError(
-            f"scale_shift: at most 2**30 rows and columns, got {M} and {N}"
+            f"scale_shift: at most 2**30 rows of at most 33553920 columns, got {M} "
+            f"and {N}"
         )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
