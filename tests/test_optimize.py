@@ -408,5 +408,5 @@ def test_ctrl_c_ends_cleanly_and_the_next_call_goes_on(tmp_path: Path, at: str) 
     assert result.resumed
     assert result.folder == stopped.folder
     assert result.rounds[: len(stopped.rounds)] == stopped.rounds
-    done = [r.data["hash"] for r in journal.read(result.folder) if r.kind == "candidate"]
+    done = [(r.data["round"], r.data["hash"]) for r in journal.read(result.folder) if r.kind == "candidate"]
     assert len(set(done)) == len(done), "no candidate of a round is evaluated twice"

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from kernelgen.families.triton_text import evaluate
 from kernelgen.families.values import Index, Length, Lowered, Operand, Space, Stored, Unlowerable, Use, Value
-from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref, SizeOf, same_size
+from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, same_size
 from kernelgen.spec.model import OperatorSpec
 
-_STEPS = ("floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
+_STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
 """Operations whose result jumps where their operand changes by one unit in the last place."""
 
 
@@ -24,7 +24,7 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
     stored = []
     for output in graph.outputs:
         index = lowering.output_index(graph.nodes[output.node])
-        stored.append(Stored(output.name, lowering.value(output.node, index), output.dtype, index))
+        stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
     _check_numbers(graph, space)
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for value in lowering.values:
@@ -115,6 +115,17 @@ class _Lowering:
         elif value.name and not self.values[self.known[key]].name:
             self.values[self.known[key]] = replace(self.values[self.known[key]], name=value.name)
         return self.known[key]
+
+    def unrounded(self, output: Output, index: Index) -> int:
+        """The value of an output; storing it rounds it, so that a last cast to the output's dtype is none."""
+        i = self.value(output.node, index)
+        value = self.values[i]
+        source = value.args[0] if value.op == "round" and value.attr == output.dtype else None
+        if not isinstance(source, Use) or self.values[source.value].op in ("load", "const"):
+            return i
+        if not self.values[source.value].name:
+            self.values[source.value] = replace(self.values[source.value], name=value.name)
+        return source.value
 
     def output_index(self, node: Node) -> Index:
         """The whole space, or its outer axes alone where the rows were reduced away."""

@@ -22,6 +22,24 @@ def identity(op: str, dtype: str) -> float | int:
     return low if op == "max" else high
 
 
+def harmless(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> bool:
+    """Whether the lanes beyond the row leave a reduction as it is."""
+    value = lowered.values[i]
+    source = value.args[0]
+    assert isinstance(source, Use)
+    found = pad(lowered, levels, source.value, others)
+    if found == identity(value.op, value.dtype):
+        return True
+    return value.op == "max" and found == 0.0 and _no_less_than_zero(lowered, source.value)
+
+
+def _no_less_than_zero(lowered: Lowered, i: int) -> bool:
+    value = lowered.values[i]
+    return value.op in ("abs", "exp", "exp2", "sqrt", "sigmoid") or (
+        value.op == "mul" and value.args[0] == value.args[1]
+    )
+
+
 def pad(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> float | None:
     """What a value holds in the lanes beyond the row; None where that is not known."""
     value = lowered.values[i]
@@ -69,11 +87,10 @@ def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]
     loads = [
         i for i, v in enumerate(lowered.values) if v.op == "load" and v.dtype == "float" and levels[i] in (FULL, COLUMN)
     ][:4]
-    reductions = [v for v in lowered.values if v.op in REDUCTIONS]
+    reductions = [i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS]
 
     def guards(others: dict[int, float]) -> int:
-        pads = (pad(lowered, levels, v.args[0].value, others) for v in reductions if isinstance(v.args[0], Use))
-        return sum(p != identity(v.op, v.dtype) for p, v in zip(pads, reductions, strict=True))
+        return sum(not harmless(lowered, levels, i, others) for i in reductions)
 
     options = [
         dict(zip(loads, choice, strict=True))

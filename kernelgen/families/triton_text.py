@@ -42,14 +42,14 @@ _CALLS = {
 _OWN = {
     "exp": ("exp",), "sigmoid": ("exp", "sigmoid"), "erf": ("erf",),
     "tanh": ("exp", "expm1", "tanh"), "expm1": ("exp", "expm1"), "log1p": ("log1p",), "trunc": ("trunc",),
-    "isinf": ("isinf",),
+    "isinf": ("isinf",), "rint": ("rint",),
     "maximum": ("nan_maximum",), "minimum": ("nan_minimum",),
 }  # fmt: skip
 """The helpers that stand for an operation; it calls the last of them."""
 
 HELPERS = (
-    "exp", "sigmoid", "erf", "expm1", "log1p", "tanh", "trunc", "isinf", "nan_maximum", "nan_minimum", "nan_max",
-    "nan_min",
+    "exp", "sigmoid", "erf", "expm1", "log1p", "tanh", "trunc", "rint", "isinf",
+    "nan_maximum", "nan_minimum", "nan_max", "nan_min",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, Names
-from kernelgen.families.padding import identity, pad
+from kernelgen.families.padding import harmless, identity
 from kernelgen.families.triton_text import ATOM, Text, number, operation, triton_dtype
 from kernelgen.families.values import Length, Lowered, Operand, Use, Value
 from kernelgen.frontend.graph import REDUCTIONS, Statement
@@ -197,9 +197,9 @@ class Writer:
         # what varies along the columns alone is reduced alone: a vector also where rows are walked together
         level = COLUMN if self.names.levels[source] == COLUMN else FULL
         inner = self.operand(Use(source), level)
-        neutral = identity(value.op, value.dtype)
-        if pad(self.lowered, self.names.levels, source, self.others) == neutral:
+        if harmless(self.lowered, self.names.levels, i, self.others):
             return inner.text
+        neutral = identity(value.op, value.dtype)
         mask = "col_mask" if self.mode.two_d and level == COLUMN else "mask"
         return f"tl.where({mask}, {inner.text}, {number(neutral).text})"
 

@@ -190,6 +190,7 @@ TABLE: dict[str, Rule] = {
     **{f"aten.{op}.default": _whole(op) for op in ("floor", "ceil", "trunc")},
     **{f"aten.logical_{op}.default": _logical(op) for op in ("and", "or", "xor")},
     **{f"aten.{op}.{kind}": _scaled(op) for op in ("add", "sub") for kind in ("Tensor", "Scalar")},
+    "aten.round.default": lambda b, c: b.map("rint", c.args[0]) if c.dtype == "float" else c.args[0],
     "aten.logical_not.default": _unary("logical_not"),
     "aten.bitwise_not.default": _unary("invert"),
     "aten.rsub.Scalar": _rsub,
