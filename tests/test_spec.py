@@ -501,13 +501,13 @@ def test_shipped_references_return_what_is_declared(path: Path) -> None:
     scope = {"torch": torch, "F": torch.nn.functional, "math": math}
     exec(spec.reference, scope)
     small = [case for case in spec.accuracy if all(math.prod(case.shape(t.shape)) < 100_000 for t in spec.inputs)]
-    assert len(small) >= 15
+    assert len(small) >= 4
     for case in small:
         arguments = [torch.ones(case.shape(t.shape), dtype=getattr(torch, case.dtype(t.dtype))) for t in spec.inputs]
-        out = scope[spec.name](*arguments)  # type: ignore[operator]
-        (declared,) = spec.outputs
-        assert tuple(out.shape) == case.shape(declared.shape)
-        assert out.dtype == getattr(torch, case.dtype(declared.dtype))
+        found = scope[spec.name](*arguments)  # type: ignore[operator]
+        for out, declared in zip(found if isinstance(found, tuple) else (found,), spec.outputs, strict=True):
+            assert tuple(out.shape) == case.shape(declared.shape)
+            assert out.dtype == getattr(torch, case.dtype(declared.dtype))
 
 
 def test_the_json_schema_knows_every_key_and_describes_it() -> None:
