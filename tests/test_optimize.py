@@ -387,8 +387,8 @@ def test_a_second_optimize_is_told_that_the_first_runs(tmp_path: Path) -> None:
         run(tmp_path)
 
 
-@pytest.mark.parametrize("at", ["search", "final", "verify", "baselines"])
-def test_ctrl_c_ends_cleanly_and_the_next_call_goes_on(tmp_path: Path, at: str) -> None:
+@pytest.mark.parametrize(("at", "nth"), [("search", 3), ("final", 1), ("verify", 2), ("baselines", 2)])
+def test_ctrl_c_ends_cleanly_and_the_next_call_goes_on(tmp_path: Path, at: str, nth: int) -> None:
     calls = 0
 
     def interrupt(step: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
