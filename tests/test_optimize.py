@@ -394,7 +394,7 @@ def test_ctrl_c_ends_cleanly_and_the_next_call_goes_on(tmp_path: Path, at: str, 
     def interrupt(step: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
         nonlocal calls
         calls += step == at
-        if step == at and calls == 3:
+        if step == at and calls == nth:
             raise KeyboardInterrupt
         return evaluation
 
