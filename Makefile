@@ -1,5 +1,6 @@
 # make demo   from a fresh clone to an optimised kernel, on whatever device is there
 # make test   lint, types, staleness of the generated files and the tests
+# make bench  on a GPU: docs/benchmarks remade
 #
 # PYTHON=python3.12                   another interpreter (3.11 or newer)
 # VENV=DIR                            another place than .venv
@@ -19,7 +20,7 @@ HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find
 # A driver that answers counts, a leftover of one does not.
 EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
 
-.PHONY: demo install dev test test-gpu clean
+.PHONY: demo install dev test test-gpu bench clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -69,6 +70,10 @@ test: dev
 
 test-gpu: dev
 	$(BIN)/pytest -m gpu
+
+# on a GPU: the shipped operators against eager, torch.compile and max-autotune, as data, table and chart
+bench: dev
+	$(BIN)/python docs/benchmarks/measure.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

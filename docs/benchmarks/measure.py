@@ -1,7 +1,7 @@
 """Measure the shipped operators against eager, torch.compile and max-autotune in one run on one GPU.
 
     python docs/benchmarks/measure.py             # writes docs/benchmarks/DEVICE.json
-    python docs/benchmarks/measure.py --table     # writes README.md beside it from the committed data
+    python docs/benchmarks/measure.py --table     # writes README.md and h200.svg beside it from the committed data
 
 Shapes are the ones that the operators' targets are stated for, in float16; every ratio is paired and has its interval.
 """
@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from chart import chart
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -98,6 +100,8 @@ def table(data: dict[str, Any]) -> str:
         "the rate of a plain copy, or of a fill where nothing large is read, measured in the same run; more than 100 %",
         "says that the kernel writes faster than torch's fill.",
         "",
+        "![Share of the floor, kernel and best of torch](h200.svg)",
+        "",
         "| operator | case | kernel µs | over eager | over compile | over max-autotune | over the best | asked "
         "| floor |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -150,13 +154,15 @@ def _ratio(comparison: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
-    parser.add_argument("--table", action="store_true", help="only write README.md from the data")
+    parser.add_argument("--table", action="store_true", help="only write README.md and h200.svg from the data")
     parser.add_argument("--out", type=Path, default=HERE / "h200.json")
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args()
     if not options.table:
         options.out.write_text(json.dumps(measure(options.only), indent=1) + "\n")
-    (HERE / "README.md").write_text(table(json.loads((HERE / "h200.json").read_text())))
+    data = json.loads((HERE / "h200.json").read_text())
+    (HERE / "README.md").write_text(table(data))
+    (HERE / "h200.svg").write_text(chart(data))
 
 
 if __name__ == "__main__":
