@@ -1,0 +1,40 @@
+"""The shipped operators' own accuracy tests at their smallest cases; a GPU runs them whole (`kernelgen check NAME`)."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+
+import pytest
+
+from kernelgen import judge
+
+OPERATORS = sorted(
+    path.parent for path in (Path(__file__).parent.parent.parent / "operators").rglob("*_accuracy.py")
+)
+
+
+def elements(case: judge.Case) -> int:
+    return math.prod(math.prod(size) if isinstance(size, tuple) else size for size in case.sizes.values())
+
+
+def smallest(cases: tuple[judge.Case, ...]) -> list[judge.Case]:
+    """Of every dtype the smallest case, single elements last: a tile's edges show only beyond them."""
+    found: list[judge.Case] = []
+    for dtypes in {tuple(case.dtypes.items()): None for case in cases}:
+        own = [case for case in cases if tuple(case.dtypes.items()) == dtypes]
+        found.append(min(own, key=lambda case: (elements(case) < 100, elements(case))))
+    return found
+
+
+@pytest.mark.parametrize("folder", OPERATORS, ids=lambda path: path.name)
+def test_a_shipped_operator_is_accurate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file,) = folder.glob("*_accuracy.py")
+    monkeypatch.syspath_prepend(folder)
+    module = importlib.import_module(file.stem)
+    cases = smallest(module.CASES)
+    assert cases
+    for case in cases:
+        report = judge.accuracy_case(module.OPERATOR, case)
+        assert report.passed or report.left_out, report
