@@ -43,8 +43,8 @@ ROWS: tuple[tuple[str, dict[str, Any], float | None], ...] = (
 """Operator, sizes, and the least ratio over the best of the three that is asked for, if one is."""
 
 
-def measure(only: list[str]) -> dict[str, Any]:
-    """One run over all rows. Needs a GPU."""
+def measure(only: list[str], out: Path) -> None:
+    """One run over all rows, written to `out` after every row. Needs a GPU."""
     sys.path[:0] = [str(ROOT)]
     from kernelgen import judge
 
@@ -52,29 +52,8 @@ def measure(only: list[str]) -> dict[str, Any]:
     import torch
     import triton
 
-    rows = []
-    for name, sizes, wanted in ROWS:
-        if only and name not in only:
-            continue
-        folder = str(ROOT / "operators" / name)
-        sys.path[:0] = [folder]
-        operator = importlib.import_module(f"{name}_accuracy").OPERATOR
-        sys.path.remove(folder)
-        case = judge.Case(sizes, {"T": "float16"})
-        report = judge.performance_case(operator, case, against=OPPONENTS)
-        found = {k: {**judge.to_json(c), "samples": None} for k, c in report.comparisons.items()}
-        row = {
-            "operator": name,
-            "case": case.label,
-            "wanted": wanted,
-            "floor_us": report.floor_us,
-            "bytes": report.bytes,
-        }
-        rows.append({**row, "comparisons": found, "message": report.message or report.left_out, "notes": report.notes})
-        shown = {k: round(c.speedup, 3) for k, c in report.comparisons.items()}
-        print(f"{name:14s} {case.label:34s} {shown} {report.left_out or report.message}", file=sys.stderr, flush=True)
     driver = Path("/proc/driver/nvidia/version")
-    return {
+    data: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "driver": driver.read_text().split("\n")[0] if driver.exists() else "unknown",
         "torch": torch.__version__,
@@ -82,8 +61,31 @@ def measure(only: list[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "command": COMMAND,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "rows": rows,
+        "rows": [],
     }
+    for name, sizes, wanted in ROWS:
+        if only and name not in only:
+            continue
+        folder = str(ROOT / "operators" / name)
+        sys.path[:0] = [folder]
+        module = importlib.import_module(f"{name}_accuracy")
+        sys.path.remove(folder)
+        case = judge.Case(sizes, {"T": "float16"} if any("T" in c.dtypes for c in module.CASES) else {})
+        report = judge.performance_case(module.OPERATOR, case, against=OPPONENTS)
+        row = {
+            "operator": name,
+            "case": case.label,
+            "wanted": wanted,
+            "floor_us": report.floor_us,
+            "bytes": report.bytes,
+            "comparisons": {k: {**judge.to_json(c), "samples": None} for k, c in report.comparisons.items()},
+            "message": report.message or report.left_out,
+            "notes": report.notes,
+        }
+        data["rows"].append(row)
+        out.write_text(json.dumps(data, indent=1) + "\n")
+        shown = {k: round(c.speedup, 3) for k, c in report.comparisons.items()}
+        print(f"{name:14s} {case.label:34s} {shown} {row['message']}", file=sys.stderr, flush=True)
 
 
 def table(data: dict[str, Any]) -> str:
@@ -159,7 +161,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     options = parser.parse_args()
     if not options.table:
-        options.out.write_text(json.dumps(measure(options.only), indent=1) + "\n")
+        measure(options.only, options.out)
     data = json.loads((HERE / "h200.json").read_text())
     (HERE / "README.md").write_text(table(data))
     (HERE / "h200.svg").write_text(chart(data))
