@@ -11,10 +11,10 @@ from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels, 
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
-from kernelgen.families.padding import identity
+from kernelgen.families.padding import neutral
 from kernelgen.families.triton_text import number, triton_dtype
 from kernelgen.families.values import Lowered, Use
-from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -136,10 +136,12 @@ def _walk(
             name = names[moments[i].mean if i in moments else i]
             before.append(f"{name} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}")
         else:
-            neutral = number(identity(op, body.lowered.values[i].dtype)).text
-            kind = triton_dtype(body.lowered.values[i].dtype)
             block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if several else "[BLOCK_SIZE_N]"
-            before.append(f"{names[i]}_acc = tl.full({block}, {neutral}, {kind})")
+            outside = number(neutral(body.lowered, i)).text
+            kind = triton_dtype(body.lowered.values[writer.source(i)].dtype)
+            before.append(f"{names[i]}_acc = tl.full({block}, {outside}, {kind})")
+            if op in ARG_REDUCTIONS:
+                before.append(f"{names[i]}_at = tl.zeros({block}, tl.int32)")
     local = set(done)
     inside = writer.lines(sources, local, late=False)
     for i in walk:
@@ -150,7 +152,7 @@ def _walk(
             done.update((i, moments[i].mean, moments[i].squares))
         elif i not in maxima and i not in squares:
             accumulate += _accumulated(body, lines, i)
-            after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc').text}")
+            after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc', f'{names[i]}_at').text}")
             done.add(i)
     done.update(maxima, carried)
     later = [
@@ -178,12 +180,33 @@ def _ready(body: Body, i: int, done: set[int]) -> bool:
 def _accumulated(body: Body, lines: Lines, i: int) -> list[str]:
     value, name = body.lowered.values[i], body.names.of[i]
     text = lines.writer.guarded(i)
-    if value.op == "sum":
-        return [f"{name}_acc += {text}"]
+    if value.op in ("sum", "prod"):
+        return [f"{name}_acc {'+' if value.op == 'sum' else '*'}= {text}"]
+    if value.op in ARG_REDUCTIONS:
+        return _located(lines, i, text)
     if i in lines.writer.keeps_nan or value.dtype != "float":
         return [f"{name}_acc = tl.{value.op}imum({name}_acc, {text})"]
     lines.writer.helpers[f"nan_{value.op}imum"] = None
     return [f"{name}_acc = _nan_{value.op}imum({name}_acc, {text})"]
+
+
+def _located(lines: Lines, i: int, text: str) -> list[str]:
+    """The extreme of every lane so far and where it stands: the first of equals, because columns ascend."""
+    name, op = lines.body.names.of[i], lines.body.lowered.values[i].op
+    made = []
+    if not text.isidentifier():
+        made, text = [f"{name}_block = {text}"], f"{name}_block"
+    better = f"{text} {'>' if op == 'argmax' else '<'} {name}_acc"
+    if lines.body.lowered.values[lines.writer.source(i)].dtype == "float":
+        helper = "above" if op == "argmax" else "below"
+        lines.writer.helpers[helper] = None
+        better = f"_is_{helper}({text}, {name}_acc)"
+    return [
+        *made,
+        f"{name}_moves = {better}",
+        f"{name}_acc = tl.where({name}_moves, {text}, {name}_acc)",
+        f"{name}_at = tl.where({name}_moves, {lines.writer.numbers(i)}, {name}_at)",
+    ]
 
 
 def _several(body: Body, lines: Lines, i: int) -> bool:

@@ -144,6 +144,8 @@ class _Lowering:
             return self.add(Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index))
         if node.op == "full":
             return self.add(Value("const", node.args, node.dtype, frozenset(), None, node.statement))  # type: ignore[arg-type]
+        if node.op == "iota":
+            return self.iota(node, index[int(node.attrs[0])])
         if self.graph.is_view(node):
             source = node.args[0]
             assert isinstance(source, Ref)
@@ -153,6 +155,12 @@ class _Lowering:
         if node.op in REDUCTIONS:
             return self.reduction(node, index)
         return self.map(node, index, exact=number in self.exact)
+
+    def iota(self, node: Node, axes: tuple[int, ...]) -> int:
+        """The numbers of the columns."""
+        if axes != self.space.inner_axes():
+            raise Unlowerable("the numbers of other elements than those of a reduced row", node.statement)
+        return self.add(Value("iota", (), node.dtype, frozenset(axes), index=(axes,)))
 
     def same(self, node: Node, index: Index) -> int:
         """The operand itself, which takes the node's name if it has none."""

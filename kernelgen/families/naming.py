@@ -12,14 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.values import Lowered, Use, Value
-from kernelgen.frontend.graph import REDUCTIONS, Statement
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, Statement
 
 SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
 NOUNS = {
     "mul": "product", "add": "total", "sub": "difference", "div": "ratio", "exp": "exponential", "sigmoid": "gate",
     "lt": "is_less", "gt": "is_greater", "sqrt": "root", "rsqrt": "inverse_root", "where": "chosen", "max": "row_max",
     "min": "row_min", "sum": "row_sum", "neg": "negative", "abs": "magnitude", "convert": "converted",
-    "round": "rounded",
+    "round": "rounded", "prod": "row_product", "argmax": "index_of_max", "argmin": "index_of_min", "eq": "is_equal",
 }  # fmt: skip
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
@@ -27,6 +27,7 @@ RESERVED = {
     "block_share", "block_shift", "block_mean", "block_centered", "block_squares", "num_tiles_n", "float", "range",
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES",
     "_tanh", "_expm1", "_log1p", "_trunc", "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
+    "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
 }  # fmt: skip
 
 
@@ -60,13 +61,16 @@ def name_values(
         crosses = any(levels[j] != levels[i] for j in consumers)
         if value.op == "const":
             continue
-        if value.op == "load" or i in outputs or value.name in targets or uses[i] > 1 or crosses:
+        located = any(Use(i) in u.args and u.op in ARG_REDUCTIONS for u in lowered.values)
+        if value.op in ("load", "iota") or located or i in outputs or value.name in targets or uses[i] > 1 or crosses:
             assigned.add(i)
     used = RESERVED | set(taken)
     names: dict[int, str] = {}
     for i in sorted(range(len(levels)), key=lambda i: (i not in assigned, lowered.values[i].name is None, i)):
         value = lowered.values[i]
-        if i in assigned or value.name or value.op in REDUCTIONS:
+        if value.op == "iota":
+            names[i] = "cols"
+        elif i in assigned or value.name or value.op in REDUCTIONS:
             name = value.name or NOUNS.get(value.op, "value")
             names[i] = _unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
     return Names(names, levels, frozenset(assigned))

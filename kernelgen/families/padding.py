@@ -10,16 +10,24 @@ from kernelgen.families.triton_text import evaluate
 from kernelgen.families.values import Lowered, Operand, Use
 from kernelgen.frontend.graph import REDUCTIONS
 
-_FLOATS = {"sum": 0.0, "max": -math.inf, "min": math.inf}
+_FLOATS = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 
 
 def identity(op: str, dtype: str) -> float | int:
-    """What does not change a reduction."""
-    if dtype == "float" or op == "sum":
-        return _FLOATS[op] if dtype == "float" else 0
+    """What does not change a reduction over values of a dtype."""
+    op = op.removeprefix("arg")
+    if dtype == "float" or op in ("sum", "prod"):
+        return _FLOATS[op] if dtype == "float" else int(_FLOATS[op])
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return low if op == "max" else high
+
+
+def neutral(lowered: Lowered, i: int) -> float | int:
+    """What does not change the reduction that is value `i`."""
+    source = lowered.values[i].args[0]
+    assert isinstance(source, Use)
+    return identity(lowered.values[i].op, lowered.values[source.value].dtype)
 
 
 def harmless(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> bool:
@@ -28,7 +36,7 @@ def harmless(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int
     source = value.args[0]
     assert isinstance(source, Use)
     found = pad(lowered, levels, source.value, others)
-    if found == identity(value.op, value.dtype):
+    if found == neutral(lowered, i):
         return True
     return value.op == "max" and found == 0.0 and _no_less_than_zero(lowered, source.value)
 
@@ -50,6 +58,10 @@ def pad(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, flo
         return float(constant) if isinstance(constant, int | float) else None
     if levels[i] in (ROW, SCALAR):
         return None
+    if value.op == "eq" and isinstance(value.args[0], Use) and lowered.values[value.args[0].value].op == "iota":
+        # the number of a lane beyond the row is that of no element
+        other = value.args[1]
+        return 0.0 if isinstance(other, Use) and levels[other.value] in (ROW, SCALAR) else None
     known: list[float | None] = []
     for arg in value.args:
         if isinstance(arg, Use):
@@ -88,14 +100,12 @@ def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]
         i for i, v in enumerate(lowered.values) if v.op == "load" and v.dtype == "float" and levels[i] in (FULL, COLUMN)
     ][:4]
     reductions = [i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS]
+    neutrals = (0.0, -math.inf, math.inf, *([1.0] if any(v.op == "prod" for v in lowered.values) else []))
 
     def guards(others: dict[int, float]) -> int:
         return sum(not harmless(lowered, levels, i, others) for i in reductions)
 
-    options = [
-        dict(zip(loads, choice, strict=True))
-        for choice in itertools.product((0.0, -math.inf, math.inf), repeat=len(loads))
-    ]
+    options = [dict(zip(loads, choice, strict=True)) for choice in itertools.product(neutrals, repeat=len(loads))]
     return min(options, key=guards)
 
 

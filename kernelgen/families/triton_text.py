@@ -49,7 +49,7 @@ _OWN = {
 
 HELPERS = (
     "exp", "sigmoid", "erf", "expm1", "log1p", "tanh", "trunc", "rint", "isinf",
-    "nan_maximum", "nan_minimum", "nan_max", "nan_min",
+    "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""
@@ -100,5 +100,7 @@ _PYTHON: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
     "exp": math.exp, "abs": abs, "sqrt": math.sqrt, "neg": lambda a: -a, "tanh": math.tanh,
     "sigmoid": lambda a: 1 / (1 + math.exp(-a)), "erf": math.erf, "maximum": max, "minimum": min,
-    "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),
+    "where": lambda c, a, b: a if c else b, "isnan": lambda a: float(a != a),
+    "eq": lambda a, b: float(a == b), "ne": lambda a, b: float(a != b), "logical_not": lambda a: float(a == 0),
+    "convert": lambda a: a, "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),
 }  # fmt: skip

@@ -41,7 +41,7 @@ Operand = Use | Length | float | int | bool
 
 @dataclass(frozen=True)
 class Value:
-    """One value: a `load`, a `const`, a map operation, a reduction, `round` or `convert`."""
+    """One value: a `load`, a `const`, an `iota`, a map operation, a reduction, `round` or `convert`."""
 
     op: str
     args: tuple[Operand, ...]
@@ -53,7 +53,7 @@ class Value:
     tensor: str | None = None
     """The input that a load reads."""
     index: Index = ()
-    """Where a load reads it."""
+    """Where a load reads it; the axes that an iota numbers."""
     attr: str | None = None
     """What a round rounds to: a dtype, or the element type of the pointer that carries a dtype variable."""
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, Names
-from kernelgen.families.padding import harmless, identity
+from kernelgen.families.padding import harmless, neutral
 from kernelgen.families.triton_text import ATOM, Text, number, operation, triton_dtype
 from kernelgen.families.values import Length, Lowered, Operand, Use, Value
-from kernelgen.frontend.graph import REDUCTIONS, Statement
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, Statement
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,8 @@ class Writer:
 
     def __post_init__(self) -> None:
         self.quoted: set[int] = set()
+        self.labels: dict[str, int] = {}
+        """What the parts of long lines are called, and which value each name stands for."""
 
     def is_assigned(self, i: int) -> bool:
         return i in (self.names.assigned if self.named is None else self.named)
@@ -63,6 +65,8 @@ class Writer:
             if not self.is_assigned(i):
                 continue
             done.add(i)
+            if value.op == "iota":  # the template has made it
+                continue
             made = self._assignment(i)
             statement = value.statement
             if statement is not None and statement not in self.quoted and value.op != "load":
@@ -112,7 +116,9 @@ class Writer:
             if own
             else max(parts, key=lambda j: len(self._whole(j).text) if len(self._whole(j).text) < len(text.text) else 0)
         )
-        label = self.names.of.get(part) or f"{name}_{NOUNS.get(self.lowered.values[part].op, 'part')}"
+        label = self.names.of.get(part) or self._label(
+            part, f"{name}_{NOUNS.get(self.lowered.values[part].op, 'part')}"
+        )
         first = f"{label} = {self._whole(part).text}"
         saved = self.substitutes
         lines = [first] if len(first) <= LINE - 8 else self._long(label, part, self._whole(part))
@@ -121,6 +127,14 @@ class Writer:
         lines += [f"{name} = {rest.text}"] if len(f"{name} = {rest.text}") <= LINE - 8 else self._long(name, i, rest)
         self.substitutes = saved
         return lines
+
+    def _label(self, part: int, wanted: str) -> str:
+        """A name for a part of a line that no other part has."""
+        candidates = (wanted, *(f"{wanted}_{n}" for n in range(2, len(self.labels) + 3)))
+        taken = self.names.of.values()
+        label = next(c for c in candidates if c not in taken and self.labels.get(c, part) == part)
+        self.labels[label] = part
+        return label
 
     def _whole(self, i: int) -> Text:
         return self.reduction(i) if self.lowered.values[i].op in REDUCTIONS else self.expression(i)
@@ -193,15 +207,15 @@ class Writer:
 
     def guarded(self, i: int) -> str:
         """The operand of a reduction with the lanes beyond the row made neutral, where they are not already."""
-        value, source = self.lowered.values[i], self.source(i)
+        source = self.source(i)
         # what varies along the columns alone is reduced alone: a vector also where rows are walked together
         level = COLUMN if self.names.levels[source] == COLUMN else FULL
         inner = self.operand(Use(source), level)
         if harmless(self.lowered, self.names.levels, i, self.others):
             return inner.text
-        neutral = identity(value.op, value.dtype)
+        outside = neutral(self.lowered, i)
         mask = "col_mask" if self.mode.two_d and level == COLUMN else "mask"
-        return f"tl.where({mask}, {inner.text}, {number(neutral).text})"
+        return f"tl.where({mask}, {inner.text}, {number(outside).text})"
 
     def source(self, i: int) -> int:
         """The value that a reduction runs over."""
@@ -209,9 +223,20 @@ class Writer:
         assert isinstance(source, Use)
         return source.value
 
-    def reduce_text(self, i: int, inner: str) -> Text:
+    def numbers(self, i: int) -> str:
+        """The numbers of the columns, in the shape of what an arg reduction runs over."""
+        return "cols[None, :]" if self.mode.two_d and self.names.levels[self.source(i)] == FULL else "cols"
+
+    def reduce_text(self, i: int, inner: str, numbers: str | None = None) -> Text:
+        """A reduction of a block; `numbers`: those of its elements, for an arg reduction."""
         value = self.lowered.values[i]
         function = f"tl.{value.op}"
+        if value.op in ARG_REDUCTIONS:
+            function, inner = f"_{value.op}", f"{inner}, {numbers or self.numbers(i)}"
+            self.helpers[value.op] = None
+        if value.op == "prod":
+            function, inner = "tl.reduce", f"{inner}, combine_fn=_multiply"
+            self.helpers["multiply"] = None
         if value.op in ("max", "min") and value.dtype == "float" and i not in self.keeps_nan:
             function = f"_nan_{value.op}"
             self.helpers[f"nan_{value.op}"] = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelgen.frontend import composites
+from kernelgen.frontend import composites, losses, norms, reductions
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
@@ -233,25 +233,11 @@ TABLE: dict[str, Rule] = {
     "aten.full_like.default": _full,
     "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
     "aten.ones_like.default": lambda b, c: b.full(1 if c.dtype != "float" else 1.0, c.shape, c.dtype),
-    "aten.sum.dim_IntList": composites.reduction("sum"),
-    "aten.sum.default": composites.reduction("sum"),
-    "aten.amax.default": composites.reduction("max"),
-    "aten.amin.default": composites.reduction("min"),
-    "aten.max.default": composites.reduction("max"),
-    "aten.min.default": composites.reduction("min"),
     "aten.max.other": _binary("maximum"),
     "aten.min.other": _binary("minimum"),
-    "aten.mean.dim": composites.mean,
-    "aten.mean.default": composites.mean,
-    **{f"aten.var.{kind}": composites.variance(root=False) for kind in ("correction", "dim", "default")},
-    **{f"aten.std.{kind}": composites.variance(root=True) for kind in ("correction", "dim", "default")},
-    "aten.linalg_vector_norm.default": composites.vector_norm,
-    "aten.norm.ScalarOpt_dim": composites.vector_norm,
-    "aten.logsumexp.default": composites.logsumexp,
-    "aten.softmax.int": composites.softmax,
-    "aten.log_softmax.int": composites.log_softmax,
-    "aten.layer_norm.default": composites.layer_norm,
-    "aten.rms_norm.default": composites.rms_norm,
+    **reductions.TABLE,
+    **norms.TABLE,
+    **losses.TABLE,
 }
 
 

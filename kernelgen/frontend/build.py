@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.frontend.graph import Arg, Dim, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.graph import ARG_REDUCTIONS, Arg, Dim, Node, Ref, SizeOf, broadcast
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not")
@@ -112,7 +112,14 @@ class Builder:
         node = self.node(x)
         rank = len(node.shape)
         shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
-        return self._add(Node(op, (x,), shape, node.dtype, name, self.statement, tuple(sorted(dims))))
+        dtype = "int64" if op in ARG_REDUCTIONS else node.dtype
+        return self._add(Node(op, (x,), shape, dtype, name, self.statement, tuple(sorted(dims))))
+
+    def iota(self, x: Ref, dim: int) -> Ref:
+        """The numbers 0, 1, ... along one dimension of x, which is counted from the end; the others have size one."""
+        shape = self.node(x).shape
+        own = tuple(d if i - len(shape) == dim else () for i, d in enumerate(shape))
+        return self._add(Node("iota", (), own, "int64", None, self.statement, (dim,)))
 
     def size(self, x: Ref, dims: tuple[int, ...]) -> SizeOf:
         """The number of elements along some dimensions."""

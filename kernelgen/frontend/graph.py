@@ -16,7 +16,9 @@ Dim = tuple[Atom, ...]
 """A dimension's size as a product of size names and numbers; `()` is one."""
 
 VIEWS = ("expand", "permute", "reshape")
-REDUCTIONS = ("sum", "max", "min")
+ARG_REDUCTIONS = ("argmax", "argmin")
+"""Reductions to the place of an extreme: its number within the reduced dimensions, an int64."""
+REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS)
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `input`, `full`, a map operation, a reduction, a view or `round`."""
+    """One operation: `input`, `full`, `iota`, a map operation, a reduction, a view or `round`."""
 
     op: str
     args: tuple[Arg, ...]
@@ -61,7 +63,7 @@ class Node:
     statement: int | None
     """Index into Graph.statements."""
     attrs: tuple[int | str, ...] = ()
-    """Reduction: dimensions, negative; permute: the order; round: the dtype or dtype variable; input: its name."""
+    """Reduction, iota: negative dimensions; permute: the order; round: the dtype or dtype variable; input: its name."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Graph:
                 number.append(number[source.node])
                 continue
             args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
-            attrs = node.attrs if node.op in (*REDUCTIONS, "input") else ()
+            attrs = node.attrs if node.op in (*REDUCTIONS, "input", "iota") else ()
             row = (node.op, args, attrs, None if moves else node.dtype)
             number.append(rows.setdefault(row, len(rows)))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))

@@ -27,33 +27,24 @@ def lower_node(
         return
     try:
         if "getitem" in name:
-            values[node] = _item(values[node.args[0]], node.args[1])
+            values[node] = values[node.args[0]][node.args[1]]
             return
         meta = node.meta["val"]
         if not hasattr(meta, "shape") and not isinstance(meta, list | tuple):
             values[node] = _size_value(meta, symbols)
             return
-        multiple = name in ("aten.max.dim", "aten.min.dim")
-        first = meta[0] if multiple else meta
-        rule = TABLE.get("aten.amax.default" if name == "aten.max.dim" else "aten.amin.default" if multiple else name)
-        if rule is None or isinstance(first, list | tuple):
+        first = meta[0] if isinstance(meta, list | tuple) else meta
+        rule = TABLE.get(name)
+        if rule is None:
             raise Refused(name.removeprefix("aten.") + f" (supported: {', '.join(supported())})")
         call = Call(
             tuple(_argument(a, values) for a in node.args),
             {k: _argument(v, values) for k, v in node.kwargs.items()},
             dims(first.shape, symbols), kind(first.dtype), str(first.dtype).removeprefix("torch."),
         )  # fmt: skip
-        value = rule(b, call)
-        values[node] = (value, None) if multiple else value
+        values[node] = rule(b, call)
     except Refused as refusal:
         raise unsupported(spec, line_of(reference, node), str(refusal)) from None
-
-
-def _item(value: Any, index: int) -> Any:
-    picked = value[index]
-    if picked is None:
-        raise Refused("the indices of a maximum or minimum")
-    return picked
 
 
 def _size_value(meta: Any, symbols: dict[Any, Atom]) -> Any:

@@ -26,6 +26,7 @@ class Call:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
 
-Rule = Callable[[Builder, Call], Ref]
+Result = Ref | tuple[Ref, ...]
+Rule = Callable[[Builder, Call], Result]
 
-__all__ = ["Call", "Refused", "Rule"]
+__all__ = ["Call", "Refused", "Result", "Rule"]

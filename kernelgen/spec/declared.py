@@ -81,7 +81,7 @@ def _tensor(entry: Tree) -> DeclaredTensor:
     if not isinstance(entry, Map):
         return DeclaredTensor(entry.place, None, None, None)
     shape = entry.get(Text("shape", entry.place))
-    return DeclaredTensor(entry.place, _name(entry, "name"), _shape(shape), _name(entry, "dtype"))
+    return DeclaredTensor(entry.place, _name(entry, "name"), _shape(shape), _name(entry, "dtype", leaves.tensor_dtype))
 
 
 def _shape(value: Tree | None) -> tuple[tuple[Size, Place], ...] | None:
@@ -92,9 +92,9 @@ def _shape(value: Tree | None) -> tuple[tuple[Size, Place], ...] | None:
     return readable if len(readable) == len(value) else None
 
 
-def _name(tree: Map, key: str) -> Text | None:
+def _name(tree: Map, key: str, leaf: Callable[[object], str] = leaves.identifier) -> Text | None:
     value = tree.text(key)
-    return value if value is not None and _attempt(leaves.identifier, value) is not None else None
+    return value if value is not None and _attempt(leaf, value) is not None else None
 
 
 def _attempt(leaf: Callable[[object], _T], value: object) -> _T | None:

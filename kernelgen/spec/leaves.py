@@ -123,6 +123,11 @@ def dtype_name(value: object) -> str:
     return one_of(value, "dtype", DTYPES)
 
 
+def tensor_dtype(value: object) -> str:
+    """A dtype, or the name of a variable."""
+    return str(value) if value in DTYPES else identifier(value)
+
+
 def strategy(value: object) -> str:
     return one_of(value, "strategy", STRATEGIES)
 

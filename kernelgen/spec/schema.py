@@ -23,6 +23,7 @@ def _leaf(function: Any, **schema: Any) -> tuple[PlainValidator, WithJsonSchema]
 
 Name = Annotated[str, *_leaf(leaves.identifier, type="string", pattern=_NAME_PATTERN)]
 FreeText = Annotated[str, *_leaf(leaves.text, type="string", minLength=1)]
+TensorDtype = Annotated[str, *_leaf(leaves.tensor_dtype)]
 DtypeName = Annotated[str, *_leaf(leaves.dtype_name, enum=list(DTYPES))]
 Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
 Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
@@ -56,7 +57,7 @@ class TensorEntry(_Entry):
         description="Sizes from the outermost dimension to the innermost: names, numbers, and '...' first "
         "for any number of leading dimensions. [] is a zero-dimensional tensor."
     )
-    dtype: Name = Field(description="A dtype, or a variable declared under dtypes.")
+    dtype: TensorDtype = Field(description="A dtype, or a variable declared under dtypes.")
 
 
 class InputEntry(TensorEntry):

@@ -47,6 +47,38 @@ CORNERS: dict[str, Sample] = {
         "y = (x * 4).floor()\nm = y.abs().amax(-1, keepdim=True) + 1\nreturn torch.floor(y / 3), torch.floor(y / m), (y / m).int(), y / m >= 0.5",
         X, {"a": "... D", "b": "... D", "c": "... D: int32", "d": "... D: bool"}, *SIZES,
     ),
+    # reductions
+    "arg reductions": sample(
+        "v, i = (x * 2).max(-1)\nu, j = x.min(dim=-1, keepdim=True)\nreturn v, i, x - u, (x + b).argmax(-1) + b.argmax(-1)",
+        {"x": "... D", "b": "D"}, {"v": "...", "i": "...: int64", "c": "... D", "j": "...: int64"}, *SIZES,
+    ),
+    "counts": sample(
+        "return (x > 1).any(-1), x.all(-1), x.count_nonzero(-1), x.nansum(-1)",
+        X, {"a": "...: bool", "b": "...: bool", "c": "...: int64", "d": "..."}, *SIZES,
+    ),
+    "products": sample("return (x.abs() * 1.1).prod(-1), (x + 1).prod(-1)", X, named(2, "..."), *SIZES),
+    "integers reduced": sample(
+        "v, i = x.max(-1)\nreturn v, i, x.prod(-1), x.any(-1), x.argmin(-1), x.all(-1)", {"x": "A B: int8"},
+        {"v": "A: int8", "i": "A: int64", "p": "A: int64", "n": "A: bool", "m": "A: int64", "l": "A: bool"}, *TWO, dtypes=(),
+    ),
+    "angles": sample(
+        "return F.cosine_similarity(x, y, dim=-1), torch.linalg.norm(x, dim=-1), F.normalize(x, dim=-1)",
+        {"x": "... D", "y": "... D"}, {"a": "...", "n": "...", "out": "... D"}, *SIZES,
+    ),
+    # losses
+    "losses": sample(
+        "e = F.mse_loss(x, y, reduction='none') + F.l1_loss(x, y, reduction='none')\n"
+        "s = F.smooth_l1_loss(x, y, reduction='none', beta=0.5) + F.huber_loss(x, y, reduction='none', delta=0.7)\n"
+        "return e, s, F.binary_cross_entropy_with_logits(x, y, reduction='none'), F.soft_margin_loss(x, y, reduction='none')",
+        {"x": "... D", "y": "... D"}, named(4), *SIZES,
+    ),
+    "divergence": sample(
+        "return F.kl_div(x, y, reduction='none'), F.kl_div(x, y, reduction='none', log_target=True)",
+        {"x": "... D", "y": "... D"}, named(2), *SIZES,
+    ),
+    "triplets": sample(
+        "return F.triplet_margin_loss(x, y, z, reduction='none')", {"x": "A B", "y": "A B", "z": "A B"}, {"out": "A"}, *TWO
+    ),
     # dtypes
     "integers": sample(
         "return i + j, i * 2 - j, i > j, i / 3", {"i": "A B: int32", "j": "B: int64"},
