@@ -133,7 +133,10 @@ def test_what_is_not_lowered_is_refused_with_its_line(name: str) -> None:
 
 def test_a_maximum_with_its_index() -> None:
     graph = trace(spec_of("v, i = x.max(-1)\nreturn v, i", outputs="v: [...] T; i: [...] int64"))[0]
-    assert [(n.op, n.dtype) for n in graph.nodes if n.op in ("max", "argmax")] == [("max", "float"), ("argmax", "int64")]
+    assert [(n.op, n.dtype) for n in graph.nodes if n.op in ("max", "argmax")] == [
+        ("max", "float"),
+        ("argmax", "int64"),
+    ]
 
 
 def test_numbers_that_an_integer_dtype_does_not_hold() -> None:
