@@ -123,7 +123,8 @@ def _walk(
     maxima = {o.maximum for o in carried.values()}
     squares = {m.squares for m in moments.values()}
     names, writer = body.names.of, lines.writer
-    _policies(body, lines, lines.schedule, "evict_last")
+    # a row that no other walk reads is not worth keeping
+    _policies(body, lines, lines.schedule, "evict_last" if not last else "default" if first else "evict_first")
     own = [i for i in walk if i not in carried and i not in squares]
     sources = [a.value for i in own for a in body.lowered.values[i].args if isinstance(a, Use)]
     before, accumulate, after = [], [], []

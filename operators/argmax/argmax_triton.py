@@ -73,7 +73,6 @@ def argmax_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=float("-inf"),
-            eviction_policy="evict_last",
         ).to(tl.float32)
         out_moves = _is_above(x, out_acc)
         out_acc = tl.where(out_moves, x, out_acc)

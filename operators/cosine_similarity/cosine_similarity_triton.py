@@ -82,13 +82,11 @@ def cosine_similarity_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_last",
         ).to(tl.float32)
         y = tl.load(
             y_ptr + row * stride_ym + cols * stride_yn,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_last",
         ).to(tl.float32)
         dot_acc += x * y
         row_sum_acc += x * x

@@ -72,7 +72,6 @@ def logsumexp_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=float("-inf"),
-            eviction_policy="evict_last",
         ).to(tl.float32)
         new_max = tl.minimum(
             tl.maximum(row_max, tl.max(x, axis=0)), 3.4028234663852886e38

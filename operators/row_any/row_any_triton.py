@@ -57,7 +57,6 @@ def row_any_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_last",
         ).to(tl.float32)
         nonzero_count_acc += tl.where(mask, (x > 1).to(tl.int32), 0)
     nonzero_count = tl.sum(nonzero_count_acc, axis=0)

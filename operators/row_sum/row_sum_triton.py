@@ -57,7 +57,6 @@ def row_sum_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_last",
         ).to(tl.float32)
         out_acc += x
     out = tl.sum(out_acc, axis=0)

@@ -61,7 +61,6 @@ def row_var_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_last",
         ).to(tl.float32)
         block_count = tl.minimum(BLOCK_SIZE_N, N - start)
         block_mean = tl.sum(x, axis=0) / block_count
