@@ -51,4 +51,3 @@ def chart(data: dict[str, Any]) -> str:
         end = LABEL + WIDTH * min(max(kernel, torch), MOST) + 6
         parts.append(f'<text x="{end:.1f}" y="{y + 12}">{kernel / torch:.2f}x</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
-
