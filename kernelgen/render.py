@@ -82,11 +82,18 @@ def _operator(plan: Plan) -> dict[str, Any]:
     return {
         "name": spec.name,
         "inputs": [
-            {"name": t.name, "shape": t.shape, "dtype": t.dtype, "like": t.role == "like", "rows": rows[t.name]}
+            {
+                "name": t.name,
+                "shape": t.shape,
+                "dtype": t.dtype,
+                "like": t.role == "like",
+                "rows": rows[t.name],
+                "below": t.below,
+            }
             for t in spec.inputs
         ],
         "outputs": [
-            {"name": t.name, "shape": t.shape, "dtype": t.dtype, "like": False, "rows": rows[t.name]}
+            {"name": t.name, "shape": t.shape, "dtype": t.dtype, "like": False, "rows": rows[t.name], "below": None}
             for t in spec.outputs
         ],
         "exact": plan.body.exact,

@@ -77,8 +77,11 @@ def _serves(lowered: Lowered, maximum: int, shift: int, source: Use, total: int)
     difference = ("sub", (source, Use(shift)))
     ends = [("sub", (shifted, log)) for log in logs] if plain else [("add", (Use(shift), log)) for log in logs]
     quotients = [("div", (e, t)), *(("mul", (e, inverse)) for inverse in inverses)] if plain else []
+    rows = _less_maximum(lowered, source, shift)
+    ends += [("sub", (log, Use(row))) for log in logs for row in rows]
     checked = [
-        users(shift, difference, *([] if plain else ends)),
+        *(users(row, *ends) for row in rows),
+        users(shift, *(("sub", values[row].args) for row in rows), difference, *([] if plain else ends)),
         users(shifted.value, ("exp", (shifted,)), *(ends if plain else [])),
         users(e.value, ("sum", (e,)), *quotients),
         users(total, ("log", (t,)), *([("div", (e, t)), ("div", (1.0, t))] if plain else [])),
@@ -89,3 +92,24 @@ def _serves(lowered: Lowered, maximum: int, shift: int, source: Use, total: int)
         tests = [Use(j) for j, v in enumerate(values) if v.op == "isinf" and v.args == (Use(maximum),)]
         checked.append(users(maximum, ("isinf", (Use(maximum),)), ("where", (tests[0], 0.0, Use(maximum)))))
     return None not in checked
+
+
+def _less_maximum(lowered: Lowered, source: Use, shift: int) -> list[int]:
+    """Row values less the maximum, where the row value is a sum of the row's own elements, or of one of them, or their
+    mean: as in cross entropy. In a row of nothing but -inf these are -inf too, so log(0) makes NaN of them as well."""
+    values = lowered.values
+
+    def of_row(i: int) -> bool:
+        value = values[i]
+        if value.op == "div" and isinstance(value.args[0], Use):
+            return of_row(value.args[0].value)
+        if value.op != "sum" or not isinstance(value.args[0], Use):
+            return False
+        chosen = values[value.args[0].value]
+        return value.args[0] == source or (chosen.op == "where" and chosen.args[1:] == (source, 0.0))
+
+    return [
+        i
+        for i, v in enumerate(values)
+        if v.op == "sub" and v.args[1] == Use(shift) and isinstance(v.args[0], Use) and of_row(v.args[0].value)
+    ]

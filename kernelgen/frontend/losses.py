@@ -127,10 +127,10 @@ def _picked(b: Builder, x: Ref, target: Ref, name: str) -> Ref:
 def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref:
     """Rows whose class is ignored count as zero, and not among those that a mean is taken of."""
     is_ignored = b.map("eq", target, ignored)
-    loss = b.map("where", is_ignored, 0.0, loss, name="row_loss")
+    loss = b.map("where", is_ignored, 0.0, loss)
     how, dims = c.get(3, "reduction", _MEAN), dims_of(b, loss, None)
-    if how == _NONE:
-        return finish(b, c, loss)
+    if how == _NONE:  # torch's shape on tensors without memory is not that of the target
+        return b.view("reshape", loss, b.node(c.args[1]).shape)
     total = b.reduce("sum", loss, dims, "loss_sum")
     if how == _MEAN:
         total = b.map("div", total, b.reduce("sum", b.convert(b.map("ne", target, ignored), "float"), dims, "count"))
@@ -152,7 +152,7 @@ def cross_entropy(b: Builder, c: Call) -> Ref:
     numerator = b.map("exp", b.map("sub", x, row_max), name="numerator")
     log_sum = b.map("log", b.reduce("sum", numerator, dims, "denominator"), name="log_denominator")
     target_logit = _picked(b, x, target, "target_logit")
-    loss = b.map("sub", log_sum, b.map("sub", target_logit, row_max))
+    loss = b.map("sub", log_sum, b.map("sub", target_logit, row_max), name="row_loss")
     if smoothing:
         mean_logit = mean_of(b, x, dims, "mean_logit")
         uniform = b.map("sub", log_sum, b.map("sub", mean_logit, row_max))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .model import Case, Layout, Operator
+from .model import Case, Layout, Operator, Tensor
 
 GUARD_BYTES = 256
 """Before and after every input; a multiple of every alignment that Triton specialises on."""
@@ -56,7 +56,7 @@ def make(operator: Operator, case: Case, *, distribution: str, seed: int, device
         buffer, target = allocate(case.shape(tensor), case.dtype(tensor), case.layout, device)
         if not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
             generator = torch.Generator(device).manual_seed(derive_seed(seed, position))
-            fill(target, distribution, generator)
+            fill(tensor, case, target, distribution, generator)
         buffers.append(buffer)
     return tuple(buffers)
 
@@ -90,9 +90,11 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, layout: Layout, device:
     return Buffer(view, flat, (start, stop)), target
 
 
-def fill(target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
-    """Fill `target` in place, whatever its strides, without a temporary of its size."""
-    if target.dtype.is_floating_point:
+def fill(tensor: Tensor, case: Case, target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
+    """Fill `target` in place, whatever its strides, without a temporary of its size; indices are uniform."""
+    if tensor.below is not None:
+        target.random_(0, max(math.prod(case.dims(tensor.below)), 1), generator=generator)
+    elif target.dtype.is_floating_point:
         _fill_float(target, distribution, generator)
     elif target.dtype == torch.bool:
         target.random_(0, 2, generator=generator)

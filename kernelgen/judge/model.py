@@ -30,6 +30,8 @@ class Tensor:
     rows: int | None = None
     """The entry of `shape` along which results are independent ("..." counts as one entry and covers all of its
     dimensions); None: the tensor is needed whole."""
+    below: int | str | None = None
+    """What its elements, which are indices from 0, stay below: a number or a size."""
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, devi
             x = torch.empty(case.shape(tensor), dtype=case.dtype(tensor), device=device)
             if not tensor.like:
                 generator = torch.Generator(device).manual_seed(inputs.derive_seed(base, number, position))
-                inputs.fill(x, "normal", generator)
+                inputs.fill(tensor, case, x, "normal", generator)
             arguments.append(x)
         return tuple(arguments)
 

@@ -18,6 +18,7 @@ def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findin
     yield from _names(parts)
     yield from _shapes(parts)
     yield from _dtypes(tree, parts)
+    yield from _indices(tree, parts)
     for key in ("accuracy", "performance"):
         yield from _cases(tree.child(key), parts)
     yield from _limits(tree.child("performance"), parts)
@@ -80,6 +81,19 @@ def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:
             yield place, f"no input has the dtype '{variable}', so the output's cannot follow from the inputs"
         elif variable not in of_inputs and variable not in DTYPES:
             yield variable.place, f"no tensor has the dtype '{variable}'"
+
+
+def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
+    """`below` names a size of the inputs, and its tensor holds integers."""
+    sizes = [entry for tensor in parts.inputs for entry, _ in tensor.shape or () if isinstance(entry, str)]
+    for tensor, entry in zip(parts.inputs, tree.entries("inputs"), strict=True):
+        below = entry.text("below") if isinstance(entry, Map) else None
+        if below is None:
+            continue
+        if not below.isdigit() and below not in sizes:
+            yield below.place, f"size '{below}' is bound by no input{hint(below, sizes)}"
+        if tensor.dtype is not None and tensor.dtype not in ("int32", "int64"):
+            yield below.place, f"indices are int32 or int64, and {tensor.name} is {tensor.dtype}"
 
 
 def _place(tensor: DeclaredTensor) -> Place:

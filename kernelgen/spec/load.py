@@ -144,6 +144,8 @@ def _sizes(shape: Shape, symbols: tuple[str, ...]) -> cases.Sizes:
 
 def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
     def tensor(entry: TensorEntry, place: Place) -> TensorSpec:
-        return TensorSpec(entry.name, tuple(entry.shape), entry.dtype, getattr(entry, "role", "data"), place)
+        role: Any = getattr(entry, "role", "data")
+        below = getattr(entry, "below", None)
+        return TensorSpec(entry.name, tuple(entry.shape), entry.dtype, role, place, below)
 
     return tuple(tensor(entry, node.place) for entry, node in zip(entries, tree.entries(key), strict=True))

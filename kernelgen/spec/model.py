@@ -41,6 +41,8 @@ class TensorSpec:
     role: Literal["data", "like"] = "data"
     """`like`: only shape, dtype and device are read, never the elements."""
     place: Place = Place(1, 1)
+    below: Size | None = None
+    """What the elements of an index tensor stay below: a number or a size. They begin at 0."""
 
 
 @dataclass(frozen=True)

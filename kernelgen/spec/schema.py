@@ -64,6 +64,9 @@ class InputEntry(TensorEntry):
     """A tensor that goes in."""
 
     role: Role = Field(default="data", description="like: only shape, dtype and device are read, never the elements.")
+    below: SizeEntry | None = Field(
+        default=None, description="The elements are indices from 0 and below this: a number or a size of the inputs."
+    )
 
 
 class AccuracyEntry(_Entry):

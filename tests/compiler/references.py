@@ -43,18 +43,19 @@ class Sample:
         )
 
 
-def tensor(name: str, shape: str, dtype: str = "T", role: Any = "data") -> TensorSpec:
+def tensor(name: str, shape: str, dtype: str = "T", role: Any = "data", below: str | None = None) -> TensorSpec:
     """`tensor("x", "... D")`: sizes separated by blanks, numbers as numbers."""
     sizes: tuple[Size, ...] = tuple(int(s) if s.isdigit() else s for s in shape.split())
-    return TensorSpec(name, sizes, dtype, role)
+    return TensorSpec(name, sizes, dtype, role, below=below)
 
 
 def sample(lines: str, inputs: dict[str, str], outputs: dict[str, str], *sizes: dict[str, Any], **more: Any) -> Sample:
-    """A reference written out: tensors as "shape" or "shape: dtype"."""
+    """A reference written out: tensors as "shape", "shape: dtype" or "shape: dtype < size"."""
 
     def declared(entries: dict[str, str]) -> tuple[TensorSpec, ...]:
         split = [(name, *map(str.strip, text.partition(":")[::2])) for name, text in entries.items()]
-        return tuple(tensor(name, shape, dtype or "T") for name, shape, dtype in split)
+        limited = [(name, shape, *map(str.strip, dtype.partition("<")[::2])) for name, shape, dtype in split]
+        return tuple(tensor(name, shape, dtype or "T", below=below or None) for name, shape, dtype, below in limited)
 
     return Sample(declared(inputs), declared(outputs), tuple(lines.splitlines()), sizes, **more)
 
@@ -122,7 +123,8 @@ def _tensors(plan: Plan) -> dict[str, tuple[judge.Tensor, ...]]:
     declared = render._operator(plan)
     return {
         kind: tuple(
-            judge.Tensor(t["name"], t["shape"], t["dtype"], like=t["like"], rows=t["rows"]) for t in declared[kind]
+            judge.Tensor(t["name"], t["shape"], t["dtype"], like=t["like"], rows=t["rows"], below=t["below"])
+            for t in declared[kind]
         )
         for kind in ("inputs", "outputs")
     }

@@ -72,6 +72,11 @@ CORNERS: dict[str, Sample] = {
         "return e, s, F.binary_cross_entropy_with_logits(x, y, reduction='none'), F.soft_margin_loss(x, y, reduction='none')",
         {"x": "... D", "y": "... D"}, named(4), *SIZES,
     ),
+    "classes": sample(
+        "a = F.cross_entropy(x, t, reduction='none', ignore_index=0, label_smoothing=0.1)\n"
+        "return a, F.cross_entropy(x, t, reduction='none'), F.nll_loss(x, t, reduction='none', ignore_index=1)",
+        {"x": "A B", "t": "A: int64 < B"}, named(3, "A"), *TWO,
+    ),
     "divergence": sample(
         "return F.kl_div(x, y, reduction='none'), F.kl_div(x, y, reduction='none', log_target=True)",
         {"x": "... D", "y": "... D"}, named(2), *SIZES,
