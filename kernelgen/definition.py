@@ -137,5 +137,6 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
         "rows": "BLOCK_SIZE_M short rows a program, held in registers",
         "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",
         "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
+        "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
     }
     return [(v, documented[v]) for v in families.module(plan).variants(plan.body)]

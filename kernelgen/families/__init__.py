@@ -183,5 +183,6 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
         if len(places) > 1 or any(len(v.index) and sum(0 in dim for dim in v.index) > 1 for v in loads):
             return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for stored in body.lowered.outputs:
-        found[stored.name] = 0 if split and stored.index and 0 in stored.index[0] else None
+        places = {d for d, dim in enumerate(stored.index) if 0 in dim}
+        found[stored.name] = min(places) if split and places else None
     return found

@@ -43,7 +43,13 @@ class Layout:
     """None: the whole space is one run of elements."""
     accesses: tuple[Access, ...]
     split: tuple[Group, ...]
-    """The row groups whose index some load needs on its own."""
+    """The row groups whose index some load or store needs on its own."""
+    stores: tuple[tuple[str, Access], ...] = ()
+    """Where outputs are written that do not lie as rows and columns do."""
+
+    def all(self) -> tuple[Access, ...]:
+        """Loads, then stores."""
+        return (*self.accesses, *(access for _, access in self.stores))
 
 
 ROWS, COLS = "rows", "cols"
@@ -58,7 +64,8 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     """Collapse the space of a lowered graph into rows and columns."""
     space = lowered.space
     loads = [(i, v) for i, v in enumerate(lowered.values) if v.op == "load"]
-    groups = _collapse(len(space.axes), space.outer, [v.index for _, v in loads])
+    indices = [*(v.index for _, v in loads), *(o.index for o in lowered.outputs if _is_moved(o, len(space.axes)))]
+    groups = _collapse(len(space.axes), space.outer, indices)
     inner = space.inner_axes()
     if inner and groups[-1] != inner:
         raise Unlowerable("a row whose dimensions an input does not hold together")
@@ -67,13 +74,25 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         columns = None
     else:
         rows, columns = groups[:-1], Group(groups[-1], "N", COLS)
-    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N"}
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N", "m", "n"}
     named = tuple(
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
-    accesses = _distinct([_access(spec, i, v, named, columns) for i, v in loads])
+    moved = [o for o in lowered.outputs if columns and _is_moved(o, len(space.axes))]
+    accesses = _distinct(
+        [_access(spec, i, v, named, columns) for i, v in loads]
+        + [_access(spec, o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index), named, columns)
+           for o in moved]
+    )  # fmt: skip
     used = {index for a in accesses for index, _ in a.terms}
-    return Layout(named, columns, accesses, tuple(g for g in named if g.index in used))
+    stores = tuple((o.name, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
+    return Layout(named, columns, accesses[: len(loads)], tuple(g for g in named if g.index in used), stores)
+
+
+def _is_moved(stored: Stored, count: int) -> bool:
+    """Whether an output runs over everything, but in another order than rows and columns."""
+    flat = [a for dim in stored.index for a in dim]
+    return len(flat) == count and flat != sorted(flat)
 
 
 def _distinct(accesses: list[Access]) -> tuple[Access, ...]:
@@ -137,7 +156,7 @@ def _index_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str])
 
 def _access(spec: OperatorSpec, load: int, value: Value, rows: tuple[Group, ...], columns: Group | None) -> Access:
     assert value.tensor is not None
-    tensor = next(t for t in spec.inputs if t.name == value.tensor)
+    tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
     flat = tuple(a for dim in value.index for a in dim)
     if columns is None:
         return Access(load, tensor.name, (("offsets", None),) if flat else (), (), None)
@@ -153,7 +172,7 @@ def _access(spec: OperatorSpec, load: int, value: Value, rows: tuple[Group, ...]
         terms = _contiguous_terms(runs, flat)
         if terms is not None:
             return Access(load, tensor.name, terms, (), None)
-    return _strided(tensor, value.index, load, runs, flat)
+    return _strided(tensor, value.index, load, runs, flat, {g.index: g.size for g in rows} | {"m": "M", "n": "N"})
 
 
 def _contiguous_terms(
@@ -169,7 +188,12 @@ def _contiguous_terms(
 
 
 def _strided(
-    tensor: TensorSpec, index: Index, load: int, runs: list[tuple[str, str, tuple[int, ...]]], flat: tuple[int, ...]
+    tensor: TensorSpec,
+    index: Index,
+    load: int,
+    runs: list[tuple[str, str, tuple[int, ...]]],
+    flat: tuple[int, ...],
+    sizes: dict[str, str],
 ) -> Access:
     dims = {axes: [d for d, dim in enumerate(index) if dim and set(dim) <= set(axes)] for _, _, axes in runs}
     elastic = ELLIPSIS in tensor.shape
@@ -183,7 +207,7 @@ def _strided(
             raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
         view = (
             f"{tensor.name}_view",
-            f"{tensor.name}.reshape({', '.join('M' if n == 'm' else 'N' if n == 'n' else n for _, n, _ in ordered)})",
+            f"{tensor.name}.reshape({', '.join(sizes[n] for _, n, _ in ordered)})",
         )
     for position, (variable, suffix, axes) in enumerate(ordered):
         stride = f"stride_{prefix}{suffix}"

@@ -72,7 +72,7 @@ def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement,
     columns = frozenset(layout.columns.axes if layout.columns else range(len(lowered.space.axes)))
     taken = {f"{t.name}_ptr" for t in (*spec.inputs, *spec.outputs)} | {spec.name, f"{spec.name}_kernel", "reference"}
     taken |= {g.size for g in layout.rows} | {g.index for g in layout.rows}
-    taken |= {stride for access in layout.accesses for stride, _ in access.strides}
+    taken |= {stride for access in layout.all() for stride, _ in access.strides}
     names = name_values(lowered, statements, columns, taken)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
     exact = all(v.op == "load" for v in lowered.values)
@@ -89,8 +89,9 @@ class Lines:
         self.body = body
         self.variant = variant
         self.schedule = schedule
-        self.two_d = variant in ("tile", "rows", "looped_rows")
+        self.two_d = variant in ("tile", "rows", "looped_rows", "columns")
         self.access = {a.load: a for a in body.layout.accesses}
+        self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
         self.writer = Writer(
             body.lowered, body.names, Mode(self.two_d, 1 if self.two_d else 0), body.statements,
@@ -142,6 +143,8 @@ class Lines:
         level = FULL if output_groups(stored, self.body.layout.columns) else ROW
         if self.variant == "flat":
             offset = "offsets"
+        elif stored.name in self.moved:
+            offset = self.offset(self.moved[stored.name], FULL)
         elif self.two_d:
             offset = "rows[:, None] * N + cols[None, :]" if level == FULL else "rows"
         else:
@@ -189,7 +192,7 @@ class Lines:
 
     def wide_strides(self) -> tuple[str, ...]:
         """The strides that columns are multiplied by; widening them leaves the columns themselves in int32."""
-        terms = [term for a in self.body.layout.accesses for term in a.terms]
+        terms = [term for a in self.body.layout.all() for term in a.terms]
         return tuple(dict.fromkeys(stride for index, stride in terms if index == COLS and stride is not None))
 
     def arguments(self, *sizes: str) -> tuple[str, ...]:
@@ -197,7 +200,7 @@ class Lines:
         read = {a.tensor for a in self.body.layout.accesses}
         pointers = [f"{t.name}_ptr" for t in self.spec.inputs if t.name in read]
         pointers += [f"{o.name}_ptr" for o in self.body.lowered.outputs]
-        strides = dict.fromkeys(s for a in self.body.layout.accesses for s, _ in a.strides)
+        strides = dict.fromkeys(s for a in self.body.layout.all() for s, _ in a.strides)
         return (*pointers, *sizes, *self.divisors(), *strides)
 
     def divisors(self) -> tuple[str, ...]:

@@ -63,19 +63,26 @@ def _space(graph: Graph) -> Space:
     if not reductions:
         shapes = [_atoms(graph.nodes[o.node].shape) for o in graph.outputs]
         return Space(max(shapes, key=len), len(max(shapes, key=len)))
-    best: tuple[tuple[Atom, ...], int] | None = None
+    best: Space | None = None
     for node in reductions:
         source = node.args[0]
         assert isinstance(source, Ref)
         shape = graph.nodes[source.node].shape
-        dims = [int(d) for d in node.attrs]
-        if dims != list(range(-len(dims), 0)):
-            raise Unlowerable(f"a reduction over dimensions {dims} (supported: the last dimensions)", node.statement)
-        axes, inner = _atoms(shape), len(_atoms(shape[len(shape) - len(dims) :]))
-        if best is None or len(axes) > len(best[0]):
-            best = axes, len(axes) - inner
+        space = _kept_first(shape, {int(d) for d in node.attrs})
+        if best is None or len(space.axes) > len(best.axes):
+            best = space
     assert best is not None
-    return Space(*best)
+    return best
+
+
+def _kept_first(shape: tuple[Dim, ...], reduced: set[int]) -> Space:
+    """The space of a reduction: the atoms of the kept dimensions, then those of the reduced ones."""
+    flags = [i - len(shape) in reduced for i, dim in enumerate(shape) for _ in dim]
+    places = sorted(range(len(flags)), key=lambda place: flags[place])
+    order = tuple(places.index(place) for place in range(len(flags)))
+    atoms = _atoms(shape)
+    axes = tuple(atoms[place] for place in places)
+    return Space(axes, len(flags) - sum(flags), () if order == tuple(range(len(order))) else order)
 
 
 def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
@@ -130,9 +137,9 @@ class _Lowering:
     def output_index(self, node: Node) -> Index:
         """The whole space, or its outer axes alone where the rows were reduced away."""
         atoms = _atoms(node.shape)
-        for last in (len(self.space.axes), self.space.outer):
-            if atoms == self.space.axes[:last]:
-                return _split(node.shape, tuple(range(last)), self.space)
+        for axes in (self.space.natural(), tuple(range(self.space.outer))):
+            if atoms == tuple(self.space.axes[a] for a in axes):
+                return _split(node.shape, axes, self.space)
         raise Unlowerable(
             "an output whose shape is neither the shape of the rows nor that of their reductions", node.statement
         )
@@ -223,14 +230,16 @@ class _Lowering:
         source = node.args[0]
         assert isinstance(source, Ref)
         shape = self.graph.nodes[source.node].shape
-        count = len(node.attrs)
-        inner = _atoms(shape[len(shape) - count :])
+        reduced = [int(d) + len(shape) for d in node.attrs]
+        inner = _atoms(tuple(shape[d] for d in reduced))
         if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
             raise Unlowerable("reductions over different dimensions in one operator", node.statement)
-        if any(a in self.space.inner_axes() for dim in index[: len(shape) - count] for a in dim):
+        if any(a in self.space.inner_axes() for d, dim in enumerate(index) if d not in reduced for a in dim):
             raise Unlowerable("a reduction of one row that is used in another", node.statement)
-        rows = _split(shape[len(shape) - count :], self.space.inner_axes(), self.space)
-        value = self.value(source.node, (*index[: len(shape) - count], *rows))
+        rows = dict(
+            zip(reduced, _split(tuple(shape[d] for d in reduced), self.space.inner_axes(), self.space), strict=True)
+        )
+        value = self.value(source.node, tuple(rows.get(d, dim) for d, dim in enumerate(index)))
         if not set(self.space.inner_axes()) <= self.values[value].axes:
             raise Unlowerable("a reduction of a value that does not vary along the reduced dimensions", node.statement)
         axes = self.values[value].axes - set(self.space.inner_axes())

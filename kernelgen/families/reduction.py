@@ -1,7 +1,8 @@
 """Row reductions: chains of reductions over the last dimensions and pointwise steps between them.
 
-Four variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+Five variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks. `looped_rows`: several rows are, and are read again, not kept.
+`columns`: the same where other dimensions than the last are reduced, so that the lanes of a program lie along the rows.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _STORES = Parameter(
 
 
 def variants(body: Body) -> tuple[str, ...]:
+    if body.lowered.space.order:
+        return ("columns",)
     # what is reduced as a whole has no rows to take several of
     return ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
 
@@ -33,6 +36,11 @@ def default(variant: str) -> Schedule:
         return Schedule.make("row", num_warps=4, late_loads=False, stores="default")
     if variant == "rows":
         return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, stores="default")
+    if variant == "columns":
+        return Schedule.make(
+            "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, backwards=False,
+            keep_row=True, specialize=False, stores="default",
+        )  # fmt: skip
     if variant == "looped_rows":
         return Schedule.make(
             "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=1, backwards=False,
@@ -51,6 +59,8 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     A thread works best with 8, 16 or 64 elements of a row that it reads again, the smaller ones where the row length
     is compiled in. Rows too long for that start from the default.
     """
+    if body.lowered.space.order:
+        return (default("columns"),)
     found = [default("row"), *([default("rows")] if body.layout.rows else [])]
     block = max(1 << max(columns - 1, 0).bit_length(), 1024)
     if block >= default("looped").int("BLOCK_SIZE_N"):
@@ -79,6 +89,8 @@ def _spread(schedule: Schedule, elements: int) -> Schedule:
 
 def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, then blocks: what a kernel engineer would write before measuring."""
+    if body.lowered.space.order:
+        return ((None, default("columns")),)
     row = default("row")
     return (
         (4096, row.replace(num_warps=2)),
@@ -91,14 +103,14 @@ def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
 
 def space(variant: str) -> tuple[Parameter, ...]:
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-    if variant in ("looped", "looped_rows"):
-        several = Parameter("BLOCK_SIZE_M", (1, 2, 4, 8), "block_size", "constexpr", "rows a program")
+    if variant in ("looped", "looped_rows", "columns"):
+        across = variant == "columns"
+        counts = (16, 32, 64, 128, 256) if across else (1, 2, 4, 8)
+        blocks = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384, 32768)
+        several = Parameter("BLOCK_SIZE_M", counts, "block_size", "constexpr", "rows a program")
         return (
-            *((several,) if variant == "looped_rows" else ()),
-            Parameter(
-                "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384, 32768), "block_size", "constexpr",
-                "elements of a block of the row",
-            ),
+            *(() if variant == "looped" else (several,)),
+            Parameter("BLOCK_SIZE_N", blocks, "block_size", "constexpr", "elements of a block of the row"),
             warps,
             Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
             Parameter(
@@ -126,13 +138,13 @@ def space(variant: str) -> tuple[Parameter, ...]:
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
     block = 1 << max(columns - 1, 0).bit_length()
-    if schedule.variant in ("looped", "looped_rows"):
+    if schedule.variant in ("looped", "looped_rows", "columns"):
         block = schedule.int("BLOCK_SIZE_N")
-        if block >= 2 * max(columns, 1024):
+        if block >= 2 * max(columns, 32 if schedule.variant == "columns" else 1024):
             return f"a block of {block} for rows of {columns}"
     elif block > MAX_ROW:
         return f"rows of {columns} do not fit in registers (at most {MAX_ROW})"
-    if schedule.variant in ("rows", "looped_rows"):
+    if schedule.variant in ("rows", "looped_rows", "columns"):
         block *= schedule.int("BLOCK_SIZE_M")
     each = block / (32 * schedule.int("num_warps"))
     if each > 128 or (each < 1 and schedule.int("num_warps") > 1):
@@ -142,7 +154,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
     """The kernel for one schedule's structure."""
-    if schedule.variant in ("looped", "looped_rows"):
+    if schedule.variant in ("looped", "looped_rows", "columns"):
         return looped(spec, body, schedule, name, helpers)
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()

@@ -76,6 +76,13 @@ class Space:
     outer: int
     """How many of the axes, from the first, are outer. A pointwise operator has no inner axes."""
 
+    order: tuple[int, ...] = ()
+    """The axes in the order of the dimensions that they come from, where other dimensions than the last are reduced."""
+
+    def natural(self) -> tuple[int, ...]:
+        """The axes in the order in which a tensor that runs over all of them has its dimensions."""
+        return self.order or tuple(range(len(self.axes)))
+
     def inner_axes(self) -> tuple[int, ...]:
         return tuple(range(self.outer, len(self.axes)))
 

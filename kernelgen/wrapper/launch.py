@@ -143,13 +143,13 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:
-    return tuple(dict.fromkeys(a.view for a in body.layout.accesses if a.view))
+    return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
 
 
 def _launch(plan: Plan, kernel: KernelText) -> Launch:
     body: Body = plan.body
     views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
-    strides = {s: e for a in body.layout.accesses for s, e in a.strides}
+    strides = {s: e for a in body.layout.all() for s, e in a.strides}
     arguments = []
     for argument in kernel.arguments:
         name = argument.removesuffix("_ptr")
@@ -172,7 +172,7 @@ def _grid(kernel: KernelText) -> str:
     if kernel.variant in ("row", "looped"):
         return "(M,)"
     rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
-    if kernel.variant in ("rows", "looped_rows"):
+    if kernel.variant in ("rows", "looped_rows", "columns"):
         return f"({rows},)"
     if kernel.schedule.int("ROW_TILES") > 1:
         rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])'

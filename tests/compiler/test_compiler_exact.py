@@ -65,6 +65,17 @@ CORNERS: dict[str, Sample] = {
         "return F.cosine_similarity(x, y, dim=-1), torch.linalg.norm(x, dim=-1), F.normalize(x, dim=-1)",
         {"x": "... D", "y": "... D"}, {"a": "...", "n": "...", "out": "... D"}, *SIZES,
     ),
+    "leading dimension": sample(
+        "return x.argmax(0), x.var(0), torch.softmax(x, 0), x - x.amax(0, keepdim=True) * w + s[:, None]",
+        {"x": "A B", "w": "B", "s": "A"}, {"i": "B: int64", "v": "B", "out": "A B", "d": "A B"}, *TWO,
+    ),
+    "channels": sample(
+        "n = x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-5)\nreturn n * w[:, None, None]",
+        {"x": "A B C D", "w": "B"}, {"out": "A B C D"}, {"A": 2, "B": 5, "C": 3, "D": 7}, {"A": 3, "B": 17, "C": 4, "D": 6},
+    ),
+    "two leading dimensions": sample(
+        "return x.sum((0, 1)), x.logsumexp((0, 1))", {"x": "A B C"}, {"s": "C", "l": "C"}, {"A": 3, "B": 7, "C": 20},
+    ),
     # losses
     "losses": sample(
         "e = F.mse_loss(x, y, reduction='none') + F.l1_loss(x, y, reduction='none')\n"
