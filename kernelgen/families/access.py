@@ -79,11 +79,8 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
     moved = [o for o in lowered.outputs if columns and _is_moved(o, len(space.axes))]
-    accesses = _distinct(
-        [_access(spec, i, v, named, columns) for i, v in loads]
-        + [_access(spec, o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index), named, columns)
-           for o in moved]
-    )  # fmt: skip
+    written = [(o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in moved]
+    accesses = _distinct([_access(spec, i, v, named, columns) for i, v in (*loads, *written)])
     used = {index for a in accesses for index, _ in a.terms}
     stores = tuple((o.name, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
     return Layout(named, columns, accesses[: len(loads)], tuple(g for g in named if g.index in used), stores)
