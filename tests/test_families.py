@@ -98,7 +98,7 @@ REFUSED = {
         "out: [A, B, D] T",
         "reductions over different dimensions",
     ),
-    "middle": ("return x.mean(1)", "x: [A, B, D] T", "out: [A, D] T", "a reduction over dimensions [-2]"),
+    "apart": ("return x.mean((0, 2))", "x: [A, B, D] T", "out: [B] T", "dimensions an input does not hold together"),
     "other row": (
         "return x - x.mean(-1)",
         "x: [A, A] T",
