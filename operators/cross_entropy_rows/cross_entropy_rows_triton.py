@@ -83,7 +83,6 @@ def cross_entropy_rows_looped_kernel(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
             other=float("-inf"),
-            eviction_policy="evict_last",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(logits, axis=0))
         block_sum = tl.sum(_exp(logits - new_max), axis=0)

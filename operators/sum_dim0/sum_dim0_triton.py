@@ -36,7 +36,6 @@ def sum_dim0_kernel(
             x_ptr + cols[None, :] * stride_xn + rows[:, None] * stride_xm,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_last",
         ).to(tl.float32)
         out_acc += x
     out = tl.sum(out_acc, axis=1)
