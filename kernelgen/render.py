@@ -55,6 +55,11 @@ def baseline_source(spec: OperatorSpec) -> str:
     )  # fmt: skip
 
 
+def custom_op_context(spec: OperatorSpec) -> dict[str, Any]:
+    """What the templates of a package with a registered operator print of a spec."""
+    return _common(spec)
+
+
 def quartet(plan: Plan) -> dict[str, str]:
     """Every generated file of an operator by its name, `optimization_log.md` left out."""
     from kernelgen.definition import definition_context

@@ -14,7 +14,19 @@ from cli_process import COMMAND, environment, kernelgen, refused
 
 from kernelgen import __version__
 
-COMMANDS = ("new", "optimize", "check", "bench", "list", "hardware", "doctor", "schema", "export")
+COMMANDS = (
+    "new",
+    "optimize",
+    "check",
+    "bench",
+    "list",
+    "hardware",
+    "doctor",
+    "schema",
+    "import",
+    "kernelbench",
+    "export",
+)
 
 
 def test_help_lists_every_command_and_imports_nothing_heavy(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ import pytest
 from cli_process import contents, kernelgen, refused
 
 from kernelgen.errors import UsageError
-from kernelgen.export import export
+from kernelgen.export import export, export_kernelbench
+from kernelgen.export.custom_op import custom_op_files
+from kernelgen.spec import parse_spec
 
 SPEC = """\
 name: double
@@ -93,3 +95,119 @@ def test_the_bundle_runs_without_kernelgen(tmp_path: Path) -> None:
         modules = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines() if "import time:" in line}
         assert "judge" in modules
         assert {name for name in modules if name.split(".")[0] == "kernelgen"} == set()
+
+
+MODULE = """\
+module: |
+  import torch
+  import torch.nn as nn
+
+
+  class Model(nn.Module):
+      def __init__(self, size):
+          super(Model, self).__init__()
+          self.weight = nn.Parameter(torch.randn(size))
+
+      def forward(self, x):
+          return scale(x, self.weight)
+
+
+  def get_inputs():
+      return [torch.rand(3, 5)]
+
+
+  def get_init_inputs():
+      return [5]
+"""
+
+SCALE = SPEC.replace("double", "scale").replace("[N]", "[M, N]").replace("{N: 5}", "{M: 3, N: 5}").replace(
+    "{N: 1024}", "{M: 4, N: 8}"
+).replace("(x)", "(x, weight)").replace("x * 2", "x * weight").replace(
+    "outputs:", "  - {name: weight, shape: [N], dtype: T, role: parameter}\noutputs:"
+) + MODULE  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def scale(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an operator that was imported from a module."""
+    folder = tmp_path_factory.mktemp("scale")
+    (folder / "scale.yaml").write_text(SCALE)
+    done = kernelgen("new", "scale.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_the_kernelbench_file_is_the_module_with_the_kernel(scale: Path) -> None:
+    done = kernelgen("export", "scale", "--format", "kernelbench", cwd=scale)
+    assert done.stdout == "exported/scale.py: it needs torch and triton, not kernelgen\n", done.stderr
+    text = (scale / "exported" / "scale.py").read_text()
+    assert {n.split(".")[0] for n in imported(text)} == {"torch", "triton"}
+    assert "class ModelNew(nn.Module):" in text
+    assert "super(ModelNew, self).__init__()" in text
+    code = (
+        "import os; os.environ['TRITON_INTERPRET'] = '1'\n"
+        "import sys, torch, yaml\n"
+        "sys.path.insert(0, 'exported'); import scale as new\n"
+        "old = {'scale': lambda x, weight: x * weight}\n"
+        "exec(yaml.safe_load(open('scale.yaml'))['module'], old)\n"
+        "models = []\n"
+        "for make in (old['Model'], new.ModelNew):\n"
+        "    torch.manual_seed(7); models.append(make(*new.get_init_inputs()))\n"
+        "assert list(models[0].state_dict()) == list(models[1].state_dict()) == ['weight']\n"
+        "x = new.get_inputs()\n"
+        "torch.testing.assert_close(models[1](*x), models[0](*x))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=scale, text=True, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    line = refused("export", "scale", "--format", "kernelbench", cwd=scale)
+    assert line.startswith("error: exported/scale.py is there already: choose another with --to")
+
+
+def test_a_spec_without_a_module_has_no_kernelbench_form(tmp_path: Path) -> None:
+    spec = parse_spec(SCALE.replace(MODULE, ""), "scale.yaml")
+    with pytest.raises(UsageError, match=r"scale\.yaml has no 'module:', the class that ModelNew would be made like"):
+        export_kernelbench(spec, tmp_path, tmp_path / "new.py")
+
+
+def test_one_name_for_two_things_is_refused(tmp_path: Path) -> None:
+    spec = parse_spec(SCALE.replace("  def get_inputs", "  SCHEDULES = 1\n\n  def get_inputs"), "scale.yaml")
+    (tmp_path / "scale_triton.py").write_text('"""scale"""\n\nSCHEDULES = ()\n')
+    with pytest.raises(UsageError, match="scale: the kernel and the module both define SCHEDULES"):
+        export_kernelbench(spec, tmp_path, tmp_path / "new.py")
+    assert not (tmp_path / "new.py").exists()
+
+
+def test_the_custom_op_passes_opcheck_and_compiles_whole(scale: Path) -> None:
+    done = kernelgen("export", "scale", "--format", "custom_op", "--to", "package", cwd=scale)
+    assert "  pip install package\n  python -m pytest package/tests\n" in done.stdout, done.stderr
+    package = scale / "package"
+    assert (
+        "    return torch.empty_like(x, memory_format=torch.contiguous_format)\n"
+        in contents(package)["scale_op/__init__.py"]
+    )
+    env = {**os.environ, "PYTHONPATH": str(package), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    ran = subprocess.run(command, cwd=package, env=env, text=True, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "3 passed" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "made"),
+    [
+        ("[M, N]", "[N, M]", "x.new_empty((x.shape[1], x.shape[0]))"),
+        ("[..., D]", "[...]", "x.new_empty((*x.shape[:-1],))"),
+        ("[..., D]", "[D, 7]", "x.new_empty((x.shape[-1], 7))"),
+        ("[M]", "[]", "x.new_empty(())"),
+    ],
+)
+def test_a_fake_output_has_its_shape_from_the_inputs(inputs: str, output: str, made: str, tmp_path: Path) -> None:
+    text = SPEC.replace("shape: [N]", f"shape: {inputs}", 1).replace("shape: [N]", f"shape: {output}", 1)
+    spec = parse_spec(text.partition("accuracy:")[0])
+    fake = custom_op_files("", spec, tmp_path)[tmp_path / "double_op" / "__init__.py"]
+    assert f"    return {made}\n" in fake
+
+
+def test_an_unknown_format_is_one_clear_line(quartet: Path, tmp_path: Path) -> None:
+    line = refused("export", "double", "--format", "zip", cwd=tmp_path)
+    assert line == "error: --format: must be one of folder, kernelbench, custom_op, not 'zip'"

@@ -518,7 +518,7 @@ def test_the_json_schema_knows_every_key_and_describes_it() -> None:
     assert all("description" in entry for entry in schema["properties"].values())
     assert "null" not in json.dumps(schema)
     assert "bfloat16" in json.dumps(schema["properties"]["dtypes"])
-    assert schema["$defs"]["InputEntry"]["properties"]["role"]["enum"] == ["data", "like"]
+    assert schema["$defs"]["InputEntry"]["properties"]["role"]["enum"] == ["data", "like", "parameter"]
 
 
 def test_the_document_shows_real_mistakes() -> None:
@@ -535,3 +535,41 @@ def test_the_document_names_every_key() -> None:
     schema = json_schema()
     keys = [*schema["properties"], *(key for part in schema["$defs"].values() for key in part["properties"])]
     assert [key for key in keys if f"`{key}`" not in document and f"{key}:" not in document] == []
+
+
+MODULE = """\
+module: |
+  class Model:
+      def forward(self, x):
+          return NAME(x)
+  def get_inputs():
+      return []
+  def get_init_inputs():
+      return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("module: |", "module: >", "write the module as a block, 'module: |', with its text indented below it"),
+        ("return NAME(x)", "return x", "the module has no class whose forward calls '{name}'"),
+        ("get_init_inputs", "get_init_input", "the module has no function 'get_init_inputs'"),
+        ("return []\n  def", "return [\n  def", "the module is not Python: '[' was never closed"),
+    ],
+)
+def test_a_module_is_checked(old: str, new: str, expected: str) -> None:
+    spec = parse_spec(SPEC)
+    text = MODULE.replace("NAME", spec.name)
+    assert parse_spec(SPEC + text).module == "\n".join(line[2:] for line in text.splitlines()[1:]) + "\n"
+    with pytest.raises(SpecError) as raised:
+        parse_spec(SPEC + MODULE.replace(old, new, 1).replace("NAME", spec.name))
+    assert [m.message for m in raised.value.mistakes] == [expected.format(name=spec.name)]
+    assert raised.value.mistakes[0].line > SPEC.count("\n")
+
+
+def test_a_tensor_may_be_bool_and_a_parameter() -> None:
+    text = SPEC.replace("inputs:\n", "inputs:\n  - {name: mask, shape: [D], dtype: bool, role: parameter}\n", 1)
+    text = text.replace("def scale(", "def scale(mask, ")
+    first = parse_spec(text).inputs[0]
+    assert (first.dtype, first.role) == ("bool", "parameter")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kernelgen import __version__
-from kernelgen.cli import export, info, measure, new, optimize
+from kernelgen.cli import export, importing, info, kernelbench, measure, new, optimize
 from kernelgen.errors import KernelgenError, NoDeviceError, SpecError
 
 INTERRUPTED = 130
@@ -33,6 +33,8 @@ for _command in (
     info.hardware,
     info.doctor,
     info.schema,
+    importing.import_,
+    kernelbench.kernelbench,
     export.export,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)

@@ -1,4 +1,4 @@
-"""`kernelgen export`: an operator as a folder that runs without kernelgen."""
+"""`kernelgen export`: an operator in a form that runs without kernelgen."""
 
 from __future__ import annotations
 
@@ -7,26 +7,55 @@ from typing import Annotated
 
 import typer
 
-from kernelgen.cli.names import find_quartet
+from kernelgen.cli.names import Quartet, find_quartet, spec_of
 from kernelgen.cli.options import Force, Json, Name
 from kernelgen.cli.terminal import emit
+from kernelgen.errors import UsageError
 
 
 def export(
     name: Name,
-    to: Annotated[Path | None, typer.Option("--to", metavar="DIR", help="By default exported/NAME.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="folder|kernelbench|custom_op", help="What to write.")
+    ] = "folder",
+    to: Annotated[Path | None, typer.Option("--to", metavar="PATH", help="By default below exported/.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Bundle an operator into a folder that runs without kernelgen."""
-    from kernelgen.export import export as bundle
+    """Bundle an operator so that it runs without kernelgen.
 
+    folder: the quartet and the judge. kernelbench: one file with ModelNew, for an operator imported from a Model.
+    custom_op: an installable package that registers the operator with torch.library.
+    """
+    from kernelgen import export as exporting
+
+    if form not in exporting.FORMATS:
+        raise UsageError(f"--format: must be one of {', '.join(exporting.FORMATS)}, not {form!r}")
     quartet = find_quartet(name)
-    folder = to or Path("exported") / quartet.name
-    written = [str(path) for path in bundle(quartet.name, quartet.folder, folder, force=force)]
+    target = to or Path("exported") / {"folder": name, "kernelbench": f"{name}.py", "custom_op": f"{name}_op"}[form]
+    written = [str(path) for path in _write(form, quartet, target, force)]
     if json:
-        emit({"folder": str(folder), "written": written})
+        emit({"folder" if form != "kernelbench" else "file": str(target), "written": written})
         return
-    print(f"{folder}: {len(written)} files; it needs torch and triton, not kernelgen")
-    print(f"  python {folder / quartet.file('accuracy').name}")
-    print(f"  python {folder / quartet.file('performance').name}")
+    count = "" if form == "kernelbench" else f"{len(written)} files; "
+    print(f"{target}: {count}it needs torch and triton, not kernelgen")
+    for line in _next(form, quartet, target):
+        print(f"  {line}")
+
+
+def _write(form: str, quartet: Quartet, to: Path, force: bool) -> list[Path]:
+    from kernelgen import export as exporting
+    from kernelgen.cli.new import load
+
+    if form == "folder":
+        return exporting.export(quartet.name, quartet.folder, to, force=force)
+    spec = load(spec_of(quartet))
+    write = exporting.export_kernelbench if form == "kernelbench" else exporting.export_custom_op
+    return write(spec, quartet.folder, to, force=force)
+
+
+def _next(form: str, quartet: Quartet, to: Path) -> list[str]:
+    """What to do with it."""
+    if form == "folder":
+        return [f"python {to / quartet.file(kind).name}" for kind in ("accuracy", "performance")]
+    return [f"pip install {to}", f"python -m pytest {to / 'tests'}"] if form == "custom_op" else []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic_core import PydanticCustomError
 
-from kernelgen.spec import constraints, leaves, reference
+from kernelgen.spec import constraints, leaves, module, reference
 from kernelgen.spec.declared import Declared, DeclaredTensor
 from kernelgen.spec.model import DTYPES, ELLIPSIS, Place
 from kernelgen.spec.nearest import hint
@@ -25,6 +25,7 @@ def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findin
     yield from _repeats(tree.entries("optimization_strategies"), "strategy")
     yield from _constraints(tree, parts, lines)
     yield from _reference(tree, parts, lines)
+    yield from _module(tree, parts, lines)
 
 
 def _names(parts: Declared) -> Iterator[Finding]:
@@ -170,6 +171,17 @@ def _constraints(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findi
         as_written = lines[text.place.line - 1][start - 1 :].startswith(text.strip())
         for offset, message in constraints.check(text, names, parts.size_spellings()):
             yield Place(text.place.line, start + offset) if as_written else text.place, message
+
+
+def _module(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:
+    source = tree.text("module")
+    if source is None or not source.strip():
+        return
+    place = reference.block_place(source, lines)
+    if place is None:
+        yield source.place, "write the module as a block, 'module: |', with its text indented below it"
+    elif parts.name is not None:
+        yield from module.check(reference.trimmed(source), place, str(parts.name))
 
 
 def _reference(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from pydantic_core import PydanticCustomError
 
-from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES, Size
+from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ROLES, STRATEGIES, Size
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
 
@@ -137,7 +137,7 @@ def family(value: object) -> str:
 
 
 def role(value: object) -> str:
-    return one_of(value, "role", ("data", "like"))
+    return one_of(value, "role", ROLES)
 
 
 def _name(value: object) -> str:

@@ -103,6 +103,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         target=Target(**file.target.model_dump()) if file.target else Target(),
         max_rounds=file.max_rounds,
         folder=file.folder or file.name,
+        module=reference.trimmed(file.module or ""),
         path=path,
         sha256=sha256,
     )

@@ -18,6 +18,8 @@ STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_
 FAMILIES = ("pointwise", "reduction")
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
 
+ROLES = ("data", "like", "parameter")
+
 DTYPES = ("float16", "bfloat16", "float32", "int8", "int16", "int32", "int64", "uint8", "bool")
 
 
@@ -38,8 +40,8 @@ class TensorSpec:
     """Sizes from the outermost dimension to the innermost; `()` is a zero-dimensional tensor."""
     dtype: str
     """A name of DTYPES or a variable declared under `dtypes`."""
-    role: Literal["data", "like"] = "data"
-    """`like`: only shape, dtype and device are read, never the elements."""
+    role: Literal["data", "like", "parameter"] = "data"
+    """`like`: only shape, dtype and device are read, never the elements. `parameter`: a module's weight or buffer."""
     place: Place = Place(1, 1)
     below: Size | None = None
     """What the elements of an index tensor stay below: a number or a size. They begin at 0."""
@@ -120,6 +122,8 @@ class OperatorSpec:
     max_rounds: int = 5
     folder: str = ""
     """Where the quartet goes below `operators/`; the operator's name when the spec does not say."""
+    module: str = ""
+    """The module the operator was imported from, its forward calling the operator; empty where it was not."""
     path: str = "<spec>"
     """The file as the user named it."""
     sha256: str = ""

@@ -15,13 +15,15 @@ from kernelgen.spec.tree import Finding, Text, shorten
 SCOPE = ("torch", "F", "math")
 """What a reference may use besides Python: torch, torch.nn.functional and math."""
 
-_BUILTINS = frozenset(
+BUILTINS = frozenset(
     [
         *("abs", "all", "any", "bool", "dict", "divmod", "enumerate", "float", "int", "isinstance", "len", "list"),
         *("max", "min", "pow", "range", "reversed", "round", "slice", "sorted", "sum", "tuple", "zip"),
     ]
 )
-_REFUSED: dict[type[ast.AST], str] = {
+"""The functions of Python that a reference may call."""
+
+REFUSED: dict[type[ast.AST], str] = {
     ast.Import: "an import; torch, F (torch.nn.functional) and math are in scope",
     ast.ImportFrom: "an import; torch, F (torch.nn.functional) and math are in scope",
     ast.Global: "a global statement; a reference depends on its arguments alone",
@@ -38,6 +40,7 @@ _REFUSED: dict[type[ast.AST], str] = {
     ast.Assert: "an assert statement; conditions on inputs stand under 'constraints'",
     ast.Delete: "a del statement; it changes nothing of the result",
 }
+"""Statements that no reference may have, each with why."""
 
 
 def block_place(value: Text, lines: Sequence[str]) -> Place | None:
@@ -129,11 +132,11 @@ class _Checker:
         """Only functions, and a docstring, stand beside one another."""
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             return
-        if not isinstance(node, ast.FunctionDef) and type(node) not in _REFUSED:
+        if not isinstance(node, ast.FunctionDef) and type(node) not in REFUSED:
             self.add(node, "a statement outside a function; give a constant as a parameter with a default")
 
     def refuse(self, node: ast.AST) -> None:
-        reason = _REFUSED.get(type(node))
+        reason = REFUSED.get(type(node))
         if reason:
             self.add(node, f"the reference has {reason}")
         elif isinstance(node, ast.FunctionDef) and node.decorator_list:
@@ -147,7 +150,7 @@ class _Checker:
         helpers = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         known = {*SCOPE, *helpers, *_refused_names(tree)}
         reported = set()
-        unknown = {name for name in _globals(table) if name not in known and name not in _BUILTINS}
+        unknown = {name for name in _globals(table) if name not in known and name not in BUILTINS}
         names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
         for node in sorted(names, key=lambda node: (node.lineno, node.col_offset)):
             if node.id in unknown and node.id not in reported:

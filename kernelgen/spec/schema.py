@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from kernelgen.spec import leaves
-from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, STRATEGIES
+from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ROLES, STRATEGIES
 from kernelgen.spec.nearest import hint, nearest
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind, shorten
 
@@ -28,7 +28,7 @@ DtypeName = Annotated[str, *_leaf(leaves.dtype_name, enum=list(DTYPES))]
 Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
 Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
 Strategy = Annotated[str, *_leaf(leaves.strategy, enum=list(STRATEGIES))]
-Role = Annotated[str, *_leaf(leaves.role, enum=["data", "like"])]
+Role = Annotated[str, *_leaf(leaves.role, enum=list(ROLES))]
 Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
 Speedup = Annotated[float, *_leaf(leaves.number, type="number", exclusiveMinimum=0)]
 Fraction = Annotated[float, *_leaf(partial(leaves.number, high=1.0), type="number", exclusiveMinimum=0, maximum=1)]
@@ -63,7 +63,9 @@ class TensorEntry(_Entry):
 class InputEntry(TensorEntry):
     """A tensor that goes in."""
 
-    role: Role = Field(default="data", description="like: only shape, dtype and device are read, never the elements.")
+    role: Role = Field(
+        default="data", description="like: only shape, dtype and device are read. parameter: a weight of a module."
+    )
     below: SizeEntry | None = Field(
         default=None, description="The elements are indices from 0 and below this: a number or a size of the inputs."
     )
@@ -124,6 +126,10 @@ class SpecFile(_Entry):
     max_rounds: Rounds = Field(default=5, description="Rounds of one optimize run, unless --rounds says otherwise.")
     folder: Folder | None = Field(
         default=None, description="Where the quartet goes below operators/; the name if not given."
+    )
+    module: FreeText | None = Field(
+        default=None,
+        description="The nn.Module the operator was imported from, as a block; its forward calls the operator.",
     )
 
 

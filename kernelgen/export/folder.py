@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kernelgen.errors import UsageError
-from kernelgen.files import write_atomic
+from kernelgen.export.writing import read
 
 KINDS = ("triton", "baseline", "accuracy", "performance")
 
-_JUDGE = Path(__file__).parent / "judge"
+_JUDGE = Path(__file__).parents[1] / "judge"
 
 _README = """\
 # {name}
@@ -27,30 +26,16 @@ Both take `--help`. In your own code `{name}_triton.py` is enough:
 """
 
 
-def export(name: str, folder: Path, to: Path, *, force: bool = False) -> list[Path]:
-    """Write the operator `name` of `folder` into the folder `to` and return what was written.
-
-    Raises UsageError, having written nothing, where `to` already has something in it and `force` is not set.
-    """
-    if to.is_dir() and any(to.iterdir()) and not force:
-        raise UsageError(f"{to} is not empty: choose another folder with --to, or write over it with --force")
-    texts = {to / f"{name}_{kind}.py": _alone(_read(folder / f"{name}_{kind}.py")) for kind in KINDS}
+def folder_files(name: str, folder: Path, to: Path) -> dict[Path, str]:
+    """The files of the operator `name` of `folder` as they go into the folder `to`."""
+    texts = {to / f"{name}_{kind}.py": _alone(read(folder / f"{name}_{kind}.py")) for kind in KINDS}
     texts[to / "README.md"] = _README.format(name=name)
     definition = folder / "definition.md"
     if definition.is_file():
         texts[to / definition.name] = definition.read_text("utf-8")
     for path in sorted(_JUDGE.rglob("*.py")):
         texts[to / "judge" / path.relative_to(_JUDGE)] = _alone(path.read_text("utf-8"))
-    for path, text in texts.items():
-        write_atomic(path, text)
-    return list(texts)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file; `kernelgen new` writes it") from None
+    return texts
 
 
 def _alone(source: str) -> str:

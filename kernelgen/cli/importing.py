@@ -1,0 +1,45 @@
+"""`kernelgen import`: a spec from a Python file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kernelgen.cli.options import Json
+from kernelgen.cli.terminal import emit, note
+from kernelgen.errors import UsageError
+from kernelgen.settings import checked, positive
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python file with a Model or a function.")],
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="The operator's name.")] = None,
+    function: Annotated[
+        str | None, typer.Option("--function", metavar="NAME", help="The function, where the file has several.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where NAME.yaml goes.")] = Path(),
+    limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Seconds the file may run.")] = "60",
+    force: Annotated[bool, typer.Option("--force", help="Write over a spec that is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Make a spec of a Python file: a class Model with get_inputs() and get_init_inputs(), or a function with examples.
+
+    A function needs get_inputs() or example_inputs = (...) beside it. The file is run, in a process of its own with a
+    time limit: import only what you would run. Nothing is unpickled.
+    """
+    from kernelgen.files import write_atomic
+    from kernelgen.importer import import_file
+
+    made = import_file(file, name, function, checked("--limit-s", limit_s, positive()))
+    path = out / f"{made.name}.yaml"
+    if path.exists() and not force:
+        raise UsageError(f"{path} is there already: choose another --name, or write over it with --force")
+    write_atomic(path, made.text)
+    for line in made.notes:
+        note(f"note: {line}")
+    if json:
+        emit({"spec": str(path), "name": made.name, "notes": made.notes})
+        return
+    print(f"{path}: written; `kernelgen new {path}` makes its kernel")

@@ -1,0 +1,75 @@
+"""`kernelgen kernelbench`: how far KernelBench's problems get, unattended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelgen.cli.options import DeviceName, Json
+from kernelgen.cli.terminal import emit, note, table
+from kernelgen.errors import WrongOrSlowError
+from kernelgen.settings import checked, positive, resolve, whole
+
+if TYPE_CHECKING:
+    from kernelgen.kernelbench import Outcome
+
+
+def kernelbench(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="KernelBench, or a folder of problem files.")],
+    level: Annotated[str, typer.Option("--level", metavar="N", help="The level to take.")] = "1",
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Specs, kernels and journal.")] = Path(
+        "kernelbench"
+    ),
+    limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Seconds a problem may take.")] = "60",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
+    device: DeviceName = None,
+    json: Json = False,
+) -> int:
+    """Import, generate and judge every problem of a folder; with a GPU also time it. Resumes where it was stopped.
+
+    The problem files are run, each in a process of its own with a time limit. Without a GPU only small shapes are
+    judged, in Triton's interpreter.
+    """
+    from kernelgen import kernelbench as benchmark
+    from kernelgen.devices import find
+
+    files = benchmark.problems(folder, checked("--level", level, whole(1, 4)), only or ())
+    here = find(resolve({"device": device}).device)
+    if not here.measures and device != "cpu":
+        note("no GPU here: kernels are judged at small shapes and not timed")
+    seconds = checked("--limit-s", limit_s, positive())
+    outcomes = benchmark.run(files, out, seconds, here.facts.key if here.measures else "cpu", _say, again)
+    counts = benchmark.summary(outcomes)
+    if json:
+        emit({"summary": counts, "problems": outcomes})
+    else:
+        print(table([("problem", "state", "eager", "compile", ""), *map(_row, outcomes)]))
+        print()
+        print(table((name, str(count)) for name, count in counts.items()))
+    return WrongOrSlowError.exit_code if counts["wrong"] or counts["fault"] else 0
+
+
+def _say(outcome: Outcome) -> None:
+    note(f"{outcome['problem']}: {outcome['state']} ({outcome['seconds']:.0f} s) {_why(outcome)}".rstrip())
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    rows = outcome.get("performance", [])
+    against = rows[0]["against"] if rows else {}
+    shown = [f"{against[name]['speedup']:.2f}x" if name in against else "-" for name in ("eager", "compile")]
+    return (outcome["problem"], outcome["state"], *shown, _why(outcome))
+
+
+def _why(outcome: Outcome) -> str:
+    """The reason of a refusal or the first failure, without the path of the file."""
+    for key in ("accuracy", "accuracy_at_its_shapes"):
+        if outcome.get(key, {}).get("first_failure"):
+            return str(outcome[key]["first_failure"])
+    failed = [f"{d}: {f['message']}" for d, f in outcome.get("kernelbench", {}).items() if f["right"] is False]
+    reason = failed[0] if failed else str(outcome.get("reason", ""))
+    return reason.rpartition("/")[2][:160]

@@ -1,0 +1,79 @@
+"""An operator as an installable package that registers it with torch.library."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kernelgen.render import custom_op_context, render
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
+
+NAMESPACE = "kernelgen"
+
+
+def custom_op_files(kernel: str, spec: OperatorSpec, to: Path) -> dict[Path, str]:
+    """The files of the package: the kernel as it was generated, its registration, and a test."""
+    package = f"{spec.name}_op"
+    context: dict[str, Any] = {
+        **custom_op_context(spec),
+        "namespace": NAMESPACE,
+        "package": package,
+        "description": json.dumps(spec.summary),
+        "outputs": [_made(spec, output) for output in spec.outputs],
+        "examples": [_example(spec, tensor) for tensor in spec.inputs],
+    }
+    return {
+        to / "pyproject.toml": render("custom_op_project.toml.jinja", **context),
+        to / "README.md": render("custom_op_readme.md.jinja", **context),
+        to / package / "__init__.py": render("custom_op.py.jinja", **context),
+        to / package / "kernel.py": kernel,
+        to / "tests" / f"test_{spec.name}.py": render("custom_op_test.py.jinja", **context),
+    }
+
+
+def _made(spec: OperatorSpec, output: TensorSpec) -> dict[str, str]:
+    """How the fake makes an output: shape and dtype from the inputs."""
+    same = next((t for t in spec.inputs if t.dtype == output.dtype), None)
+    alike = next((t for t in spec.inputs if (t.dtype, t.shape) == (output.dtype, output.shape)), None)
+    if alike is not None:
+        made = f"torch.empty_like({alike.name}, memory_format=torch.contiguous_format)"
+    else:
+        entries = [_size(spec, entry) for entry in output.shape]
+        shape = f"({entries[0]},)" if len(entries) == 1 else f"({', '.join(entries)})"
+        dtype = "" if same is not None else f", dtype=torch.{output.dtype}"
+        made = f"{(same or spec.inputs[0]).name}.new_empty({shape}{dtype})"
+    return {"name": output.name, "made": made}
+
+
+def _size(spec: OperatorSpec, entry: int | str) -> str:
+    """An entry of an output's shape as it is read from an input."""
+    if isinstance(entry, int):
+        return str(entry)
+    tensor = next(t for t in spec.inputs if entry in t.shape)
+    if entry == ELLIPSIS:
+        behind = len(tensor.shape) - 1
+        return f"*{tensor.name}.shape[:-{behind}]" if behind else f"*{tensor.name}.shape"
+    i = tensor.shape.index(entry)
+    return f"{tensor.name}.shape[{i - len(tensor.shape) if ELLIPSIS in tensor.shape else i}]"
+
+
+def _example(spec: OperatorSpec, tensor: TensorSpec) -> str:
+    """One input of the test, of the shape of the largest small case."""
+    case = max(spec.accuracy, key=lambda case: (_elements(spec, case) < 4096) * _elements(spec, case))
+    shape, dtype = case.shape(tensor.shape), case.dtype(tensor.dtype)
+    if dtype == "bool":
+        return f"torch.rand({shape}, device=DEVICE) < 0.5"
+    if "float" in dtype:
+        return f"torch.randn({shape}, dtype=torch.{dtype}, device=DEVICE)"
+    return f"torch.randint(0, 2, {shape}, dtype=torch.{dtype}, device=DEVICE)"
+
+
+def _elements(spec: OperatorSpec, case: Any) -> int:
+    total = 0
+    for tensor in spec.inputs:
+        count = 1
+        for size in case.shape(tensor.shape):
+            count *= size
+        total += count
+    return total

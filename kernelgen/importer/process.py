@@ -1,0 +1,47 @@
+"""The process that runs the user's file: `python -m kernelgen.importer.process REQUEST ANSWER`, both JSON files."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from kernelgen.errors import KernelgenError, SpecError
+from kernelgen.importer import naming, source
+from kernelgen.importer.load import load
+from kernelgen.importer.write import Imported, spec_of
+
+
+def imported(path: Path, name: str | None, function: str | None) -> Imported:
+    """The spec of a file. KernelgenError with one line where there is none."""
+    text = source.read(path)
+    loaded = load(text, function)
+    default = loaded.function.name if loaded.module is None else naming.operator_name(path)
+    if not naming.usable(name or default):
+        raise text.mistake(None, f"the operator cannot be called '{name or default}': choose a name with --name")
+    chosen = name or default
+    if loaded.module is not None and chosen in {*loaded.scope, *(a.arg for a in loaded.function.args.args)}:
+        raise text.mistake(None, f"'{chosen}' is a name of the file already: choose another with --name")
+    return spec_of(loaded, chosen)
+
+
+def main(request: Path, answer: Path) -> None:
+    """Answer one request; what the user's file prints goes to stderr."""
+    logging.disable(logging.CRITICAL)  # torch logs tracebacks of guards that it does not understand
+    warnings.simplefilter("ignore")
+    asked: dict[str, Any] = json.loads(request.read_text("utf-8"))
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            found = imported(Path(asked["path"]), asked["name"], asked["function"])
+            said: dict[str, Any] = {"name": found.name, "text": found.text, "notes": found.notes}
+        except KernelgenError as error:
+            said = {"error": str(error), "placed": isinstance(error, SpecError)}
+    answer.write_text(json.dumps(said), "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

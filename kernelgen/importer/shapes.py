@@ -1,0 +1,206 @@
+"""Names for the sizes of the inputs, and small shapes that the reference accepts.
+
+Every dimension starts with a name of its own; those that the reference needs equal become one, found by tracing it
+with free sizes. Two that are equal by chance stay two.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kernelgen.importer.load import said
+from kernelgen.importer.naming import size_names, spare
+from kernelgen.importer.rewrite import Input
+
+Size = int | str
+Function = Any
+"""The reference as a Python function."""
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What a spec says of sizes."""
+
+    inputs: tuple[tuple[Size, ...], ...]
+    outputs: tuple[tuple[Size, ...], ...]
+    sizes: dict[str, int]
+    """Every size name and its value in the file."""
+    constraints: tuple[str, ...]
+    accuracy: tuple[dict[str, int], ...]
+
+
+class ShapeError(Exception):
+    """Why no spec can say what the shapes are; one line."""
+
+
+def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
+    """Sizes, outputs and small shapes of a reference. ShapeError where there are none."""
+    exported = _export(function, inputs)
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    declared = _named(inputs, [tuple(node.meta["val"].shape) for node in nodes])
+    pairs = [p for d, t in zip(declared, inputs, strict=True) for p in zip(d, t.shape, strict=True)]
+    sizes = {name: value for name, value in pairs if isinstance(name, str)}
+    accepted = [binding for binding in _small(sizes) if results(function, inputs, declared, binding) is not None]
+    accepted = _grown(function, inputs, declared, sizes) if len(accepted) < 2 else accepted
+    if sizes and not accepted:
+        raise ShapeError("no small shape was found that the reference accepts")
+    accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
+    found = Shapes(tuple(declared), (), sizes, _divisible(exported, nodes, inputs), accuracy)
+    return replace(found, outputs=_outputs(function, inputs, found))
+
+
+def _export(function: Function, inputs: Sequence[Input]) -> Any:
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: Any) -> Any:
+            return function(*tensors)
+
+    example = tuple(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs)
+    free = tuple(dict.fromkeys(range(len(t.shape)), torch.export.Dim.AUTO) for t in inputs)
+    try:
+        return torch.export.export(Module(), example, strict=False, dynamic_shapes=(free,))
+    except Exception as error:
+        raise ShapeError(f"the reference cannot be traced: {said(error)}") from None
+
+
+def _named(inputs: Sequence[Input], shapes: list[tuple[Any, ...]]) -> list[tuple[Size, ...]]:
+    """A name for each symbol of the trace, after the tensor in which it comes first; the numbers it insists on."""
+    names: dict[str, str] = {}
+    taken = {t.name for t in inputs}
+    free = {str(size) for t, shape in zip(inputs, shapes, strict=True) if t.role == "data" for size in shape}
+    declared = []
+    for tensor, shape in zip(inputs, shapes, strict=True):
+        letters = size_names(len(shape), taken)
+        entries: list[Size] = []
+        for size, value in zip(shape, tensor.shape, strict=True):
+            letter = next(letters)  # drawn for a number too: W stays the last dimension's name
+            symbol = str(size)
+            if isinstance(size, int) or symbol not in free:  # what only a parameter has is as the module has it
+                entries.append(value)
+                continue
+            if symbol not in names:
+                names[symbol] = letter if letter not in taken else spare(taken)
+                taken.add(names[symbol])
+            entries.append(names[symbol])
+        declared.append(tuple(entries))
+    return declared
+
+
+def _divisible(exported: Any, nodes: list[Any], inputs: Sequence[Input]) -> tuple[str, ...]:
+    """The conditions of the trace that a size is a multiple of a number, as constraints."""
+    symbols: dict[str, tuple[str, Any]] = {}
+    for node, tensor in zip(nodes, inputs, strict=True):
+        for i, size in enumerate(node.meta["val"].shape):
+            if not isinstance(size, int):
+                symbols.setdefault(str(size.node.expr), (f"{tensor.name}.shape[{i}]", size.node.shape_env))
+    if not symbols:
+        return ()
+    environment = next(iter(symbols.values()))[1]
+    found = []
+    for guard in environment.guards:
+        match = re.fullmatch(r"Eq\(Mod\((\w+), (\d+)\), 0\)", str(environment.replace(guard.expr)))
+        if match and match[1] in symbols:
+            found.append(f"{symbols[match[1]][0]} % {match[2]} == 0")
+    return tuple(dict.fromkeys(found))
+
+
+_SMALL: dict[int, tuple[tuple[int, ...], ...]] = {
+    1: ((1,), (7,), (127,), (1025,)),
+    2: ((1, 1), (1, 7), (5, 129), (33, 64), (3, 1025)),
+    3: ((1, 1, 1), (1, 5, 7), (3, 4, 33), (2, 17, 65)),
+    4: ((1, 1, 1, 1), (1, 3, 5, 7), (2, 4, 9, 17), (3, 8, 5, 33)),
+    5: ((1, 1, 1, 1, 1), (1, 3, 5, 2, 7), (2, 4, 3, 5, 9)),
+}
+"""Small and odd sizes by how many there are."""
+
+
+def _small(sizes: dict[str, int]) -> Iterator[dict[str, int]]:
+    """Shapes for all size names at once, of a few thousand elements each."""
+    count = len(sizes)
+    rows = _SMALL.get(count) or tuple(tuple((1, 3, 5, 2, 7, 4)[(i + s) % 6] for i in range(count)) for s in range(4))
+    for row in rows:
+        yield dict(zip(sizes, row, strict=True))
+
+
+def _grown(
+    function: Function, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], sizes: dict[str, int]
+) -> list[dict[str, int]]:
+    """Shapes for a reference that wants some sizes large enough, or multiples of something."""
+    found = []
+    factors = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+    for row in _small(sizes):
+        options = [
+            tuple(dict.fromkeys(min(v * f, max(n, 1)) for f in factors))
+            for v, n in zip(row.values(), sizes.values(), strict=True)
+        ]
+        tried = sorted(itertools.product(*options), key=math.prod) if len(sizes) <= 4 else zip(*options, strict=False)
+        for values in itertools.islice(tried, 300):
+            binding = dict(zip(sizes, values, strict=True))
+            if binding not in found and results(function, inputs, declared, binding) is not None:
+                found.append(binding)
+                break
+    return found
+
+
+def results(
+    function: Function, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], binding: dict[str, int]
+) -> tuple[Any, ...] | None:
+    """What the reference returns for these sizes on the CPU, None where it refuses them or returns nothing whole."""
+    import torch
+
+    arguments = tensors(inputs, declared, binding)
+    try:
+        with torch.no_grad():
+            found = function(*arguments)
+    except Exception:  # whatever a user's reference raises: these sizes are not for it
+        return None
+    found = found if isinstance(found, tuple | list) else (found,)
+    if not found or not all(isinstance(value, torch.Tensor) for value in found):
+        return None
+    return tuple(found)
+
+
+def tensors(inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], binding: dict[str, int]) -> list[Any]:
+    """Random inputs; integers are 0 and 1, which are indices of nearly everything."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    made = []
+    for tensor, entries in zip(inputs, declared, strict=True):
+        shape = tuple(entry if isinstance(entry, int) else binding[entry] for entry in entries)
+        dtype = getattr(torch, tensor.dtype)
+        if dtype.is_floating_point:
+            made.append(torch.rand(shape, generator=generator).add(0.1).to(dtype))
+        else:
+            made.append(torch.randint(0, 2, shape, generator=generator).to(dtype))
+    return made
+
+
+def _outputs(function: Function, inputs: Sequence[Input], shapes: Shapes) -> tuple[tuple[Size, ...], ...]:
+    """The size of every output dimension: the name that has its value in all runs, else the number it always is."""
+    cases = shapes.accuracy or ({},)
+    runs = [(binding, results(function, inputs, shapes.inputs, binding)) for binding in cases]
+    known = [(binding, found) for binding, found in runs if found is not None]
+    if not known:
+        raise ShapeError("the reference does not run on the CPU")
+    first = known[0][1]
+    declared = []
+    for output in range(len(first)):
+        entries = []
+        for axis in range(first[output].ndim):
+            values = [found[output].shape[axis] for _, found in known]
+            same = [n for n in shapes.sizes if [binding[n] for binding, _ in known] == values]
+            if not same and len(set(values)) > 1:
+                raise ShapeError(
+                    f"dimension {axis} of the result has a size that no input has "
+                    f"({values[-1]} where {', '.join(f'{k}={v}' for k, v in known[-1][0].items())})"
+                )
+            entries.append(same[0] if same else values[0])
+        declared.append(tuple(entries))
+    return tuple(declared)

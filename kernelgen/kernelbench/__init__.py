@@ -1,0 +1,129 @@
+"""KernelBench's problems one by one, unattended: imported, generated, judged; a record of each in a journal."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernelgen.errors import UsageError
+from kernelgen.files import write_atomic
+from kernelgen.importer.isolated import run_isolated
+from kernelgen.journal import Journal
+
+KIND = "problem"
+
+Outcome = dict[str, Any]
+"""A problem's record: which stages it passed, why it was refused, and its figures."""
+
+
+def problems(folder: Path, level: int, only: Sequence[str] = ()) -> list[Path]:
+    """The files of a level, by number. UsageError where there are none."""
+    places = [folder / f"level{level}", folder / "KernelBench" / f"level{level}", folder]
+    place = next((p for p in places if p.is_dir() and any(p.glob("*.py"))), None)
+    if place is None:
+        raise UsageError(f"{folder}: no problem files here, in level{level}/ or in KernelBench/level{level}/")
+    files = sorted(place.glob("*.py"), key=_number)
+    chosen = [f for f in files if not only or any(text == str(_number(f)[0]) or text in f.stem for text in only)]
+    if not chosen:
+        raise UsageError(f"{place}: no problem is called {' or '.join(only)}")
+    return chosen
+
+
+def _number(path: Path) -> tuple[int, str]:
+    found = re.match(r"\d+", path.name)
+    return (int(found[0]) if found else sys.maxsize, path.name)
+
+
+def run(
+    files: Sequence[Path], out: Path, limit_s: float, device: str, say: Callable[[Outcome], None], again: bool = False
+) -> list[Outcome]:
+    """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
+
+    A record belongs to the file's text and the device: a problem that changed is run again.
+    """
+    journal = Journal.open(out)
+    known = {} if again else {_key(r.data): r.data for r in journal.records(KIND)}
+    outcomes = []
+    for file in files:
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        entry: Outcome = {"problem": file.stem, "sha256": sha256, "device": device}
+        if _key(entry) not in known:
+            entry |= _one(file, out, limit_s, {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+            entry["state"] = state(entry)
+            journal.append(KIND, entry)
+        else:
+            entry = known[_key(entry)]
+        outcomes.append(entry)
+        say(entry)
+    return outcomes
+
+
+def _key(entry: Outcome) -> tuple[str, ...]:
+    return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device"))
+
+
+def _one(file: Path, out: Path, limit_s: float, environment: dict[str, str]) -> Outcome:
+    """One problem in its process; at the limit it is killed, and what it had answered stands."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        log = out / "logs" / f"{file.stem}.txt"
+        write_atomic(log, "")
+        command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
+        with log.open("w", encoding="utf-8") as stream:
+            try:
+                code = run_isolated(command, limit_s, stream, environment)
+            except subprocess.TimeoutExpired:
+                code = None
+        found: Outcome = json.loads(answer.read_text("utf-8")) if answer.is_file() else {"stage": "start"}
+    found["seconds"] = round(time.monotonic() - began, 2)
+    if code is None:
+        found |= {"timed_out": True, "reason": f"still at '{found['stage']}' after {limit_s:g} s"}
+    elif code != 0:
+        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        found |= {"fault": True, "reason": f"the process ended with {how} at '{found['stage']}'"}
+    return found
+
+
+def state(entry: Outcome) -> str:
+    """refused, right, wrong, timed out or fault: one word for a problem."""
+    if entry.get("fault"):
+        return "fault"
+    if wrong(entry):
+        return "wrong"
+    if entry.get("timed_out"):
+        return "timed out"
+    return "right" if entry.get("generated") else "refused"
+
+
+def wrong(entry: Outcome) -> bool:
+    """Some case failed, under our tolerance or under KernelBench's."""
+    ours = [entry.get(key, {}).get("failed", 0) for key in ("accuracy", "accuracy_at_its_shapes")]
+    theirs = [found["right"] is False for found in entry.get("kernelbench", {}).values()]
+    return any(ours) or any(theirs)
+
+
+def faster(entry: Outcome, opponent: str) -> bool | None:
+    """Whether the whole interval is above 1 in every timed case; None where nothing was timed."""
+    rows = [row["against"][opponent] for row in entry.get("performance", []) if opponent in row["against"]]
+    return all(row["low"] > 1 for row in rows) if rows else None
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many problems got how far."""
+    counts = {"problems": len(outcomes)}
+    counts |= {stage: sum(bool(o.get(stage)) for o in outcomes) for stage in ("imported", "generated")}
+    counts |= {name: sum(o["state"] == name for o in outcomes) for name in ("right", "wrong", "refused", "timed out")}
+    counts["fault"] = sum(o["state"] == "fault" for o in outcomes)
+    counts["timed"] = sum(faster(o, "eager") is not None for o in outcomes)
+    counts |= {f"faster than {name}": sum(bool(faster(o, name)) for o in outcomes) for name in ("eager", "compile")}
+    return counts

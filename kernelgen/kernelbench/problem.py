@@ -1,0 +1,156 @@
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER`.
+
+ANSWER is written again after each stage, so that what a time limit cuts short is known up to there.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kernelgen import generate
+from kernelgen.errors import KernelgenError
+from kernelgen.export import export_kernelbench
+from kernelgen.files import write_atomic
+from kernelgen.importer import import_file
+from kernelgen.spec import load_spec
+
+DTYPE = "float32"
+"""What is timed: KernelBench's own precision."""
+
+
+class Problem:
+    """The stages of one problem; each adds what it found to `answer`."""
+
+    def __init__(self, file: Path, out: Path, answer: Path) -> None:
+        self.file, self.out, self._path = file, out, answer
+        self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
+        self._began = time.perf_counter()
+        self._save()
+
+    def _save(self) -> None:
+        self.answer["seconds"] = round(time.perf_counter() - self._began, 2)
+        write_atomic(self._path, json.dumps(self.answer))
+
+    def _stage(self, name: str) -> None:
+        self.answer["stage"] = name
+        self._save()
+
+    def run(self) -> None:
+        """All stages; a refusal ends them and is the answer's reason."""
+        try:
+            spec = self._generated()
+        except KernelgenError as error:
+            self.answer["reason"] = str(error).splitlines()[0]
+            self._save()
+            return
+        from kernelgen import judge
+
+        judge.prepare()  # before the kernel is imported
+        device = judge.device.find()
+        sys.path.insert(0, str(self.out / "operators" / spec.folder))
+        accuracy = importlib.import_module(f"{spec.name}_accuracy")
+        self._stage("accuracy")
+        cases = list(accuracy.CASES)
+        if device == "cuda":
+            cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
+        self._accuracy("accuracy", accuracy.OPERATOR, cases, device)
+        if device == "cuda":
+            performance = importlib.import_module(f"{spec.name}_performance")
+            self._stage("its own shapes, KernelBench's tolerance")
+            self._within_tolerance(spec.name, dict(spec.dtypes))
+            self._stage("its own shapes, our tolerance")
+            self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, performance.CASES, device)
+            self._stage("performance")
+            self._timed(performance)
+        self._stage("done")
+
+    def _generated(self) -> Any:
+        found = import_file(self.file)
+        path = self.out / f"{found.name}.yaml"
+        write_atomic(path, found.text)
+        self.answer |= {"imported": True, "operator": found.name, "notes": list(found.notes)}
+        self._stage("new")
+        spec = load_spec(path)
+        generate.new(spec, self.out / "operators", force=True)
+        folder = self.out / "operators" / spec.folder
+        export_kernelbench(spec, folder, self.out / "kernelbench" / f"{spec.name}.py", force=True)
+        self.answer["generated"] = True
+        return spec
+
+    def _accuracy(self, key: str, operator: Any, cases: Any, device: str) -> None:
+        """How many cases are right; the count is kept up while they run."""
+        from kernelgen import judge
+
+        seeds = 3 if key == "accuracy" and device == "cuda" else 1
+        counts: dict[str, Any] = {"cases": len(cases), "passed": 0, "failed": 0, "left_out": 0, "first_failure": ""}
+        self.answer[key] = counts
+        for case in cases:
+            report = judge.accuracy_case(operator, case, device=device, seeds=seeds)
+            if report.left_out:
+                counts["left_out"] += 1
+            elif report.passed:
+                counts["passed"] += 1
+            else:
+                counts["failed"] += 1
+                counts["first_failure"] = counts["first_failure"] or f"{case.label}: {report.message}"
+            self._save()
+            if report.fatal:
+                break
+
+    def _within_tolerance(self, name: str, dtypes: dict[str, tuple[str, ...]]) -> None:
+        from kernelgen.kernelbench.tolerance import compare
+
+        floats = [dtype for values in dtypes.values() for dtype in values] or [DTYPE]
+        found = self.answer["kernelbench"] = {}
+        for dtype in sorted(floats, key=lambda d: d != DTYPE):
+            found[dtype] = compare(self.file, self.out / "kernelbench" / f"{name}.py", dtype)
+            self._save()
+
+    def _timed(self, performance: Any) -> None:
+        from kernelgen import judge
+
+        rows = self.answer["performance"] = []
+        for case in performance.CASES:
+            if DTYPE not in case.dtypes.values() and case.dtypes:
+                continue
+            report = judge.performance_case(performance.OPERATOR, case, ["eager", "compile"], time_cap_s=5.0)
+            against = {
+                key: {"speedup": c.speedup, "low": c.low, "high": c.high, "verdict": c.verdict, "us": c.a_us}
+                for key, c in report.comparisons.items()
+            }
+            rows.append(
+                {
+                    "case": case.label, "kernel_us": report.kernel_us, "floor_us": report.floor_us,
+                    "message": report.message or report.left_out, "against": against,
+                }
+            )  # fmt: skip
+            self._save()
+
+
+def main(file: Path, out: Path, answer: Path) -> None:
+    problem = Problem(file, out, answer)
+    _guarded(problem.run, problem)
+
+
+def _guarded(action: Callable[[], None], problem: Problem) -> None:
+    """A fault of ours is an answer too: it must not end the other problems."""
+    try:
+        action()
+    except Exception as error:
+        traceback.print_exc()
+        problem.answer["reason"] = (
+            f"{type(error).__name__} in {problem.answer['stage']}: {str(error).split(chr(10))[0]}"
+        )
+        problem.answer["fault"] = True
+        problem._save()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,295 @@
+"""`kernelgen import`: what becomes of a file, and what is said of one that is not understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli_process import contents, kernelgen, refused
+
+from kernelgen.errors import KernelgenError
+from kernelgen.importer.naming import operator_name
+from kernelgen.importer.process import imported
+from kernelgen.spec import parse_spec
+
+MODULE = '''\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    """Norm, then "scale": of many. More."""
+
+    def __init__(self, dim, slope, eps=1e-6):
+        super(Model, self).__init__()
+        self.norm = nn.LayerNorm(dim, eps=eps)
+        self.act = nn.Sequential(nn.LeakyReLU(slope), nn.Identity())
+        self.gain = nn.Parameter(torch.ones(dim))
+        self.temperature = 0.7
+        self.power = -1
+
+    def forward(self, x, scale: float):
+        """Not of the reference."""
+        # the comment stays
+        y = self.act(self.norm(x)) * self.gain
+        return (y / self.temperature) * scale + self.power ** 2
+
+
+def get_inputs():
+    return [torch.rand(6, 8), 2.0]
+
+
+def get_init_inputs():
+    return [8, 0.1]
+'''
+
+FUNCTION = '''\
+import torch
+import torch.nn.functional as Fn
+
+SHIFT = -2
+
+
+def half(v):
+    return v * 0.5
+
+
+def gate(x: torch.Tensor, bias, factor=1.5):
+    """Gate x softly. More."""
+    return half(Fn.silu(x + bias)) * factor + SHIFT
+
+
+example_inputs = (torch.randn(4, 8, 8), torch.randn(8))
+'''
+
+LAYER = """\
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.{layer}
+
+    def forward(self, {names}):
+        return self.layer({names})
+
+def get_inputs():
+    return [{inputs}]
+
+def get_init_inputs():
+    return []
+"""
+
+
+def of(text: str, folder: Path, name: str = "36_RMSNorm_.py", **options: str | None) -> str:
+    """The spec's text for a file's, made in this process."""
+    path = folder / name
+    path.write_text(text)
+    made = imported(path, options.get("name"), options.get("function"))
+    assert parse_spec(made.text).name == made.name
+    return made.text
+
+
+def reference(text: str) -> str:
+    return parse_spec(text).reference
+
+
+def test_a_module_becomes_a_spec_as_a_person_writes_it(tmp_path: Path) -> None:
+    text = of(MODULE, tmp_path)
+    assert text.startswith(
+        """\
+name: rms_norm
+summary: "Norm, then \\"scale\\": of many."
+inputs:
+  - {name: x,      shape: [M, N], dtype: T}
+  - {name: weight, shape: [N],    dtype: T, role: parameter}
+  - {name: bias,   shape: [N],    dtype: T, role: parameter}
+  - {name: gain,   shape: [N],    dtype: T, role: parameter}
+outputs:
+  - {name: out,    shape: [M, N], dtype: T}
+dtypes: {T: [float16, bfloat16, float32]}
+reference: |
+  def rms_norm(x, weight, bias, gain, scale=2.0, temperature=0.7):
+      # the comment stays
+      y = F.leaky_relu(F.layer_norm(x, weight.shape, weight, bias, eps=1e-6), negative_slope=0.1) * gain
+      return (y / temperature) * scale + (-1) ** 2
+accuracy:
+  shapes:
+    - {M: 1, N: 1}
+"""
+    )
+    assert "performance:\n  shapes:\n    - {M: 6, N: 8}\n" in text
+
+
+def test_the_module_calls_the_operator_and_is_otherwise_as_it_was(tmp_path: Path) -> None:
+    module = parse_spec(of(MODULE, tmp_path)).module
+    head, _, tail = MODULE.partition("        # the comment stays\n")
+    assert module.startswith(head)
+    assert module.endswith(tail.partition("** 2\n")[2])
+    called = module[len(head) :].partition("\n\n")[0]
+    assert called == (
+        "        if scale != 2.0:\n"
+        '            raise ValueError("rms_norm is compiled for scale = 2.0")\n'
+        "        return rms_norm(x, self.norm.weight, self.norm.bias, self.gain)"
+    )
+
+
+def test_a_function_becomes_a_spec(tmp_path: Path) -> None:
+    text = of(FUNCTION, tmp_path)
+    assert "name: gate\nsummary: Gate x softly.\n" in text
+    assert "{name: x,    shape: [B, M, N], dtype: T}" in text
+    assert "{name: bias, shape: [N],       dtype: T}" in text
+    assert "module:" not in text
+    assert reference(text) == (
+        "def half(v):\n    return v * 0.5\n\n"
+        "def gate(x, bias, factor=1.5):\n    return half(F.silu(x + bias)) * factor + -2\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "inputs", "shapes"),
+    [
+        ("x.relu()", "torch.rand(4, 4)", ["[M, N]"]),
+        ("x + y", "torch.rand(4, 4), torch.rand(4, 4)", ["[M, N]", "[M, N]"]),
+        ("x * y", "torch.rand(4, 4), torch.rand(4)", ["[M, N]", "[N]"]),
+        ("x * y[:, None]", "torch.rand(4, 4), torch.rand(4)", ["[M, N]", "[M]"]),
+        ("x * y", "torch.rand(4, 4), torch.rand(1, 4)", ["[M, N]", "[1, N]"]),
+        ("x + N", "torch.rand(4, 4), torch.rand(())", ["[M, K]", "[]"]),
+        ("torch.where(y, x, 0)", "torch.rand(4, 4), torch.rand(4, 4) < 0.5", ["[M, N]", "[M, N]"]),
+    ],
+)
+def test_only_sizes_that_must_be_equal_share_a_name(body: str, inputs: str, shapes: list[str], tmp_path: Path) -> None:
+    names = ("x, N" if "+ N" in body else "x, y") if len(shapes) > 1 else "x"
+    text = of(f"import torch\ndef f({names}):\n    return {body}\ndef get_inputs():\n    return {inputs}\n", tmp_path)
+    spec = parse_spec(text)
+    assert [f"[{', '.join(map(str, t.shape))}]" for t in spec.inputs] == shapes
+    assert spec.outputs[0].shape == spec.inputs[0].shape
+
+
+FOUR = "torch.rand(2, 8, 6, 6)"
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs", "call"),
+    [
+        ("ReLU()", FOUR, "F.relu(x)"),
+        ("GELU('tanh')", FOUR, "F.gelu(x, approximate='tanh')"),
+        ("Softmax(dim=1)", FOUR, "F.softmax(x, dim=1)"),
+        ("Threshold(0.1, 20)", FOUR, "F.threshold(x, 0.1, 20)"),
+        ("LayerNorm((6, 6), bias=False)", FOUR, "F.layer_norm(x, weight.shape, weight)"),
+        ("LayerNorm(6, elementwise_affine=False)", FOUR, "F.layer_norm(x, (x.shape[-1],))"),
+        ("RMSNorm(6, eps=1e-3)", FOUR, "F.rms_norm(x, weight.shape, weight, eps=0.001)"),
+        ("GroupNorm(4, 8)", FOUR, "F.group_norm(x, 4, weight, bias)"),
+        ("BatchNorm2d(8)", FOUR, "F.batch_norm(x, None, None, weight=weight, bias=bias, training=True)"),
+        ("BatchNorm2d(8, affine=False).eval()", FOUR, "F.batch_norm(x, running_mean, running_var)"),
+        ("InstanceNorm2d(8, eps=1e-4)", FOUR, "F.instance_norm(x, eps=0.0001)"),
+        ("AvgPool2d(1)", FOUR, "F.avg_pool2d(x, 1)"),
+        ("MaxPool2d(3, stride=1, padding=1)", FOUR, "F.max_pool2d(x, 3, stride=1, padding=1)"),
+        ("Linear(6, 5)", FOUR, "F.linear(x, weight, bias)"),
+        ("Conv2d(8, 4, 1, bias=False)", FOUR, "F.conv2d(x, weight)"),
+        ("Dropout().eval()", FOUR, "x"),
+        ("MSELoss(reduction='sum')", f"{FOUR}, {FOUR}", "F.mse_loss(x, y, reduction='sum')"),
+        ("HuberLoss(delta=2.0)", f"{FOUR}, {FOUR}", "F.huber_loss(x, y, delta=2.0)"),
+    ],
+)
+def test_a_layer_is_the_call_that_gives_the_same(layer: str, inputs: str, call: str, tmp_path: Path) -> None:
+    """What the reference computes is compared with the layer, on random weights, by the import itself."""
+    names = "x, y" if inputs.count(FOUR) > 1 else "x"
+    text = of(LAYER.format(layer=layer, names=names, inputs=inputs), tmp_path)
+    assert reference(text).splitlines()[-1].strip() == f"return {call}"
+
+
+def test_what_only_a_parameter_has_is_a_number_and_a_multiple_a_constraint(tmp_path: Path) -> None:
+    linear = of(LAYER.format(layer="Linear(6, 5)", names="x", inputs=FOUR), tmp_path)
+    assert "{name: weight, shape: [5, W]," in linear
+    assert "{name: out,    shape: [B, C, H, 5]," in linear
+    group = parse_spec(of(LAYER.format(layer="GroupNorm(4, 8)", names="x", inputs=FOUR), tmp_path))
+    assert [c.text for c in group.constraints] == ["x.shape[1] % 4 == 0"]
+    assert all(dict(case.sizes)["C"] % 4 == 0 for case in group.accuracy)
+
+
+def forward(body: str) -> str:
+    return MODULE.replace("        return (y / self.temperature) * scale + self.power ** 2", f"        {body}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(:\n", ":1:7: not Python: invalid syntax"),
+        ("x = 1\n", ":1:1: the file has neither a class with a forward nor a function to import"),
+        ("def f(x):\n    return x\n", ":1:1: 'f' needs 'get_inputs()' or 'example_inputs = (...)' beside it"),
+        ("import nothing_like_it\ndef f(x):\n    return x\nexample_inputs = 1\n", ":1:1: the file fails: ModuleNotFound"),
+        ("def f(x):\n    return x\nexample_inputs = 1\n", ":3:1: the inputs are a int, not a list or a tuple"),
+        ("def f(x):\n    return x\nexample_inputs = [1]\n", ":1:1: 'f' takes no tensor"),
+        ("def f(x):\n    return x\nexample_inputs = [[]]\n", ":1:7: 'x' is a list; an input is a tensor or a number"),
+        ("def f(x):\n    return x\ndef g(x):\n    return x\n", ":3:1: several functions could be meant (f, g)"),
+        (FUNCTION.replace("SHIFT = -2", "SHIFT = []").replace("+ SHIFT", "+ undefined"), ":13:47: 'undefined' is not defined"),
+        (FUNCTION.replace("return half(", "print(x); return half("), ":13:5: 'print' is not available in a reference"),
+        (FUNCTION.replace("Fn.silu(x + bias)", "nosuch.silu(x)"), ":13:17: 'nosuch' is not defined"),
+        (MODULE.replace("def get_init", "def get_inits"), ":5:1: the file has class Model but no function 'get_init_inp"),
+        (MODULE.replace("[8, 0.1]", "[8]"), "Model cannot be made: TypeError: "),
+        (MODULE.replace("[8, 0.1]", "[8 // 0]"), ":28:1: get_init_inputs fails: ZeroDivisionError: "),
+        (forward("return self.nothing(y)"), ":20:16: self.nothing is not set by the constructor"),
+        (forward("self.gain = y; return y"), ":20:9: forward changes self.gain; a reference changes nothing"),
+        (forward("return y + self.gain.add_(1)"), ":20:20: forward changes self.gain; a reference changes nothing"),
+        (forward("return self.norm"), ":20:16: self.norm is a LayerNorm, which is no constant"),
+        (forward("return self.train(y)"), ":20:16: self.train() is a method; write what it does in forward"),
+        (forward("return nn.ReLU()(y)"), ":20:16: torch.nn.ReLU in 'forward'; make layers in the constructor"),
+        (forward("return y if self is x else x"), ":20:21: 'self' itself is used; a reference has no object"),
+        (forward("with torch.no_grad(): return y"), ":20:9: 'forward' has a with statement"),
+        (forward("return y.reshape(5)"), ":16:5: the reference cannot be traced: RuntimeError: "),
+        (forward("return torch.rand_like(y)"), ":16:5: the reference made from 'forward' gives another result"),
+        (forward("return y[:, ::2]"), ":16:5: dimension 1 of the result has a size that no input has ("),
+        (LAYER.format(layer="LSTM(6, 6)", names="x", inputs=FOUR), ":10:16: self.layer is a LSTM, whose forward cannot"),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_one_line_with_its_place(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(KernelgenError) as raised:
+        of(text, tmp_path)
+    line = str(raised.value)
+    assert "\n" not in line
+    assert line.startswith(f"{tmp_path / '36_RMSNorm_.py'}:")
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("36_RMSNorm_.py", "rms_norm"), ("19_ReLU.py", "relu"), ("20_LeakyReLU.py", "leaky_relu"), ("39_L2Norm_.py", "l2_norm"),
+        ("94_MSELoss.py", "mse_loss"), ("47_Sum_over_a_dim.py", "sum_over_a_dim"), ("1_3D_tensor.py", "op_3d_tensor"), ("1_.py", ""),
+    ],
+)  # fmt: skip
+def test_an_operator_is_called_after_its_file(file: str, name: str) -> None:
+    assert operator_name(Path(file)) == name
+
+
+def test_import_writes_a_spec_and_never_over_one(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(f"print('noise')\n{MODULE}")
+    done = kernelgen("import", "model.py", "--name", "scaled", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "scaled.yaml: written; `kernelgen new scaled.yaml` makes its kernel\n")
+    assert "noise" in done.stderr
+    (tmp_path / "model.py").write_text(MODULE)
+    (tmp_path / "scaled.yaml").write_text("mine")
+    line = refused("import", "model.py", "--name", "scaled", cwd=tmp_path)
+    assert line.startswith("error: scaled.yaml is there already: choose another --name")
+    assert (tmp_path / "scaled.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "message"),
+    [
+        (MODULE.replace("class Model", "class Model(("), "60", "model.py:5:25: not Python: invalid syntax"),
+        ("import time\ntime.sleep(100)\n", "3", "model.py:1:1: the file was still running after 3 s"),
+        ("import os\nos._exit(7)\n", "60", "model.py:1:1: the process that ran the file ended with exit code 7"),
+    ],
+)
+def test_a_mistake_writes_nothing(text: str, limit: str, message: str, tmp_path: Path) -> None:
+    text = text if "Model" in text else f"{text}def f(x):\n    return x\nexample_inputs = 1\n"
+    (tmp_path / "model.py").write_text(text)
+    assert refused("import", "model.py", "--limit-s", limit, cwd=tmp_path).startswith(message)
+    assert contents(tmp_path) == {"model.py": text}
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert refused("import", "none.py", cwd=tmp_path) == "error: none.py: no such file"

@@ -1,0 +1,126 @@
+"""`kernelgen kernelbench`: every problem of a folder, in processes of their own, resumed from a journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_process import kernelgen, refused
+
+from kernelgen import kernelbench
+from kernelgen.journal import FILE
+from kernelgen.kernelbench.tolerance import compare
+
+PROBLEM = """\
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x):
+        return {result}
+
+def get_inputs():
+    return [torch.rand(3, 5)]
+
+def get_init_inputs():
+    return []
+"""
+
+HANGS = "while True:\n    pass\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    level = tmp_path / "bench" / "level1"
+    level.mkdir(parents=True)
+    (level / "10_Twice.py").write_text(PROBLEM.format(result="x * 2"))
+    (level / "9_Inverse.py").write_text(PROBLEM.format(result="torch.linalg.pinv(x)"))
+    return tmp_path
+
+
+def test_problems_are_imported_judged_recorded_and_not_run_again(folder: Path) -> None:
+    done = kernelgen("kernelbench", "bench", "--device", "cpu", "--limit-s", "200", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    refused_one, right = document["problems"]
+    assert (refused_one["problem"], refused_one["state"]) == ("9_Inverse", "refused")
+    assert refused_one["imported"]
+    assert "inverse.yaml:" in refused_one["reason"]
+    assert "unsupported: linalg_pinv" in refused_one["reason"]
+    assert (right["problem"], right["state"], right["operator"]) == ("10_Twice", "right", "twice")
+    assert right["accuracy"]["passed"] == right["accuracy"]["cases"] > 0
+    assert document["summary"]["right"] == document["summary"]["generated"] == document["summary"]["refused"] == 1
+    out = folder / "kernelbench"
+    assert (out / "twice.yaml").is_file()
+    assert (out / "kernelbench" / "twice.py").is_file()
+    assert len((out / FILE).read_text().splitlines()) == 2
+    (folder / "bench" / "level1" / "9_Inverse.py").write_text("not Python")  # another text is another problem
+    again = kernelgen("kernelbench", "bench", "--device", "cpu", "--limit-s", "200", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert len((out / FILE).read_text().splitlines()) == 3
+    assert "9_Inverse  refused  -      -        9_Inverse.py:1:5: not Python: invalid syntax" in again.stdout
+    assert "\nfaster than compile  0\n" in again.stdout
+
+
+def test_a_problem_that_hangs_costs_its_time_and_no_other(folder: Path) -> None:
+    (folder / "bench" / "level1" / "9_Inverse.py").write_text(HANGS + PROBLEM.format(result="x"))
+    files = kernelbench.problems(folder / "bench", 1, ["Inverse"])
+    said: list[Any] = []
+    [outcome] = kernelbench.run(files, folder / "out", 8.0, "cpu", said.append)
+    assert said == [outcome]
+    assert outcome["state"] == "timed out"
+    assert outcome["reason"] in ("still at 'import' after 8 s", "still at 'start' after 8 s")
+    assert 8 <= outcome["seconds"] < 30
+
+
+def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:
+    assert refused("kernelbench", ".", cwd=tmp_path).startswith("error: .: no problem files here, in level1/ or in Ker")
+    assert refused("kernelbench", ".", "--level", "9", cwd=tmp_path).startswith(
+        "error: --level: must be a whole number"
+    )
+
+
+def timed(low: float, **more: Any) -> dict[str, Any]:
+    row = {"against": {"eager": {"low": low}, "compile": {"low": 0.9}}}
+    return {"imported": True, "generated": True, "performance": [row], **more}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ({"imported": True, "generated": False, "reason": "unsupported"}, "refused"),
+        (timed(1.1, accuracy={"failed": 0}, kernelbench={"float32": {"right": True}}), "right"),
+        (timed(1.1, accuracy={"failed": 1}), "wrong"),
+        (timed(1.1, accuracy_at_its_shapes={"failed": 2}), "wrong"),
+        (timed(1.1, kernelbench={"float32": {"right": True}, "float16": {"right": False}}), "wrong"),
+        (timed(1.1, kernelbench={"float16": {"right": None}}), "right"),
+        (timed(1.1, timed_out=True), "timed out"),
+        (timed(1.1, timed_out=True, accuracy={"failed": 1}), "wrong"),
+        (timed(1.1, fault=True), "fault"),
+    ],
+)
+def test_the_state_of_a_problem(outcome: dict[str, Any], state: str) -> None:
+    assert kernelbench.state(outcome) == state
+
+
+def test_the_summary_counts_what_is_faster_for_certain() -> None:
+    outcomes = [timed(1.01), timed(1.0), {"imported": True}]
+    outcomes = [o | {"state": kernelbench.state(o)} for o in outcomes]
+    counts = kernelbench.summary(outcomes)
+    assert (counts["timed"], counts["faster than eager"], counts["faster than compile"]) == (2, 1, 0)
+    assert (counts["imported"], counts["generated"], counts["right"], counts["refused"]) == (3, 2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("result", "dtype", "right"),
+    [("x * 2", "float32", True), ("x * 2.001", "float32", False), ("x * 2.001", "float16", True), ("x[0]", "float32", False)],
+)  # fmt: skip
+def test_the_tolerance_is_kernelbenchs(result: str, dtype: str, right: bool, tmp_path: Path) -> None:
+    original, exported = tmp_path / "original.py", tmp_path / "exported.py"
+    original.write_text(PROBLEM.format(result="x * 2"))
+    exported.write_text(PROBLEM.format(result=result).replace("Model(", "ModelNew("))
+    found = compare(original, exported, dtype, "cpu")
+    assert found["right"] is right
+    assert right or found["message"].startswith(("differs by ", "shape "))
