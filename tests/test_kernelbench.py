@@ -56,11 +56,11 @@ def test_problems_are_imported_judged_recorded_and_not_run_again(folder: Path) -
     assert (out / "twice.yaml").is_file()
     assert (out / "kernelbench" / "twice.py").is_file()
     assert len((out / FILE).read_text().splitlines()) == 2
-    (folder / "bench" / "level1" / "9_Inverse.py").write_text("not Python")  # another text is another problem
+    (folder / "bench" / "level1" / "9_Inverse.py").write_text("not a Python file")  # another text is another problem
     again = kernelgen("kernelbench", "bench", "--device", "cpu", "--limit-s", "200", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert len((out / FILE).read_text().splitlines()) == 3
-    assert "9_Inverse  refused  -      -        9_Inverse.py:1:5: not Python: invalid syntax" in again.stdout
+    assert "9_Inverse  refused  -      -        9_Inverse.py:1:7: not Python: invalid syntax" in again.stdout
     assert "\nfaster than compile  0\n" in again.stdout
 
 

@@ -40,9 +40,12 @@ class ShapeError(Exception):
 
 def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     """Sizes, outputs and small shapes of a reference. ShapeError where there are none."""
-    exported = _export(function, inputs)
-    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    declared = _named(inputs, [tuple(node.meta["val"].shape) for node in nodes])
+    shapes = _traced(function, inputs, [[True] * len(t.shape) for t in inputs])
+    of_data = {str(size) for t, shape in zip(inputs, shapes, strict=True) if t.role == "data" for size in shape}
+    free = [[str(size) in of_data for size in shape] for shape in shapes]
+    if not all(map(all, free)):  # what only a parameter has is as the module has it; that may settle other sizes
+        shapes = _traced(function, inputs, free)
+    declared = _named(inputs, shapes)
     pairs = [p for d, t in zip(declared, inputs, strict=True) for p in zip(d, t.shape, strict=True)]
     sizes = {name: value for name, value in pairs if isinstance(name, str)}
     accepted = [binding for binding in _small(sizes) if results(function, inputs, declared, binding) is not None]
@@ -50,11 +53,12 @@ def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     if sizes and not accepted:
         raise ShapeError("no small shape was found that the reference accepts")
     accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
-    found = Shapes(tuple(declared), (), sizes, _divisible(exported, nodes, inputs), accuracy)
+    found = Shapes(tuple(declared), (), sizes, _divisible(shapes, inputs), accuracy)
     return replace(found, outputs=_outputs(function, inputs, found))
 
 
-def _export(function: Function, inputs: Sequence[Input]) -> Any:
+def _traced(function: Function, inputs: Sequence[Input], free: list[list[bool]]) -> list[tuple[Any, ...]]:
+    """The shapes of the inputs as the trace has them: numbers, and symbols for what may vary among the free sizes."""
     import torch
 
     class Module(torch.nn.Module):
@@ -62,28 +66,29 @@ def _export(function: Function, inputs: Sequence[Input]) -> Any:
             return function(*tensors)
 
     example = tuple(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs)
-    free = tuple(dict.fromkeys(range(len(t.shape)), torch.export.Dim.AUTO) for t in inputs)
+    dynamic = tuple({i: torch.export.Dim.AUTO for i, varies in enumerate(dims) if varies} for dims in free)
     try:
-        return torch.export.export(Module(), example, strict=False, dynamic_shapes=(free,))
+        exported = torch.export.export(Module(), example, strict=False, dynamic_shapes=(dynamic,))
     except Exception as error:
         raise ShapeError(f"the reference cannot be traced: {said(error)}") from None
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    return [tuple(node.meta["val"].shape) for node in nodes]
 
 
 def _named(inputs: Sequence[Input], shapes: list[tuple[Any, ...]]) -> list[tuple[Size, ...]]:
     """A name for each symbol of the trace, after the tensor in which it comes first; the numbers it insists on."""
     names: dict[str, str] = {}
     taken = {t.name for t in inputs}
-    free = {str(size) for t, shape in zip(inputs, shapes, strict=True) if t.role == "data" for size in shape}
     declared = []
-    for tensor, shape in zip(inputs, shapes, strict=True):
+    for shape in shapes:
         letters = size_names(len(shape), taken)
         entries: list[Size] = []
-        for size, value in zip(shape, tensor.shape, strict=True):
+        for size in shape:
             letter = next(letters)  # drawn for a number too: W stays the last dimension's name
-            symbol = str(size)
-            if isinstance(size, int) or symbol not in free:  # what only a parameter has is as the module has it
-                entries.append(value)
+            if isinstance(size, int):
+                entries.append(size)
                 continue
+            symbol = str(size)
             if symbol not in names:
                 names[symbol] = letter if letter not in taken else spare(taken)
                 taken.add(names[symbol])
@@ -92,13 +97,13 @@ def _named(inputs: Sequence[Input], shapes: list[tuple[Any, ...]]) -> list[tuple
     return declared
 
 
-def _divisible(exported: Any, nodes: list[Any], inputs: Sequence[Input]) -> tuple[str, ...]:
+def _divisible(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str, ...]:
     """The conditions of the trace that a size is a multiple of a number, as constraints."""
     symbols: dict[str, tuple[str, Any]] = {}
-    for node, tensor in zip(nodes, inputs, strict=True):
-        for i, size in enumerate(node.meta["val"].shape):
+    for shape, tensor in zip(shapes, inputs, strict=True):
+        for i, size in enumerate(shape):
             if not isinstance(size, int):
-                symbols.setdefault(str(size.node.expr), (f"{tensor.name}.shape[{i}]", size.node.shape_env))
+                symbols.setdefault(str(size), (f"{tensor.name}.shape[{i}]", size.node.shape_env))
     if not symbols:
         return ()
     environment = next(iter(symbols.values()))[1]
