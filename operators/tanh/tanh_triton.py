@@ -21,9 +21,10 @@ def _exp(x):
 def _expm1(x):
     # Kahan: (u - 1) * x / log(u) with u = exp(x) has no cancellation near zero
     u = _exp(x)
-    result = tl.where(u == 1.0, x, (u - 1.0) * x / tl.log(u))
+    change = u - 1.0
+    result = tl.where(u == 1.0, x, change * x / tl.log(u))
     # beyond these bounds log(u) and x no longer cancel, and u - 1 is exact enough
-    return tl.where((x > 80.0) | (x < -15.0), u - 1.0, result)
+    return tl.where((x > 80.0) | (x < -15.0), change, result)
 
 
 @triton.jit
