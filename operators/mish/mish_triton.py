@@ -38,7 +38,8 @@ def _log1p(x):
 def _tanh(x):
     # through expm1, so that small x keep their relative precision; tanh is 1 in float32 from 9 on
     t = _expm1(2.0 * tl.minimum(tl.abs(x), 15.0))
-    result = tl.where(x < 0.0, -t / (t + 2.0), t / (t + 2.0))
+    size = t / (t + 2.0)
+    result = tl.where(x < 0.0, -size, size)
     return tl.where(x != x, x, result)
 
 
