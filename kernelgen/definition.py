@@ -9,7 +9,7 @@ from kernelgen.analysis import Work, floor_seconds, work
 from kernelgen.devices.facts import DeviceFacts, by_arch
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import COLUMN, FULL, ROW
-from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case, TensorSpec
 
@@ -125,6 +125,9 @@ def _flow(plan: Plan) -> list[str]:
     reductions = [body.names.of[i] for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS]
     if reductions:
         lines.append(f"each row is reduced to {', '.join(f'`{r}`' for r in reductions)} in float32")
+    scans = [body.names.of[i] for i, v in enumerate(body.lowered.values) if v.op in SCANS]
+    if scans:
+        lines.append(f"{', '.join(f'`{s}`' for s in scans)} run along each row, sums and products in float32 or int64")
     lines += [f"`{o.name}` is written once" for o in body.lowered.outputs]
     return lines
 

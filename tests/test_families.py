@@ -11,6 +11,7 @@ from kernelgen import families, frontend
 from kernelgen.errors import SpecError
 from kernelgen.families import pointwise, reduction
 from kernelgen.families.looped import passes
+from kernelgen.families.values import REVERSE
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 from kernelgen.spec.model import Case, OperatorSpec
@@ -117,6 +118,41 @@ REFUSED = {
         "out: [A] T; v: [D] T",
         "an output whose shape is neither",
     ),
+    "other scan": ("return x.cumsum(0)", "x: [A, D] T", "out: [A, D] T", "a scan over dimension -2"),
+    "turned scan": ("return x.cumsum(-1).T", "x: [A, A] T", "out: [A, A] T", "scans over different dimensions"),
+    "scan of one": ("return x.cumsum(-1)", "x: [A, 1] T", "out: [A, 1] T", "a dimension of one element"),
+    "constant scan": (
+        "return torch.ones_like(x).cumsum(-1) * x",
+        "x: [A, D] T",
+        "out: [A, D] T",
+        "a scan of a value that does not vary",
+    ),
+    "scan and reduction": (
+        "return torch.softmax(x, -1).cumsum(-1)",
+        "x: [A, D] T",
+        "out: [A, D] T",
+        "a reduction and a scan in one operator",
+    ),
+    "both ends": (
+        "return x.cumsum(-1) + x.flip(-1).cumsum(-1).flip(-1)",
+        "x: [A, D] T",
+        "out: [A, D] T",
+        "from both ends",
+    ),
+    "flip": ("return x.flip(-1) * 2", "x: [A, D] T", "out: [A, D] T", "a flip of another dimension"),
+    "half a reverse": ("return x.flip(-1).cumsum(-1)", "x: [A, D] T", "out: [A, D] T", "a flip of x outside a scan"),
+    "indices from the end": (
+        "return x.flip(-1).cummax(-1).indices.flip(-1)",
+        "x: [A, D] T",
+        "out: [A, D] int64",
+        "numbers of other elements",
+    ),
+    "other flip": (
+        "return x.flip(0).cumsum(-1).flip(0)",
+        "x: [A, D] T",
+        "out: [A, D] T",
+        "a flip of another dimension",
+    ),
 }
 
 
@@ -126,6 +162,14 @@ def test_what_needs_another_iteration_space_is_refused(name: str) -> None:
     with pytest.raises(SpecError, match=r"^op.yaml:\d+:3: unsupported: ") as error:
         plan_of(body, inputs, outputs)
     assert message in str(error.value)
+
+
+def test_a_scan_between_two_flips_runs_from_the_end_and_reads_what_lies_beyond_the_row_as_nothing() -> None:
+    plan = plan_of("return torch.exp(x).flip(-1).cumsum(-1).flip(-1) - x")
+    scans = [v for v in plan.body.lowered.values if v.op == "cumsum"]
+    assert [v.attr for v in scans] == [REVERSE]
+    assert dict(plan.body.others) == {0: float("-inf")}
+    assert not any(v.op == "flip" for v in plan.body.lowered.values)
 
 
 def test_the_type_of_the_spec_is_held_against_the_family() -> None:

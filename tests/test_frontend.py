@@ -106,7 +106,7 @@ def test_shipped_specs_trace_alike_every_time(path: object) -> None:
 
 
 REFUSED = {
-    "cumsum": ("y = x * 2\nreturn y.cumsum(-1)", "op.yaml:10:3: unsupported: cumsum.default (supported: abs, add,"),
+    "sort": ("y = x * 2\nreturn torch.msort(y)", "op.yaml:10:3: unsupported: msort.default (supported: abs, add,"),
     "in place": ("y = x * 1\ny.add_(1)\nreturn y", "op.yaml:10:3: unsupported: add_.Tensor (supported: abs, add,"),
     "integer division": ("return (x.int() // 2).to(x.dtype)", "unsupported: floor_divide.default"),
     "rounding mode": ("return torch.div(x, 3, rounding_mode='floor')", "unsupported: division with rounding_mode='floor'"),
@@ -137,6 +137,14 @@ def test_a_maximum_with_its_index() -> None:
         ("max", "float"),
         ("argmax", "int64"),
     ]
+
+
+def test_a_scan_knows_its_dimension_and_what_it_accumulates_in() -> None:
+    graph, _ = trace(spec_of("return i.cumsum(1), x", "i: [A, D] int8; x: [A] T", "out: [A, D] int64; y: [A] T"))
+    scan = graph.nodes[graph.outputs[0].node]
+    assert (scan.op, scan.attrs, scan.dtype) == ("cumsum", (-1,), "int64")
+    graph, _ = trace(spec_of("return x.cumprod(-1)"))
+    assert [n.dtype for n in graph.nodes] == ["float", "float64", "float64", "float"]
 
 
 def test_numbers_that_an_integer_dtype_does_not_hold() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen import families, frontend, render
-from kernelgen.families import pointwise, reduction
+from kernelgen.families import pointwise, reduction, scan
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -123,6 +123,7 @@ GOLDENS = {
         "layer_norm",
         (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped"))),
     ),
+    "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
 }
 
 

@@ -11,16 +11,20 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import pointwise, reduction
+from kernelgen.families import pointwise, reduction, scan
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.values import Unlowerable
-from kernelgen.frontend.graph import REDUCTIONS, Graph
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
 from kernelgen.plan import Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
-FAMILIES: dict[str, ModuleType] = {pointwise.NAME: pointwise, reduction.NAME: reduction}
+FAMILIES: dict[str, ModuleType] = {
+    pointwise.NAME: pointwise,
+    reduction.NAME: reduction,
+    scan.NAME: scan,
+}
 
 ITEMSIZE = {
     "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "int32": 4, "int64": 8,
@@ -35,7 +39,7 @@ _TAKEN = frozenset(
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
     """The plan of a graph with its first schedules. Raises UnsupportedError where no family takes it."""
-    name = reduction.NAME if any(n.op in REDUCTIONS for n in graph.nodes) else pointwise.NAME
+    name = _family(graph)
     if spec.type is not None and spec.type != name:
         place = spec.type_place
         raise SpecError(
@@ -67,6 +71,11 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
     return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in FAMILIES[name].first_table(body)))
 
 
+def _family(graph: Graph) -> str:
+    ops = {n.op for n in graph.nodes}
+    return scan.NAME if ops & set(SCANS) else reduction.NAME if ops & set(REDUCTIONS) else pointwise.NAME
+
+
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     notes = []
     if body.exact:
@@ -78,6 +87,11 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
         )
     if any(v.op == "div" and v.args[0] == 1.0 and (v.name or "").startswith("inverse") for v in body.lowered.values):
         notes.append("a row is multiplied by the reciprocal of what divides it: at most one more rounding an element")
+    scans = {v.op for v in body.lowered.values} & set(SCANS)
+    if scans - {"cummax", "cummin"}:
+        notes.append(
+            "parts of a row are scanned on their own and joined, which rounds otherwise than element by element"
+        )
     if body.layout.columns is None and not all(
         f"{t.name}.is_contiguous()" in " ".join(c.text for c in spec.constraints) for t in spec.inputs
     ):

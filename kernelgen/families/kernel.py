@@ -20,6 +20,13 @@ SPECIALIZE = Parameter(
     "a kernel compiled for every row length: no masks where blocks fit it, walks unrolled",
 )  # fmt: skip
 
+LOADS = Parameter(
+    "loads", ("default", "evict_first"), "memory_access", "structure", "how the caches treat what is read once"
+)
+STORES = Parameter(
+    "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
+)
+
 
 @dataclass(frozen=True)
 class Body:
@@ -42,7 +49,7 @@ class Body:
 class Loop:
     """One walk over a row in blocks."""
 
-    comment: str
+    comment: tuple[str, ...]
     before: tuple[str, ...]
     inside: tuple[str, ...]
     after: tuple[str, ...]

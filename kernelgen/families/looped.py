@@ -76,9 +76,12 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
         inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
         rest = [o for o in outputs if o not in full]
         after = [lines.store(o) for o in rest]
+        comment = ["the row again, now with what it was reduced to"]
+        if schedule["backwards"]:
+            comment.append("backwards: the end of the row was read last and may still be cached")
         loops.append(
             Loop(
-                "the row again, now with what it was reduced to",
+                tuple(comment),
                 (),
                 tuple(inside),
                 tuple(after),
@@ -165,7 +168,7 @@ def _walk(
     after += writer.lines(ready, done)
     if last:
         after += lines.stores()
-    return Loop("" if first else "the row again", tuple(before), tuple(inside + accumulate), tuple(after), False)
+    return Loop(() if first else ("the row again",), tuple(before), tuple(inside + accumulate), tuple(after), False)
 
 
 def _ready(body: Body, i: int, done: set[int]) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.families.triton_text import evaluate
-from kernelgen.families.values import Index, Length, Lowered, Operand, Space, Stored, Unlowerable, Use, Value
-from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, same_size
+from kernelgen.families.values import REVERSE, Index, Length, Lowered, Operand, Space, Stored, Unlowerable, Use, Value
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, same_size
 from kernelgen.spec.model import OperatorSpec
 
 _STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
@@ -60,6 +60,9 @@ def _check_numbers(graph: Graph, space: Space) -> None:
 
 def _space(graph: Graph) -> Space:
     reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
+    scans = [n for n in graph.nodes if n.op in SCANS]
+    if scans:
+        return _scanned_space(graph, scans, reductions)
     if not reductions:
         shapes = [_atoms(graph.nodes[o.node].shape) for o in graph.outputs]
         return Space(max(shapes, key=len), len(max(shapes, key=len)))
@@ -85,6 +88,20 @@ def _kept_first(shape: tuple[Dim, ...], reduced: set[int]) -> Space:
     return Space(axes, len(flags) - sum(flags), () if order == tuple(range(len(order))) else order)
 
 
+def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> Space:
+    """Rows along the scanned dimension, of the largest shape that is scanned or returned."""
+    if reductions:
+        raise Unlowerable("a reduction and a scan in one operator", reductions[0].statement)
+    for node in scans:
+        if node.attrs != (-1,):
+            raise Unlowerable(f"a scan over dimension {node.attrs[0]} (supported: the last)", node.statement)
+        if node.shape[-1] == ():
+            raise Unlowerable("a scan over a dimension of one element", node.statement)
+    shapes = [node.shape for node in scans] + [graph.nodes[o.node].shape for o in graph.outputs]
+    axes = max(map(_atoms, shapes), key=len)
+    return Space(axes, len(axes) - len(scans[0].shape[-1]))
+
+
 def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
     return tuple(atom for dim in shape for atom in dim)
 
@@ -93,7 +110,7 @@ def _exact_quotients(graph: Graph) -> frozenset[int]:
     """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
     found = set()
     for node in graph.nodes:
-        if node.op in _STEPS or (node.op == "convert" and node.dtype != "float"):
+        if node.op in _STEPS or (node.op == "convert" and node.dtype not in ("float", "float64")):
             for arg in node.args:
                 number = arg.node if isinstance(arg, Ref) else None
                 while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op == "round"):
@@ -113,6 +130,8 @@ class _Lowering:
         self.exact = _exact_quotients(graph)
         self.values: list[Value] = []
         self.known: dict[tuple[object, ...], int] = {}
+        self.flipped = False
+        """Whether indices now run along the rows from their ends."""
 
     def add(self, value: Value) -> int:
         key = (value.op, value.args, value.dtype, value.tensor, value.index, value.attr)
@@ -148,11 +167,15 @@ class _Lowering:
         node = self.graph.nodes[number]
         if node.op == "input":
             axes = frozenset(a for dim in index for a in dim)
+            if self.flipped and axes & set(self.space.inner_axes()):
+                raise Unlowerable(f"a flip of {node.name} outside a scan from the end, x.flip(-1).cumsum(-1).flip(-1)")
             return self.add(Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index))
         if node.op == "full":
             return self.add(Value("const", node.args, node.dtype, frozenset(), None, node.statement))  # type: ignore[arg-type]
         if node.op == "iota":
             return self.iota(node, index[int(node.attrs[0])])
+        if node.op == "flip":
+            return self.flip(node, index)
         if self.graph.is_view(node):
             source = node.args[0]
             assert isinstance(source, Ref)
@@ -161,12 +184,14 @@ class _Lowering:
             return self.same(node, index)
         if node.op in REDUCTIONS:
             return self.reduction(node, index)
+        if node.op in SCANS:
+            return self.scan(node, index)
         return self.map(node, index, exact=number in self.exact)
 
     def iota(self, node: Node, axes: tuple[int, ...]) -> int:
         """The numbers of the columns."""
-        if axes != self.space.inner_axes():
-            raise Unlowerable("the numbers of other elements than those of a reduced row", node.statement)
+        if axes != self.space.inner_axes() or self.flipped:
+            raise Unlowerable("the numbers of other elements than those of a row from its beginning", node.statement)
         return self.add(Value("iota", (), node.dtype, frozenset(axes), index=(axes,)))
 
     def same(self, node: Node, index: Index) -> int:
@@ -244,6 +269,30 @@ class _Lowering:
             raise Unlowerable("a reduction of a value that does not vary along the reduced dimensions", node.statement)
         axes = self.values[value].axes - set(self.space.inner_axes())
         return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
+
+    def scan(self, node: Node, index: Index) -> int:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        if index[-1] != self.space.inner_axes():
+            raise Unlowerable("scans over different dimensions in one operator", node.statement)
+        value = self.value(source.node, index)
+        if not set(index[-1]) <= self.values[value].axes:
+            raise Unlowerable("a scan of a value that does not vary along the scanned dimension", node.statement)
+        attr = REVERSE if self.flipped else None
+        if any(v.op in SCANS and v.attr != attr for v in self.values):
+            raise Unlowerable("scans from both ends of the rows in one operator", node.statement)
+        axes = self.values[value].axes
+        return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def flip(self, node: Node, index: Index) -> int:
+        """The operand from its rows' ends: a scan between two flips is a scan from the end."""
+        inner = self.space.inner_axes()
+        if not inner or [index[int(d)] for d in node.attrs] != [inner]:
+            raise Unlowerable("a flip of another dimension than a scanned one", node.statement)
+        self.flipped = not self.flipped
+        value = self.same(node, index)
+        self.flipped = not self.flipped
+        return value
 
     def view(self, node: Node, source: Node, index: Index) -> Index:
         """The index into a view's source for an index into the view."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.values import Lowered, Use, Value
-from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, Statement
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
 
 SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
 NOUNS = {
@@ -20,6 +20,8 @@ NOUNS = {
     "lt": "is_less", "gt": "is_greater", "sqrt": "root", "rsqrt": "inverse_root", "where": "chosen", "max": "row_max",
     "min": "row_min", "sum": "row_sum", "neg": "negative", "abs": "magnitude", "convert": "converted",
     "round": "rounded", "prod": "row_product", "argmax": "index_of_max", "argmin": "index_of_min", "eq": "is_equal",
+    "cumsum": "running_sum", "cumprod": "running_product", "cummax": "running_max",
+    "cummin": "running_min", "logcumsumexp": "running_logsumexp",
 }  # fmt: skip
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
@@ -28,6 +30,7 @@ RESERVED = {
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES",
     "_tanh", "_expm1", "_log1p", "_trunc", "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
     "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
+    "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
 }  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def name_values(
         value = lowered.values[i]
         if value.op == "iota":
             names[i] = "cols"
-        elif i in assigned or value.name or value.op in REDUCTIONS:
+        elif i in assigned or value.name or value.op in (*REDUCTIONS, *SCANS):
             name = value.name or NOUNS.get(value.op, "value")
             names[i] = _unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
     return Names(names, levels, frozenset(assigned))

@@ -1,4 +1,4 @@
-"""What the lanes beyond the end of a row hold, and which reductions they would disturb."""
+"""What the lanes beyond the end of a row hold, and which reductions and scans they would disturb."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import math
 
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.triton_text import evaluate
-from kernelgen.families.values import Lowered, Operand, Use
-from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.families.values import REVERSE, Lowered, Operand, Use
+from kernelgen.frontend.graph import REDUCTIONS, SCANS
 
-_FLOATS = {"sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
+_FLOATS = {
+    "sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf,
+    "cumsum": 0.0, "cumprod": 1.0, "cummax": -math.inf, "cummin": math.inf, "logcumsumexp": -math.inf,
+}  # fmt: skip
 
 
 def identity(op: str, dtype: str) -> float | int:
-    """What does not change a reduction over values of a dtype."""
+    """What does not change a reduction or a scan over values of a dtype."""
     op = op.removeprefix("arg")
-    if dtype == "float" or op in ("sum", "prod"):
+    if dtype == "float" or op in ("sum", "prod", "cumsum", "cumprod"):
         return _FLOATS[op] if dtype == "float" else int(_FLOATS[op])
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return low if op == "max" else high
+    return low if op in ("max", "cummax") else high
 
 
 def neutral(lowered: Lowered, i: int) -> float | int:
@@ -31,7 +34,7 @@ def neutral(lowered: Lowered, i: int) -> float | int:
 
 
 def harmless(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> bool:
-    """Whether the lanes beyond the row leave a reduction as it is."""
+    """Whether the lanes beyond the row leave a reduction, or a scan from the end, as it is."""
     value = lowered.values[i]
     source = value.args[0]
     assert isinstance(source, Use)
@@ -95,11 +98,14 @@ def finite(lowered: Lowered, i: int) -> int | None:
 
 
 def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]:
-    """What masked lanes load, so that as few reductions as possible need a tl.where."""
+    """What masked lanes load, so that as few reductions and scans as possible need a tl.where."""
     loads = [
         i for i, v in enumerate(lowered.values) if v.op == "load" and v.dtype == "float" and levels[i] in (FULL, COLUMN)
     ][:4]
-    reductions = [i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS]
+    # lanes beyond the end do not reach a scan from the beginning
+    reductions = [
+        i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS or (v.op in SCANS and v.attr == REVERSE)
+    ]
     neutrals = (0.0, -math.inf, math.inf, *([1.0] if any(v.op == "prod" for v in lowered.values) else []))
 
     def guards(others: dict[int, float]) -> int:

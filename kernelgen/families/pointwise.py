@@ -6,7 +6,17 @@ and columns, so that an input that varies along one of the two is read once a ti
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import SPECIALIZE, Body, KernelText, Lines, at_levels, output_values, specialized
+from kernelgen.families.kernel import (
+    LOADS,
+    SPECIALIZE,
+    STORES,
+    Body,
+    KernelText,
+    Lines,
+    at_levels,
+    output_values,
+    specialized,
+)
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -18,13 +28,6 @@ MAX_GRID_Y = 65535
 """Programs along a grid's second axis (CUDA C++ Programming Guide, technical specifications per compute capability)."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""
-
-_LOADS = Parameter(
-    "loads", ("default", "evict_first"), "memory_access", "structure", "how the caches treat what is read once"
-)
-_STORES = Parameter(
-    "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
-)
 
 
 def variants(body: Body) -> tuple[str, ...]:
@@ -61,7 +64,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
             Parameter(
                 "BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"
             ),
-            warps, _LOADS, _STORES,
+            warps, LOADS, STORES,
         )  # fmt: skip
     return (
         Parameter(
@@ -71,7 +74,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         SPECIALIZE,
         Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
         Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
-        warps, _LOADS, _STORES,
+        warps, LOADS, STORES,
         Parameter(
             "ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure",
             "row tiles a program walks with what varies along the columns kept",

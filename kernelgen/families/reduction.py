@@ -7,7 +7,7 @@ Five variants. `row`: one program holds one row in registers. `rows`: one progra
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import SPECIALIZE, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import SPECIALIZE, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.plan import Parameter, Schedule
@@ -18,10 +18,6 @@ MAX_ROW = 32768
 """Longest row held in registers: softmax of 32768 with 32 warps compiles for sm_90 without a spill, 65536 never."""
 MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
-
-_STORES = Parameter(
-    "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
-)
 
 
 def variants(body: Body) -> tuple[str, ...]:
@@ -117,7 +113,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
                 "keep_row", (False, True), "memory_access", "structure",
                 "ask the caches to hold the row between the walks",
             ),
-            _STORES,
+            STORES,
             SPECIALIZE,
             Parameter(
                 "backwards", (False, True), "data_reuse", "structure",
@@ -132,7 +128,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         "load weights after the reductions, which frees registers",
     )
     rows = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
-    return (rows, warps, _STORES, late) if variant == "rows" else (warps, _STORES, late)
+    return (rows, warps, STORES, late) if variant == "rows" else (warps, STORES, late)
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
@@ -158,7 +154,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
         return looped(spec, body, schedule, name, helpers)
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
-    early = at_levels(body, (FULL, ROW, SCALAR) if schedule["late_loads"] else (FULL, ROW, SCALAR, COLUMN))
+    early = at_levels(body, (FULL, ROW, SCALAR) if schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN))
     text = (
         lines.row_indices()
         + lines.writer.lines(early, done)

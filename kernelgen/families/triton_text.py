@@ -43,13 +43,14 @@ _OWN = {
     "exp": ("exp",), "sigmoid": ("exp", "sigmoid"), "erf": ("erf",),
     "tanh": ("exp", "expm1", "tanh"), "expm1": ("exp", "expm1"), "log1p": ("log1p",), "trunc": ("trunc",),
     "isinf": ("isinf",), "rint": ("rint",),
-    "maximum": ("nan_maximum",), "minimum": ("nan_minimum",),
+    "maximum": ("nan_maximum",), "minimum": ("nan_minimum",), "log_add_exp": ("exp", "log1p", "log_add_exp"),
 }  # fmt: skip
 """The helpers that stand for an operation; it calls the last of them."""
 
 HELPERS = (
     "exp", "sigmoid", "erf", "expm1", "log1p", "tanh", "trunc", "rint", "isinf",
     "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
+    "int_maximum", "int_minimum", "log_add_exp",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""
@@ -82,6 +83,27 @@ def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:
     helpers = _OWN.get(op, ())
     name = f"_{helpers[-1]}" if helpers else _CALLS[op]
     return Text(f"{name}({', '.join(a.text for a in args)})"), helpers
+
+
+_JOINS = {
+    "cumsum": "add", "cumprod": "mul", "cummax": "maximum", "cummin": "minimum", "logcumsumexp": "log_add_exp",
+}  # fmt: skip
+
+
+def scan_join(op: str, dtype: str) -> str:
+    """The operation that a scan repeats."""
+    join = _JOINS[op]
+    return f"int_{join}" if dtype != "float" and join in ("maximum", "minimum") else join
+
+
+def scan_call(op: str, dtype: str, args: tuple[str, ...], direction: str | None) -> tuple[Text, tuple[str, ...]]:
+    """A scan of what is in registers, and the helpers that it calls."""
+    if op in ("cumsum", "cumprod"):
+        return Text(f"tl.{op}({', '.join((*args, *([direction] if direction else [])))})"), ()
+    join = scan_join(op, dtype)
+    helpers = _OWN.get(join, (join,))
+    args = (*args, f"combine_fn=_{helpers[-1]}", *([direction] if direction else []))
+    return Text(f"tl.associative_scan({', '.join(args)})"), helpers
 
 
 def triton_dtype(name: str) -> str:

@@ -14,6 +14,10 @@ Index = tuple[tuple[int, ...], ...]
 """For every dimension, outermost first, the numbers of the axes that it runs over."""
 
 
+REVERSE = "reverse=True"
+"""The attribute of a scan that runs from the end of a row to its beginning."""
+
+
 class Unlowerable(Exception):
     """A graph outside what the families express; `statement` indexes Graph.statements."""
 
@@ -41,7 +45,7 @@ Operand = Use | Length | float | int | bool
 
 @dataclass(frozen=True)
 class Value:
-    """One value: a `load`, a `const`, an `iota`, a map operation, a reduction, `round` or `convert`."""
+    """One value: a `load`, a `const`, an `iota`, a map operation, a reduction, a scan, `round` or `convert`."""
 
     op: str
     args: tuple[Operand, ...]
@@ -55,7 +59,8 @@ class Value:
     index: Index = ()
     """Where a load reads it; the axes that an iota numbers."""
     attr: str | None = None
-    """What a round rounds to: a dtype, or the element type of the pointer that carries a dtype variable."""
+    """What a round rounds to: a dtype, or the element type of the pointer that carries a dtype variable. Of a scan from
+    the end: REVERSE."""
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,14 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, Names
 from kernelgen.families.padding import harmless, neutral
-from kernelgen.families.triton_text import ATOM, Text, number, operation, triton_dtype
-from kernelgen.families.values import Length, Lowered, Operand, Use, Value
-from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, Statement
+from kernelgen.families.triton_text import ATOM, Text, number, operation, scan_call, scan_join, triton_dtype
+from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ class Writer:
     """Texts that stand for values written out on a line of their own."""
     named: frozenset[int] | None = None
     """The values that get a line of their own, where the variant needs more than the names say."""
+
+    carries: dict[int, str] = field(default_factory=dict)
+    """For scans over rows that are walked in blocks: what holds the result at the end of the block before."""
 
     def __post_init__(self) -> None:
         self.quoted: set[int] = set()
@@ -137,7 +140,8 @@ class Writer:
         return label
 
     def _whole(self, i: int) -> Text:
-        return self.reduction(i) if self.lowered.values[i].op in REDUCTIONS else self.expression(i)
+        op = self.lowered.values[i].op
+        return self.reduction(i) if op in REDUCTIONS else self.scan(i) if op in SCANS else self.expression(i)
 
     def _inlined(self, i: int) -> list[int]:
         """The values written out within a value, nearest first."""
@@ -206,7 +210,8 @@ class Writer:
         return self.reduce_text(i, self.guarded(i))
 
     def guarded(self, i: int) -> str:
-        """The operand of a reduction with the lanes beyond the row made neutral, where they are not already."""
+        """The operand of a reduction or of a scan from the end, with the lanes beyond the row made neutral where they
+        are not already."""
         source = self.source(i)
         # what varies along the columns alone is reduced alone: a vector also where rows are walked together
         level = COLUMN if self.names.levels[source] == COLUMN else FULL
@@ -218,10 +223,23 @@ class Writer:
         return f"tl.where({mask}, {inner.text}, {number(outside).text})"
 
     def source(self, i: int) -> int:
-        """The value that a reduction runs over."""
+        """The value that a reduction or a scan runs over."""
         source = self.lowered.values[i].args[0]
         assert isinstance(source, Use)
         return source.value
+
+    def scan(self, i: int) -> Text:
+        """A scan of a row or block that is in registers, joined with what came before the block."""
+        value, source = self.lowered.values[i], self.source(i)
+        level = self.names.levels[source]
+        inner = self.guarded(i) if value.attr == REVERSE else self.operand(Use(source), level).text
+        axis = 0 if level == COLUMN else self.mode.axis
+        text, helpers = scan_call(value.op, value.dtype, (inner, f"axis={axis}"), value.attr)
+        if i in self.carries:
+            text, more = operation(scan_join(value.op, value.dtype), (Text(self.carries[i]), text))
+            helpers = (*helpers, *more)
+        self.helpers.update(dict.fromkeys(helpers))
+        return text
 
     def numbers(self, i: int) -> str:
         """The numbers of the columns, in the shape of what an arg reduction runs over."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelgen.frontend import composites, losses, norms, reductions
+from kernelgen.frontend import composites, losses, norms, reductions, scans
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
@@ -236,6 +236,7 @@ TABLE: dict[str, Rule] = {
     "aten.max.other": _binary("maximum"),
     "aten.min.other": _binary("minimum"),
     **reductions.TABLE,
+    **scans.TABLE,
     **norms.TABLE,
     **losses.TABLE,
 }

@@ -121,6 +121,11 @@ class Builder:
         own = tuple(d if i - len(shape) == dim else () for i, d in enumerate(shape))
         return self._add(Node("iota", (), own, "int64", None, self.statement, (dim,)))
 
+    def scan(self, op: str, x: Ref, dim: int) -> Ref:
+        """A running total along one dimension, counted from the end."""
+        node = self.node(x)
+        return self._add(Node(op, (x,), node.shape, node.dtype, None, self.statement, (dim,)))
+
     def size(self, x: Ref, dims: tuple[int, ...]) -> SizeOf:
         """The number of elements along some dimensions."""
         shape = self.node(x).shape
@@ -138,7 +143,7 @@ class Builder:
 
     def view(self, op: str, x: Ref, shape: tuple[Dim, ...], attrs: tuple[int, ...] = ()) -> Ref:
         node = self.node(x)
-        if op != "permute" and node.shape == shape:
+        if op in ("expand", "reshape") and node.shape == shape:
             return x
         return self._add(Node(op, (x,), shape, node.dtype, None, self.statement, attrs))
 

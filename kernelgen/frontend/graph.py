@@ -1,8 +1,9 @@
 """The graph: a traced reference as a small, typed intermediate representation.
 
-A graph knows four kinds of node beside its inputs: `map` operations, element by element with broadcasting; reductions
-over dimensions counted from the end, which keep those dimensions with size one; views, which only move indices; and
-`round`, the rounding to a narrower float that the reference asked for. Floats are one class: every float is
+A graph knows five kinds of node beside its inputs: `map` operations, element by element with broadcasting; reductions
+over dimensions counted from the end, which keep those dimensions with size one; scans, which run along one dimension
+and keep the shape; views, which only move indices; and `round`, the rounding to a narrower float that the reference
+asked for. Floats are one class: every float is
 computed in float32 and rounded where it is stored or where the reference casts.
 """
 
@@ -15,10 +16,11 @@ Atom = str | int
 Dim = tuple[Atom, ...]
 """A dimension's size as a product of size names and numbers; `()` is one."""
 
-VIEWS = ("expand", "permute", "reshape")
+VIEWS = ("expand", "permute", "reshape", "flip")
 ARG_REDUCTIONS = ("argmax", "argmin")
 """Reductions to the place of an extreme: its number within the reduced dimensions, an int64."""
 REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS)
+SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `input`, `full`, `iota`, a map operation, a reduction, a view or `round`."""
+    """One operation: `input`, `full`, `iota`, a map operation, a reduction, a scan, a view or `round`."""
 
     op: str
     args: tuple[Arg, ...]
@@ -63,7 +65,8 @@ class Node:
     statement: int | None
     """Index into Graph.statements."""
     attrs: tuple[int | str, ...] = ()
-    """Reduction, iota: negative dimensions; permute: the order; round: the dtype or dtype variable; input: its name."""
+    """Reduction, scan, flip, iota: negative dimensions; permute: the order; round: the dtype or dtype variable; input:
+    its name."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class Graph:
                 number.append(number[source.node])
                 continue
             args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
-            attrs = node.attrs if node.op in (*REDUCTIONS, "input", "iota") else ()
+            attrs = node.attrs if node.op in (*REDUCTIONS, *SCANS, "flip", "input", "iota") else ()
             row = (node.op, args, attrs, None if moves else node.dtype)
             number.append(rows.setdefault(row, len(rows)))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from .interpreter import scan_in_a_tree
+
 
 def prepare() -> str:
     """Select Triton's interpreter where there is no GPU; returns "cuda" or "cpu".
@@ -16,6 +18,7 @@ def prepare() -> str:
     device = find()
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
+        scan_in_a_tree()
     return device
 
 

@@ -15,7 +15,7 @@ ELLIPSIS = "..."
 
 STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse", "dynamic_shape")
 
-FAMILIES = ("pointwise", "reduction")
+FAMILIES = ("pointwise", "reduction", "scan")
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
 
 ROLES = ("data", "like", "parameter")

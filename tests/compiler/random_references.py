@@ -74,6 +74,20 @@ CHAINS = [
     *("torch.where({0} > 0.1, {0}, y)", "{} * torch.rsqrt({}.square().mean(-1, keepdim=True) + 1e-5)"),
 ]
 
+SCANS = ["cumsum(-1)", "cumsum(-1)", "cummax(-1).values", "cummin(-1).values", "logcumsumexp(-1)", "cumprod(-1)"]
+BEFORE_SCANS = [
+    *("torch.tanh({})", "torch.where(m, {}, 0).clamp(-1, 1)", "torch.sigmoid({} * m)", "({} + w).clamp(-1.5, 1)"),
+    *("torch.tanh({} * s[..., None])", "torch.sin({} - y)"),
+]
+AFTER_SCANS = [
+    "{} - x",
+    "{} * w",
+    "torch.where(m, {}, y)",
+    "{} + s[..., None]",
+    "{}.to(x.dtype)",
+    "torch.exp(-{}.abs())",
+]
+
 _SIZES: list[dict[str, Any]] = [
     {"...": (3,), "A": 5, "B": 7, "D": 37}, {"...": (), "A": 1, "B": 19, "D": 1},
     {"...": (2, 2), "A": 3, "B": 1, "D": 16}, {"...": (0,), "A": 2, "B": 17, "D": 33},
@@ -143,6 +157,30 @@ def reductions(draw: st.DrawFn) -> Sample:
     used = " ".join([*lines, *outputs])
     inputs = [t for t in inputs if t.name == "x" or _mentions(used, t.name)]
     return _declared(draw, inputs, lines, list(outputs), outputs)
+
+
+@st.composite
+def scans(draw: st.DrawFn) -> Sample:
+    """Scans of a row in one direction, with pointwise steps before, between and after them."""
+    outer = draw(st.sampled_from(["...", "A", "A B", ""]))
+    full = f"{outer} D"
+    inputs = [tensor("x", full), tensor("y", full), tensor("m", full, "bool"), tensor("w", "D"), tensor("s", outer)]
+    form = draw(st.sampled_from(["{}", "{}.flip(-1).SCAN.flip(-1)"]))
+    lines, value, results = [], "x", []
+    for step in range(draw(st.integers(1, 3))):
+        lines.append(f"t{step} = {_fill(draw(st.sampled_from(BEFORE_SCANS)), value)}")
+        scan = draw(st.sampled_from(SCANS))
+        text = form.replace("SCAN", scan) if "SCAN" in form else f"{{}}.{scan}"
+        lines.append(f"u{step} = {text.format(f't{step}')}")
+        results.append(f"u{step}")
+        if draw(st.booleans()):
+            lines.append(f"v{step} = {_fill(draw(st.sampled_from(AFTER_SCANS)), f'u{step}')}")
+            results.append(f"v{step}")
+        value = results[-1]
+    chosen = list(dict.fromkeys([value, *draw(st.lists(st.sampled_from(results), max_size=2, unique=True))]))
+    used = " ".join([*lines, *chosen])
+    inputs = [t for t in inputs if t.name == "x" or _mentions(used, t.name)]
+    return _declared(draw, inputs, lines, chosen, dict.fromkeys(chosen, full))
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -142,6 +142,54 @@ CORNERS: dict[str, Sample] = {
         {"K": 2, "C": 3, "H": 5, "W": 7},
     ),
     "columns reduced": sample("return x * w.sum() + w.amax() + x.sum(-1, True)", {"x": "... D", "w": "D"}, OUT, *SIZES),
+    # scans
+    "running sums": sample(
+        "return x.cumsum(-1), x.cumsum(-1) - x, (x * m).cumsum(-1), torch.where(m, x, 0).cumsum(-1)",
+        {"x": "... D", "m": "... D: bool"}, named(4), *SIZES,
+    ),
+    "sums from the end": sample(
+        "from_end = (x * m).flip(-1).cumsum(-1).flip(-1)\nreturn from_end, from_end - x, torch.exp(x).flip(-1).cumsum(-1).flip(-1)",
+        {"x": "... D", "m": "... D: bool"}, named(3), *SIZES,
+    ),
+    "running products": sample(
+        "return torch.cumprod(1 + 0.1 * torch.tanh(x), -1) * w, x.clamp(-1, 1).cumprod(dim=-1)", {"x": "... D", "w": "D"},
+        named(2), *SIZES,
+    ),
+    "products from the end": sample("y = x.clamp(-1, 1)\nreturn y.flip(-1).cumprod(-1).flip(-1) + y", X, OUT, *SIZES),
+    "running extremes": sample(
+        "return torch.cummax(x, -1)[0], torch.cummin(x * 2, -1).values, torch.cummax(x, -1).values - x", X, named(3), *SIZES
+    ),
+    "places of running extremes": sample(
+        "values, places = torch.cummax(x.round(), -1)\nreturn values, places, x.cummin(-1).indices",
+        X, {"values": "... D", "a": "... D: int64", "b": "... D: int64"}, *SIZES,
+    ),
+    "places of integers": sample(
+        "return i.cummin(-1).indices, i.cummax(-1)[1]", {"i": "A B: int8"}, named(2, "A B: int64"), *TWO, dtypes=(),
+    ),
+    "extremes from the end": sample(
+        "y = x.flip(-1)\nreturn y.cummax(-1).values.flip(-1), y.abs().cummin(-1).values.flip(-1), y.logcumsumexp(-1).flip(-1)",
+        X, named(3), *SIZES,
+    ),
+    "running logsumexp": sample("return torch.logcumsumexp(x, -1), (x * 30).logcumsumexp(-1)", X, named(2), *SIZES),
+    "scans of scans": sample(
+        "y = x.cumsum(-1) * s[..., None] + w\nreturn y.cumsum(-1), torch.cummax(y, -1).values, s * 2, w.cumsum(0).expand(x.shape)",
+        {"x": "... D", "s": "...", "w": "D"}, {"a": "... D", "b": "... D", "c": "...", "d": "... D"}, *SIZES,
+    ),
+    "scanned integers": sample(
+        "return i.cumsum(-1), (i * 0 + 2).cumprod(-1), i.cummax(-1).values, i.cummin(-1).values, (i > 0).cumsum(-1), i.cumsum(-1, dtype=torch.float32)",
+        {"i": "A B: int8"},
+        {"a": "A B: int64", "b": "A B: int64", "c": "A B: int8", "d": "A B: int8", "e": "A B: int64", "f": "A B: float32"},
+        *TWO, dtypes=(),
+    ),
+    "scanned integers of 64 bits": sample(
+        "j = i.flip(-1)\nreturn j.cummax(-1).values.flip(-1), j.cumsum(-1).flip(-1), j.cummin(-1).values.flip(-1)",
+        {"i": "A B: int64"}, named(3, "A B: int64"), *TWO, dtypes=(),
+    ),
+    "dimensions scanned together": sample(
+        "return x.flatten(1).cumsum(-1).view(x.shape)", {"x": "A B C"}, {"out": "A B C"}, {"A": 3, "B": 5, "C": 7}
+    ),
+    "turned and scanned": sample("return x.T.cumsum(-1), x.T - y", {"x": "A B", "y": "B A"}, named(2, "B A"), *TWO),
+    "scanned as a whole": sample("return x.cumsum(0), x.cummax(0).values", {"x": "D"}, named(2, "D"), {"D": 37}, {"D": 1}),
     # what is stored
     "identity": sample("return x", X, OUT, *SIZES),
     "twice": sample("y = x * 2\nreturn y, y, x", X, named(3), *SIZES),

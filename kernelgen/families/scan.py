@@ -1,0 +1,148 @@
+"""Scans: running sums, products, maxima and the like along the last dimension, with pointwise steps around them.
+
+Three variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+`looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
+is read twice, so it serves rows that would fit in registers as well.
+"""
+
+from __future__ import annotations
+
+from kernelgen.families import reduction
+from kernelgen.families.access import output_groups
+from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, Loop, specialized
+from kernelgen.families.naming import ROW, SCALAR
+from kernelgen.families.padding import identity
+from kernelgen.families.triton_text import number
+from kernelgen.families.values import REVERSE
+from kernelgen.frontend.graph import SCANS
+from kernelgen.plan import Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME = "scan"
+MAX_ROW_BYTES = 16384
+"""Where the first table switches to blocks: longer rows leave registers for one program an SM, which then computes or
+waits for memory but not both. Both neighbours are searched."""
+
+legal = reduction.legal
+
+
+def variants(body: Body) -> tuple[str, ...]:
+    # what is scanned as a whole has no rows to take several of
+    return ("row", "rows", "looped") if body.layout.rows else ("row", "looped")
+
+
+def default(variant: str) -> Schedule:
+    if variant == "row":
+        return Schedule.make("row", num_warps=4, loads="default", stores="default")
+    if variant == "rows":
+        return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, loads="default", stores="default")
+    return Schedule.make(
+        "looped", BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=3, specialize=False, loads="default", stores="default"
+    )
+
+
+def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+    """Where a search over rows of `columns` elements sets out: 8, 16 or 32 elements a thread of rows in registers, and
+    blocks of the row with the next one loaded ahead."""
+    block = max(1 << max(columns - 1, 0).bit_length(), 32)
+    found: list[Schedule] = []
+    if block <= reduction.MAX_ROW:
+        spread = (min(32, max(1, block // (32 * each))) for each in (8, 16, 32))
+        found += [default("row").replace(num_warps=warps) for warps in dict.fromkeys(spread)]
+        found += [default("rows")] if body.layout.rows else []
+    looped = default("looped").replace(BLOCK_SIZE_N=min(4096, max(block, 1024)))
+    return (*found, looped, looped.replace(NUM_STAGES=1), looped.replace(specialize=True))
+
+
+def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
+    """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead."""
+    row, looped = default("row"), default("looped")
+    if any(v.dtype == "float64" for v in body.lowered.values):
+        looped = looped.replace(BLOCK_SIZE_N=2048, num_warps=4)  # twice the registers an element
+    return (
+        (2048, row.replace(num_warps=1)),
+        (8192, row),
+        (MAX_ROW_BYTES, row.replace(num_warps=8)),
+        (None, looped),
+    )
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
+    if variant == "looped":
+        return (
+            Parameter(
+                "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384), "block_size", "constexpr",
+                "elements of a block of the row",
+            ),
+            warps,
+            Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
+            SPECIALIZE,
+            LOADS, STORES,
+        )  # fmt: skip
+    rows = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
+    return (*((rows,) if variant == "rows" else ()), warps, LOADS, STORES)
+
+
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+    """The kernel for one schedule's structure. A row in registers is taken as a row that is reduced is."""
+    if schedule.variant == "looped":
+        return _looped(spec, body, schedule, name, helpers)
+    return reduction.kernel(spec, body, schedule, name, helpers)
+
+
+def _looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+    lines = Lines(spec, body, "looped", schedule, helpers)
+    values, levels = body.lowered.values, body.names.levels
+    scans = [i for i, v in enumerate(values) if v.op in SCANS]
+    carries = _carries(body, scans)
+    lines.writer.named = body.names.assigned | set(scans)  # what is carried needs a name
+    lines.writer.carries = carries
+    done: set[int] = set()
+    still = [i for i in range(len(values)) if levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)]
+    once = lines.row_indices() + lines.writer.lines(still, done)
+    full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
+    rest = [o for o in body.lowered.outputs if o not in full]
+    backwards = values[scans[0]].attr == REVERSE
+    end = "0" if backwards else "BLOCK_SIZE_N - 1"
+    before = [f"is_last = tl.arange(0, BLOCK_SIZE_N) == {end}"]
+    before += [f"{carries[i]} = {_start(body, i)}" for i in scans]
+    inside = lines.writer.lines([*(o.value for o in full), *scans], done, late=False)
+    inside += [lines.store(o) for o in full]
+    inside += [f"{carries[i]} = {_end(body, i)}" for i in scans]
+    comment = ["from the end of the row to its beginning"] if backwards else []
+    comment += [f"{carries[i]}: {body.names.of[i]} at the end of the block before" for i in scans]
+    after = [lines.store(o) for o in rest]
+    loop = Loop(tuple(comment), tuple(before), tuple(inside), tuple(after), backwards)
+    constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
+    sizes, constexprs = specialized(schedule, ("N",), constexprs)
+    return KernelText(
+        name, "looped", schedule, lines.arguments(*sizes), constexprs, tuple(once), (), (loop,),
+        wide_strides=lines.wide_strides(),
+    )  # fmt: skip
+
+
+def _carries(body: Body, scans: list[int]) -> dict[int, str]:
+    """A name for what each scan carries from block to block, one that no value has."""
+    taken, found = set(body.names.of.values()), {}
+    for i in scans:
+        name = f"{body.names.of[i]}_carry"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        found[i] = name
+    return found
+
+
+def _start(body: Body, i: int) -> str:
+    """What does not change the first block. Integers must begin in the dtype that the walk carries."""
+    value = body.lowered.values[i]
+    neutral = number(identity(value.op, value.dtype)).text
+    return neutral if value.dtype == "float" else f"tl.cast({neutral}, tl.{value.dtype})"
+
+
+def _end(body: Body, i: int) -> str:
+    """The scan's last element of the block. Triton sums short integers as int32."""
+    value = body.lowered.values[i]
+    last = f"tl.sum(tl.where(is_last, {body.names.of[i]}, {'0.0' if value.dtype == 'float' else '0'}), axis=0)"
+    return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")

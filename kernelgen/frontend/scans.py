@@ -1,0 +1,61 @@
+"""Scans: what runs along one dimension and keeps the shape."""
+
+from __future__ import annotations
+
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import Ref
+from kernelgen.frontend.reductions import dims_of
+from kernelgen.frontend.rule import Call, Refused, Result, Rule
+
+
+def _dim(op: str, b: Builder, c: Call) -> int:
+    """The scanned dimension, counted from the end."""
+    if not b.rank(c.args[0]):
+        raise Refused(f"the {op} of a tensor without dimensions")
+    if c.dtype == "bool":
+        raise Refused(f"the {op} of booleans")
+    if c.torch_dtype == "float64":
+        raise Refused("float64 (arithmetic is done in float32)")
+    return dims_of(b, c.args[0], c.get(1, "dim"))[0]
+
+
+def scan(op: str) -> Rule:
+    def rule(b: Builder, c: Call) -> Ref:
+        dim = _dim(op, b, c)
+        x = b.convert(c.args[0], c.dtype)  # a running sum or product of integers is int64
+        if c.kwargs.get("dtype") is not None and c.dtype == "float":
+            x = b.round(x, c.torch_dtype)
+        if op == "cumprod" and c.dtype == "float":
+            b.note(
+                "running products are float64: a part of a row may leave the range of float32 where the whole does not"
+            )
+            return b.convert(b.scan(op, b.convert(x, "float64"), dim), "float")
+        return b.scan(op, x, dim)
+
+    return rule
+
+
+def running_extreme(op: str) -> Rule:
+    """cummax and cummin: values, and the indices of the last of equals, every NaN counting as an extreme."""
+
+    def rule(b: Builder, c: Call) -> Result:
+        x, dim = c.args[0], _dim(op, b, c)
+        values = b.scan(op, x, dim)
+        is_extreme = b.map("eq", x, values)
+        if c.dtype == "float":
+            is_extreme = b.map("or", is_extreme, b.map("isnan", x))
+        return values, b.scan("cummax", b.map("where", is_extreme, b.iota(x, dim), 0, dtype="int64"), dim)
+
+    return rule
+
+
+def flip(b: Builder, c: Call) -> Ref:
+    return b.view("flip", c.args[0], c.shape, dims_of(b, c.args[0], c.args[1]))
+
+
+TABLE: dict[str, Rule] = {
+    **{f"aten.{op}.default": scan(op) for op in ("cumsum", "cumprod", "logcumsumexp")},
+    **{f"aten.{op}.default": running_extreme(op) for op in ("cummax", "cummin")},
+    "aten.flip.default": flip,
+}
+"""The rules of the scans, by overload."""
