@@ -80,7 +80,7 @@ SCHEDULES = (
     (
         None,
         cumprod_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "num_warps": 8},
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "num_warps": 4},
     ),
 )
 
