@@ -110,7 +110,7 @@ def _exact_quotients(graph: Graph) -> frozenset[int]:
     """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
     found = set()
     for node in graph.nodes:
-        if node.op in _STEPS or (node.op == "convert" and node.dtype not in ("float", "float64")):
+        if node.op in _STEPS or (node.op == "convert" and node.dtype != "float"):
             for arg in node.args:
                 number = arg.node if isinstance(arg, Ref) else None
                 while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op == "round"):

@@ -57,8 +57,6 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
 def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead."""
     row, looped = default("row"), default("looped")
-    if any(v.dtype == "float64" for v in body.lowered.values):
-        looped = looped.replace(BLOCK_SIZE_N=2048, num_warps=4)  # twice the registers an element
     return (
         (2048, row.replace(num_warps=1)),
         (8192, row),

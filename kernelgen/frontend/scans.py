@@ -26,10 +26,8 @@ def scan(op: str) -> Rule:
         if c.kwargs.get("dtype") is not None and c.dtype == "float":
             x = b.round(x, c.torch_dtype)
         if op == "cumprod" and c.dtype == "float":
-            b.note(
-                "running products are float64: a part of a row may leave the range of float32 where the whole does not"
-            )
-            return b.convert(b.scan(op, b.convert(x, "float64"), dim), "float")
+            # joined in a tree, a product is infinite or zero where one after the other it is not
+            raise Refused("cumprod of floats (supported: of integers)")
         return b.scan(op, x, dim)
 
     return rule

@@ -74,7 +74,7 @@ CHAINS = [
     *("torch.where({0} > 0.1, {0}, y)", "{} * torch.rsqrt({}.square().mean(-1, keepdim=True) + 1e-5)"),
 ]
 
-SCANS = ["cumsum(-1)", "cumsum(-1)", "cummax(-1).values", "cummin(-1).values", "logcumsumexp(-1)", "cumprod(-1)"]
+SCANS = ["cumsum(-1)", "cumsum(-1)", "cummax(-1).values", "cummin(-1).values", "logcumsumexp(-1)"]
 BEFORE_SCANS = [
     *("torch.tanh({})", "torch.where(m, {}, 0).clamp(-1, 1)", "torch.sigmoid({} * m)", "({} + w).clamp(-1.5, 1)"),
     *("torch.tanh({} * s[..., None])", "torch.sin({} - y)"),

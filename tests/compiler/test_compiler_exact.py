@@ -151,11 +151,6 @@ CORNERS: dict[str, Sample] = {
         "from_end = (x * m).flip(-1).cumsum(-1).flip(-1)\nreturn from_end, from_end - x, torch.exp(x).flip(-1).cumsum(-1).flip(-1)",
         {"x": "... D", "m": "... D: bool"}, named(3), *SIZES,
     ),
-    "running products": sample(
-        "return torch.cumprod(1 + 0.1 * torch.tanh(x), -1) * w, x.clamp(-1, 1).cumprod(dim=-1)", {"x": "... D", "w": "D"},
-        named(2), *SIZES,
-    ),
-    "products from the end": sample("y = x.clamp(-1, 1)\nreturn y.flip(-1).cumprod(-1).flip(-1) + y", X, OUT, *SIZES),
     "running extremes": sample(
         "return torch.cummax(x, -1)[0], torch.cummin(x * 2, -1).values, torch.cummax(x, -1).values - x", X, named(3), *SIZES
     ),
