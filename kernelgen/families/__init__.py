@@ -15,8 +15,9 @@ from kernelgen.families import pointwise, reduction, scan
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import lower_values
-from kernelgen.families.values import Unlowerable
+from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
+from kernelgen.frontend.indices import leaves
 from kernelgen.plan import Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
@@ -188,15 +189,18 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
     found: dict[str, int | None] = {}
     split = body.lowered.space.outer > 0
     first = body.lowered.space.axes[0] if split else None
+    counted = [e for v in body.lowered.values for e in expressions(v)]
+    if any(0 in axes_of(e) or any(first in leaf.size for leaf in leaves(e)) for e in counted):
+        return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for tensor in plan.spec.inputs:
         loads = [v for v in body.lowered.values if v.op == "load" and v.tensor == tensor.name]
-        places = {d for v in loads for d, dim in enumerate(v.index) if 0 in dim}
+        places = {d for v in loads for d, dim in enumerate(v.index) if 0 in axes_of(dim)}
         if not loads and tensor.shape and tensor.shape[0] == first:
             places = {0}
         found[tensor.name] = min(places) if split and len(places) == 1 else None
-        if len(places) > 1 or any(len(v.index) and sum(0 in dim for dim in v.index) > 1 for v in loads):
+        if len(places) > 1 or any(sum(0 in axes_of(dim) for dim in v.index) > 1 for v in loads):
             return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for stored in body.lowered.outputs:
-        places = {d for d, dim in enumerate(stored.index) if 0 in dim}
+        places = {d for d, dim in enumerate(stored.index) if 0 in axes_of(dim)}
         found[stored.name] = min(places) if split and places else None
     return found

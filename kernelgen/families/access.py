@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value
+from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom
+from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
+from kernelgen.spec.sizes import names_in
 
 
 @dataclass(frozen=True)
@@ -23,11 +25,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Access:
-    """One load. `terms` are (index, stride) pairs; a stride of None is one."""
+    """One load. `terms` are (index, stride) pairs, the index a variable or an expression; a stride of None is one."""
 
     load: int
     tensor: str
-    terms: tuple[tuple[str, str | None], ...]
+    terms: tuple[tuple[str | Expr, str | None], ...]
     strides: tuple[tuple[str, str], ...]
     """Kernel parameters and the wrapper's expressions for them."""
     view: tuple[str, str] | None
@@ -46,6 +48,8 @@ class Layout:
     """The row groups whose index some load or store needs on its own."""
     stores: tuple[tuple[str, Access], ...] = ()
     """Where outputs are written that do not lie as rows and columns do."""
+    sizes: tuple[tuple[str, str], ...] = ()
+    """The size names that expressions mention, each with the kernel's parameter for it."""
 
     def all(self) -> tuple[Access, ...]:
         """Loads, then stores."""
@@ -64,12 +68,17 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     """Collapse the space of a lowered graph into rows and columns."""
     space = lowered.space
     loads = [(i, v) for i, v in enumerate(lowered.values) if v.op == "load"]
-    indices = [*(v.index for _, v in loads), *(o.index for o in lowered.outputs if _is_moved(o, len(space.axes)))]
-    groups = _collapse(len(space.axes), space.outer, indices)
+    moved = [o for o in lowered.outputs if _is_moved(o, len(space.axes))]
+    found = [e for v in lowered.values for e in expressions(v)]
+    alone = {a for e in found for a in axes_of(e)}
+    indices = [*(v.index for _, v in loads), *(o.index for o in moved)]
+    groups = _collapse(len(space.axes), space.outer, indices, alone)
     inner = space.inner_axes()
     if inner and groups[-1] != inner:
         raise Unlowerable("a row whose dimensions an input does not hold together")
-    if len(groups) <= 1 and not inner:
+    if found and not groups:
+        raise Unlowerable("an index into a tensor whose result has no dimensions")
+    if len(groups) <= 1 and not inner and not found:
         rows: list[tuple[int, ...]] = []
         columns = None
     else:
@@ -78,18 +87,38 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     named = tuple(
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
-    moved = [o for o in lowered.outputs if columns and _is_moved(o, len(space.axes))]
+    outer = tuple(a for g in named for a in g.axes)
+    through = {v.tensor for _, v in loads if any(isinstance(e, Expr) for e in v.index)}
+    in_rows = {t: all(_holds(_flat(v.index), outer) for _, v in loads if v.tensor == t) for t in through}
+    moved = moved if columns else []
     written = [(o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in moved]
-    accesses = _distinct([_access(spec, i, v, named, columns) for i, v in (*loads, *written)])
+    accesses = _distinct([_access(spec, i, v, named, columns, in_rows.get(v.tensor)) for i, v in (*loads, *written)])
     used = {index for a in accesses for index, _ in a.terms}
+    split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
     stores = tuple((o.name, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
-    return Layout(named, columns, accesses[: len(loads)], tuple(g for g in named if g.index in used), stores)
+    return Layout(named, columns, accesses[: len(loads)], split, stores, _sizes(found, space.axes, named, taken))
 
 
 def _is_moved(stored: Stored, count: int) -> bool:
     """Whether an output runs over everything, but in another order than rows and columns."""
-    flat = [a for dim in stored.index for a in dim]
+    flat = list(_flat(stored.index))
     return len(flat) == count and flat != sorted(flat)
+
+
+def _sizes(
+    found: list[Expr], axes: tuple[Atom, ...], rows: tuple[Group, ...], taken: set[str]
+) -> tuple[tuple[str, str], ...]:
+    """A parameter for every size name that expressions mention; that of the row group where it is one's size."""
+    known = {axes[g.axes[0]]: g.size for g in rows if len(g.axes) == 1}
+    mentioned = [n for e in found for leaf in leaves(e) for atom in leaf.size for n in names_in(atom)]
+    names: dict[str, str] = {}
+    for name in dict.fromkeys(mentioned):
+        parameter = known.get(name, name)
+        while name not in known and parameter in taken:
+            parameter += "_SIZE"
+        taken.add(parameter)
+        names[name] = parameter
+    return tuple(names.items())
 
 
 def _distinct(accesses: list[Access]) -> tuple[Access, ...]:
@@ -121,21 +150,28 @@ def _name(wanted: str, expression: str, names: dict[str, str]) -> str:
     return names[expression]
 
 
-def _collapse(count: int, outer: int, indices: list[Index]) -> list[tuple[int, ...]]:
+def _collapse(count: int, outer: int, indices: list[Index], alone: set[int]) -> list[tuple[int, ...]]:
     groups: list[list[int]] = [[0]] if count else []
-    flat = [[a for dim in index for a in dim] for index in indices]
+    flat = [list(_flat(index)) for index in indices]
     for a, b in pairwise(range(count)):
         together = all((a in f) == (b in f) and (a not in f or f.index(b) == f.index(a) + 1) for f in flat)
-        if together and b != outer:
+        if together and b != outer and not {a, b} & alone:
             groups[-1].append(b)
         else:
             groups.append([b])
     return [tuple(g) for g in groups]
 
 
+def _flat(index: Index) -> tuple[int, ...]:
+    """The axes that an index runs over; an expression counts as an axis of its own, numbered below zero."""
+    return tuple(a for d, dim in enumerate(index) for a in ((-1 - d,) if isinstance(dim, Expr) else dim))
+
+
 def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     name = "".join(str(axes[a]) if axes[a] != ELLIPSIS else "LEADING" for a in group)
-    name = name if name.isidentifier() else f"SIZE_{group[0]}"
+    mentioned = names_in(axes[group[0]]) if len(group) == 1 else ()
+    if not name.isidentifier():
+        name = f"OUT_{mentioned[0]}" if len(mentioned) == 1 else f"SIZE_{group[0]}"
     while name in taken:
         name += "_SIZE"
     taken.add(name)
@@ -144,41 +180,57 @@ def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) 
 
 def _index_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     atom = axes[group[-1]]
-    name = f"{atom}".lower() if isinstance(atom, str) and atom != ELLIPSIS and len(group) == 1 else f"index_{group[0]}"
+    mentioned = names_in(atom) if len(group) == 1 else ()
+    name = mentioned[0].lower() if len(mentioned) == 1 and atom != ELLIPSIS else f"index_{group[0]}"
     while name in taken:
         name += "_index"
     taken.add(name)
     return name
 
 
-def _access(spec: OperatorSpec, load: int, value: Value, rows: tuple[Group, ...], columns: Group | None) -> Access:
+def _holds(flat: tuple[int, ...], run: tuple[int, ...]) -> bool:
+    """Whether a run of axes stands in an index in order and unbroken."""
+    return bool(run) and run in [flat[i : i + len(run)] for i in range(len(flat))]
+
+
+def _access(
+    spec: OperatorSpec,
+    load: int,
+    value: Value,
+    rows: tuple[Group, ...],
+    columns: Group | None,
+    in_rows: bool | None,
+) -> Access:
+    """`in_rows`: of a tensor that is read through expressions, whether all its loads run over whole rows."""
     assert value.tensor is not None
     tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
-    flat = tuple(a for dim in value.index for a in dim)
+    flat = _flat(value.index)
     if columns is None:
         return Access(load, tensor.name, (("offsets", None),) if flat else (), (), None)
     outer = tuple(a for g in rows for a in g.axes)
-    runs: list[tuple[str, str, tuple[int, ...]]] = []
-    if outer and outer in [flat[i : i + len(outer)] for i in range(len(flat))]:
+    runs: list[tuple[str | Expr, str, tuple[int, ...]]] = [
+        (dim, _suffix(tensor, d), (-1 - d,)) for d, dim in enumerate(value.index) if isinstance(dim, Expr)
+    ]
+    if _holds(flat, outer) and in_rows is not False:
         runs.append((ROWS, "m", outer))
     else:
         runs += [(g.index, g.index, g.axes) for g in rows if set(g.axes) <= set(flat)]
     if set(columns.axes) <= set(flat):
         runs.append((COLS, "n", columns.axes))
-    if is_contiguous(spec, tensor.name):
+    if is_contiguous(spec, tensor.name) and not any(isinstance(index, Expr) for index, _, _ in runs):
         terms = _contiguous_terms(runs, flat)
         if terms is not None:
             return Access(load, tensor.name, terms, (), None)
-    return _strided(tensor, value.index, load, runs, flat, {g.index: g.size for g in rows} | {"m": "M", "n": "N"})
+    return _strided(tensor, value.index, load, runs, flat, rows if in_rows is None else None)
 
 
 def _contiguous_terms(
-    runs: list[tuple[str, str, tuple[int, ...]]], flat: tuple[int, ...]
-) -> tuple[tuple[str, str | None], ...] | None:
+    runs: list[tuple[str | Expr, str, tuple[int, ...]]], flat: tuple[int, ...]
+) -> tuple[tuple[str | Expr, str | None], ...] | None:
     order = tuple(a for _, _, axes in runs for a in axes)
     if order != flat:
         return None
-    names = [index for index, _, _ in runs]
+    names: list[str | Expr] = [index for index, _, _ in runs]
     if names == [ROWS, COLS]:
         return ((ROWS, "N"), (COLS, None))
     return ((names[0], None),) if len(names) == 1 else () if not names else None
@@ -188,11 +240,15 @@ def _strided(
     tensor: TensorSpec,
     index: Index,
     load: int,
-    runs: list[tuple[str, str, tuple[int, ...]]],
+    runs: list[tuple[str | Expr, str, tuple[int, ...]]],
     flat: tuple[int, ...],
-    sizes: dict[str, str],
+    rows: tuple[Group, ...] | None,
 ) -> Access:
-    dims = {axes: [d for d, dim in enumerate(index) if dim and set(dim) <= set(axes)] for _, _, axes in runs}
+    """`rows`: the row groups that sizes are named after; None where strides and sizes are named after the tensor's
+    dimensions, because its loads share them."""
+    own: tuple[tuple[int, ...], ...] = tuple(_flat(index[: d + 1])[len(_flat(index[:d])) :] for d in range(len(index)))
+    own = tuple((-1 - d,) if isinstance(index[d], Expr) else axes for d, axes in enumerate(own))
+    dims = {axes: [d for d, dim in enumerate(own) if dim and set(dim) <= set(axes)] for _, _, axes in runs}
     elastic = ELLIPSIS in tensor.shape
     merged = elastic or any(len(d) != 1 for d in dims.values())
     prefix = tensor.name if len(tensor.name) == 1 else f"{tensor.name}_"
@@ -204,9 +260,11 @@ def _strided(
             raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
         view = (
             f"{tensor.name}_view",
-            f"{tensor.name}.reshape({', '.join(sizes[n] for _, n, _ in ordered)})",
+            f"{tensor.name}.reshape({', '.join(_extent(tensor, run, dims[run[2]], rows) for run in ordered)})",
         )
     for position, (variable, suffix, axes) in enumerate(ordered):
+        if rows is None and len(dims[axes]) == 1:
+            suffix = _suffix(tensor, dims[axes][0])
         stride = f"stride_{prefix}{suffix}"
         dim = position if merged else dims[axes][0]
         strides.append((stride, f"{view[0] if view else tensor.name}.stride({dim})"))
@@ -214,28 +272,49 @@ def _strided(
     return Access(load, tensor.name, tuple(terms), tuple(strides), view)
 
 
+def _suffix(tensor: TensorSpec, dim: int) -> str:
+    """What the stride of a dimension is called after: its size where it has a name that no other dimension has."""
+    entry = tensor.shape[dim]
+    own = isinstance(entry, str) and entry.isidentifier() and tensor.shape.count(entry) == 1
+    return f"{entry}".lower() if own and f"{entry}" not in ("M", "N") else f"{dim}"
+
+
+def _extent(
+    tensor: TensorSpec,
+    run: tuple[str | Expr, str, tuple[int, ...]],
+    dims: list[int],
+    rows: tuple[Group, ...] | None,
+) -> str:
+    """The size of one dimension of a reshaped tensor, as the wrapper writes it."""
+    if rows is None:
+        return _span(tensor, dims)
+    sizes = {g.axes: g.size for g in rows}
+    return {"m": "M", "n": "N"}.get(run[1], sizes.get(run[2], run[1]))
+
+
 def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...]) -> str:
     """The wrapper's expression for the product of some axes' sizes."""
     for tensor in sorted(spec.inputs, key=lambda t: -len(t.shape)):
         value = next((v for v in lowered.values if v.op == "load" and v.tensor == tensor.name), None)
         index = value.index if value else _index_of_like(tensor, lowered)
-        spans = [d for d, dim in enumerate(index) if dim and set(dim) <= set(axes)]
-        if tuple(a for d in spans for a in index[d]) != axes or (
+        spans = [d for d, dim in enumerate(index) if isinstance(dim, tuple) and dim and set(dim) <= set(axes)]
+        if tuple(a for d in spans for a in axes_of(index[d])) != axes or (
             spans and spans != list(range(spans[0], spans[-1] + 1))
         ):
             continue
         return _span(tensor, spans)
-    return (
-        " * ".join(group_sizes(spec, lowered, (a,)) for a in axes)
-        if len(axes) > 1
-        else str(lowered.space.axes[axes[0]])
-    )
+    if len(axes) > 1:
+        return " * ".join(group_sizes(spec, lowered, (a,)) for a in axes)
+    for tensor, stored in zip(spec.outputs, lowered.outputs, strict=True):
+        if axes in stored.index:
+            return _span(tensor, [stored.index.index(axes)])
+    return str(lowered.space.axes[axes[0]])
 
 
 def _index_of_like(tensor: TensorSpec, lowered: Lowered) -> Index:
     """The index of an input that is never read: its sizes matched with the axes by name, in order."""
     axes, position = lowered.space.axes, 0
-    index: list[tuple[int, ...]] = []
+    index: list[tuple[int, ...] | Expr] = []
     for entry in tensor.shape:
         if position < len(axes) and axes[position] == entry:
             index.append((position,))
@@ -264,5 +343,5 @@ def _span(tensor: TensorSpec, dims: list[int]) -> str:
 
 def output_groups(stored: Stored, columns: Group | None) -> bool:
     """Whether an output runs over the columns too."""
-    flat = {a for dim in stored.index for a in dim}
+    flat = {a for dim in stored.index for a in axes_of(dim)}
     return columns is None or set(columns.axes) <= flat

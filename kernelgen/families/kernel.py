@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
+from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values
 from kernelgen.families.padding import choose_others, nan_safe
-from kernelgen.families.triton_text import number
-from kernelgen.families.values import Lowered, Stored
+from kernelgen.families.triton_text import PRODUCT, number
+from kernelgen.families.values import Lowered, Operand, Stored, Use
 from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend.graph import Statement
+from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -82,8 +84,21 @@ def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement,
     taken |= {stride for access in layout.all() for stride, _ in access.strides}
     names = name_values(lowered, statements, columns, taken)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
-    exact = all(v.op == "load" for v in lowered.values)
+    exact = all(v.op == "load" for v in lowered.values) or _only_moves(lowered)
     return Body(lowered, statements, layout, names, tuple(sorted(others.items())), nan_safe(lowered), exact)
+
+
+def _only_moves(lowered: Lowered) -> bool:
+    """Whether elements are chosen by their places alone: no number is computed with."""
+    moves = ("load", "place", "const", "where")
+    return any(v.op == "place" for v in lowered.values) and all(
+        v.op in moves or (v.op in ("lt", "ge", "le") and all(_counts(lowered, a) for a in v.args))
+        for v in lowered.values
+    )
+
+
+def _counts(lowered: Lowered, arg: Operand) -> bool:
+    return isinstance(arg, Use) and lowered.values[arg.value].op == "place"
 
 
 class Lines:
@@ -100,9 +115,10 @@ class Lines:
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
+        self.index_text = IndexText(body.lowered, body.names, body.layout, two_d=self.two_d)
         self.writer = Writer(
             body.lowered, body.names, Mode(self.two_d, 1 if self.two_d else 0), body.statements,
-            self.load, dict(body.others), helpers, body.keeps_nan,
+            self.load, dict(body.others), helpers, body.keeps_nan, index_text=self.index_text,
         )  # fmt: skip
 
     def level(self, i: int) -> str:
@@ -112,6 +128,11 @@ class Lines:
         """The offset of a load or store, in elements."""
         parts = []
         for index, stride in access.terms:
+            if isinstance(index, Expr):
+                place = self.index_text.text(index, level)
+                whole = place.text if stride is None else f"{place.within(PRODUCT)} * {stride}"
+                parts.append(stride if stride is not None and place.text == "1" else whole)
+                continue
             if self.two_d and level == FULL:
                 variable = f"{index}[None, :]" if index == COLS else f"{index}[:, None]"
             else:
@@ -134,10 +155,12 @@ class Lines:
         tensor = next(t for t in self.spec.inputs if t.name == access.tensor)
         offset = self.offset(access, FULL if self.variant == "flat" else level)
         args = [f"{access.tensor}_ptr + {offset}" if offset else f"{access.tensor}_ptr"]
-        mask = self.mask(level)
+        mask = self.index_text.mask(self.mask(level), value.conditions, level)
         if mask:
             args.append(f"mask={mask}")
-            if self.body.lowered.space.inner_axes() and level in (FULL, COLUMN):
+            if value.fill is not None:
+                args.append(f"other={number(value.fill).text}")
+            elif self.body.lowered.space.inner_axes() and level in (FULL, COLUMN):
                 args.append(f"other={number(other).text}" if value.dtype == "float" else "other=0")
         policy = self.policies.get(i) or (self.schedule.get("loads") if level == FULL else None)
         if policy and policy != "default":
@@ -200,7 +223,12 @@ class Lines:
     def wide_strides(self) -> tuple[str, ...]:
         """The strides that columns are multiplied by; widening them leaves the columns themselves in int32."""
         terms = [term for a in self.body.layout.all() for term in a.terms]
-        return tuple(dict.fromkeys(stride for index, stride in terms if index == COLS and stride is not None))
+        wide = dict.fromkeys(stride for index, stride in terms if self._along_columns(index) and stride is not None)
+        return tuple(wide)
+
+    def _along_columns(self, index: str | Expr) -> bool:
+        """Whether an index is one of columns, in int32."""
+        return self.index_text.level(index) == COLUMN if isinstance(index, Expr) else index == COLS
 
     def arguments(self, *sizes: str) -> tuple[str, ...]:
         """Pointers, sizes, then strides. An input that is not read has no pointer."""
@@ -208,7 +236,8 @@ class Lines:
         pointers = [f"{t.name}_ptr" for t in self.spec.inputs if t.name in read]
         pointers += [f"{o.name}_ptr" for o in self.body.lowered.outputs]
         strides = dict.fromkeys(s for a in self.body.layout.all() for s, _ in a.strides)
-        return (*pointers, *sizes, *self.divisors(), *strides)
+        counted = [parameter for _, parameter in self.body.layout.sizes]
+        return (*pointers, *dict.fromkeys([*sizes, *self.divisors(), *counted]), *strides)
 
     def divisors(self) -> tuple[str, ...]:
         """The sizes that taking rows apart divides by."""

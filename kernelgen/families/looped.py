@@ -13,7 +13,7 @@ from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
 from kernelgen.families.padding import neutral
 from kernelgen.families.triton_text import number, triton_dtype
-from kernelgen.families.values import Lowered, Use
+from kernelgen.families.values import Lowered, Use, axes_of
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -101,7 +101,7 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
 
 def _stores_columns(body: Body, value: int) -> bool:
     return any(
-        o.value == value and len({a for d in o.index for a in d}) == len(body.lowered.space.axes)
+        o.value == value and len({a for d in o.index for a in axes_of(d)}) == len(body.lowered.space.axes)
         for o in body.lowered.outputs
     )
 

@@ -8,19 +8,61 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelgen.families.quotients import exact_quotients
 from kernelgen.families.triton_text import evaluate
-from kernelgen.families.values import REVERSE, Index, Length, Lowered, Operand, Space, Stored, Unlowerable, Use, Value
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, same_size
+from kernelgen.families.values import (
+    REVERSE,
+    Entry,
+    Index,
+    Length,
+    Lowered,
+    Operand,
+    Space,
+    Stored,
+    Unlowerable,
+    Use,
+    Value,
+    axes_of,
+)  # fmt: skip
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import (
+    INDEXED,
+    REDUCTIONS,
+    SCANS,
+    Atom,
+    Dim,
+    Graph,
+    Node,
+    Output,
+    Ref,
+    SizeOf,
+    same_size,
+)
+from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import OperatorSpec
-
-_STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
-"""Operations whose result jumps where their operand changes by one unit in the last place."""
+from kernelgen.spec.sizes import is_expression
 
 
 def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
-    """The values of a graph. Raises Unlowerable where it needs more than one iteration space."""
-    space = _space(graph)
-    lowering = _Lowering(graph, space)
+    """The values of a graph. Raises Unlowerable where it needs more than one iteration space.
+
+    Where dimensions are read through expressions, every dimension of the result is one axis; elsewhere the factors of
+    its size are axes, so that what a reshape has joined need not be taken apart again.
+    """
+    apart = any(n.op in INDEXED for n in graph.nodes)
+    if any(n.op in SCANS for n in graph.nodes):
+        return _lowered(spec, graph, apart=False)
+    if not apart and not any(n.op in REDUCTIONS for n in graph.nodes):
+        try:
+            return _lowered(spec, graph, apart=False)
+        except Unlowerable:
+            apart = True
+    return _lowered(spec, graph, apart=apart)
+
+
+def _lowered(spec: OperatorSpec, graph: Graph, *, apart: bool) -> Lowered:
+    space = _space(graph, apart=apart)
+    lowering = _Lowering(graph, space, apart=apart)
     stored = []
     for output in graph.outputs:
         index = lowering.output_index(graph.nodes[output.node])
@@ -58,13 +100,13 @@ def _check_numbers(graph: Graph, space: Space) -> None:
                 )
 
 
-def _space(graph: Graph) -> Space:
+def _space(graph: Graph, *, apart: bool) -> Space:
     reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
     scans = [n for n in graph.nodes if n.op in SCANS]
     if scans:
         return _scanned_space(graph, scans, reductions)
     if not reductions:
-        shapes = [_atoms(graph.nodes[o.node].shape) for o in graph.outputs]
+        shapes = [(_whole if apart else _atoms)(graph.nodes[o.node].shape) for o in graph.outputs]
         return Space(max(shapes, key=len), len(max(shapes, key=len)))
     best: Space | None = None
     for node in reductions:
@@ -106,35 +148,37 @@ def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
     return tuple(atom for dim in shape for atom in dim)
 
 
-def _exact_quotients(graph: Graph) -> frozenset[int]:
-    """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
-    found = set()
-    for node in graph.nodes:
-        if node.op in _STEPS or (node.op == "convert" and node.dtype != "float"):
-            for arg in node.args:
-                number = arg.node if isinstance(arg, Ref) else None
-                while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op == "round"):
-                    source = graph.nodes[number].args[0]
-                    number = source.node if isinstance(source, Ref) else None
-                if number is not None and graph.nodes[number].op == "div":
-                    found.add(number)
-    return frozenset(found)
+def _whole(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
+    """One axis for every dimension, of which the size may be a product."""
+    return tuple(dim[0] if len(dim) == 1 else size_text(dim) for dim in shape if dim)
+
+
+def size_text(dim: Dim) -> str:
+    """A product of sizes as Python."""
+    if len(dim) == 1:
+        return str(dim[0])
+    return " * ".join(f"({a})" if isinstance(a, str) and is_expression(a) else str(a) for a in dim)
 
 
 class _Lowering:
     """Pulls indices from the outputs to the inputs; equal values are made once."""
 
-    def __init__(self, graph: Graph, space: Space) -> None:
+    def __init__(self, graph: Graph, space: Space, *, apart: bool) -> None:
         self.graph = graph
         self.space = space
-        self.exact = _exact_quotients(graph)
+        self.apart = apart
+        self.conditions: tuple[Condition, ...] = ()
+        """Where what is being lowered is looked at."""
+        self.fill: float | int | bool | None = None
+        self.exact = exact_quotients(graph)
         self.values: list[Value] = []
-        self.known: dict[tuple[object, ...], int] = {}
+        self.known: dict[Value, int] = {}
+        self.scanned = any(n.op in SCANS for n in graph.nodes)
         self.flipped = False
         """Whether indices now run along the rows from their ends."""
 
     def add(self, value: Value) -> int:
-        key = (value.op, value.args, value.dtype, value.tensor, value.index, value.attr)
+        key = replace(value, name=None, statement=None)
         if key not in self.known:
             self.known[key] = len(self.values)
             self.values.append(value)
@@ -155,6 +199,11 @@ class _Lowering:
 
     def output_index(self, node: Node) -> Index:
         """The whole space, or its outer axes alone where the rows were reduced away."""
+        if self.apart and not self.space.inner_axes():
+            atoms = _whole(node.shape)
+            if atoms == self.space.axes:
+                numbers = iter(range(len(atoms)))
+                return tuple((next(numbers),) if dim else () for dim in node.shape)
         atoms = _atoms(node.shape)
         for axes in (self.space.natural(), tuple(range(self.space.outer))):
             if atoms == tuple(self.space.axes[a] for a in axes):
@@ -166,16 +215,13 @@ class _Lowering:
     def value(self, number: int, index: Index) -> int:
         node = self.graph.nodes[number]
         if node.op == "input":
-            axes = frozenset(a for dim in index for a in dim)
-            if self.flipped and axes & set(self.space.inner_axes()):
+            if self.flipped and {a for dim in index for a in axes_of(dim)} & set(self.space.inner_axes()):
                 raise Unlowerable(f"a flip of {node.name} outside a scan from the end, x.flip(-1).cumsum(-1).flip(-1)")
-            return self.add(Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index))
+            return self.load(node, index)
         if node.op == "full":
             return self.add(Value("const", node.args, node.dtype, frozenset(), None, node.statement))  # type: ignore[arg-type]
         if node.op == "iota":
             return self.iota(node, index[int(node.attrs[0])])
-        if node.op == "flip":
-            return self.flip(node, index)
         if self.graph.is_view(node):
             source = node.args[0]
             assert isinstance(source, Ref)
@@ -186,13 +232,101 @@ class _Lowering:
             return self.reduction(node, index)
         if node.op in SCANS:
             return self.scan(node, index)
+        if node.op == "index":
+            return self.flip(node, index) if self.scanned else self.indexed(node, index)
+        if node.op == "place":
+            counted = self.expression(node, index, ()).places[0]
+            return self.add(
+                Value("place", (), node.dtype, frozenset(axes_of(counted)), node.name, node.statement, index=(counted,))
+            )
         return self.map(node, index, exact=number in self.exact)
 
-    def iota(self, node: Node, axes: tuple[int, ...]) -> int:
+    def iota(self, node: Node, axes: Entry) -> int:
         """The numbers of the columns."""
         if axes != self.space.inner_axes() or self.flipped:
             raise Unlowerable("the numbers of other elements than those of a row from its beginning", node.statement)
-        return self.add(Value("iota", (), node.dtype, frozenset(axes), index=(axes,)))
+        return self.add(Value("iota", (), node.dtype, frozenset(axes_of(axes)), index=(axes,)))
+
+    def load(self, node: Node, index: Index) -> int:
+        index = tuple(() if e == ix.number(0) else e for e in index)
+        sides = [side for c in self.conditions for side in (c.left, c.right)]
+        used = [*index, *sides]
+        values = dict.fromkeys(
+            leaf.number for e in used if isinstance(e, Expr) for leaf in ix.leaves(e) if leaf.op == "value"
+        )
+        axes = {a for e in used for a in axes_of(e)}.union(*(self.values[v].axes for v in values))
+        return self.add(
+            Value(
+                "load", tuple(Use(v) for v in values), node.dtype, frozenset(axes), node.name, None, str(node.attrs[0]),
+                index, self.conditions, self.fill,
+            )
+        )  # fmt: skip
+
+    def indexed(self, node: Node, index: Index) -> int:
+        """The first operand read at expressions, and only where the conditions hold."""
+        source, *others = node.args
+        assert isinstance(source, Ref)
+        values = tuple(self.operand(arg.node, index) for arg in others if isinstance(arg, Ref))
+        made = self.expression(node, index, values)
+        shape = self.graph.nodes[source.node].shape
+        places = tuple(() if d == () else self.plain(p, d) for d, p in zip(shape, made.places, strict=True))
+        outer, before = self.conditions, self.fill
+        direct = self.graph.nodes[source.node].op == "input" and not outer and not self.space.inner_axes()
+        self.conditions = tuple(dict.fromkeys((*outer, *made.conditions)))
+        self.fill = made.fill if direct else None
+        value = self.value(source.node, places)
+        self.conditions, self.fill = outer, before
+        if made.fill is None or direct:
+            return value
+        return self.chosen(node, made, value)
+
+    def chosen(self, node: Node, made: ix.Indexing, value: int) -> int:
+        """A value where all conditions hold, and the fill elsewhere."""
+        assert made.fill is not None
+        for condition in made.conditions:
+            sides = [Use(self.counted(side)) for side in (condition.left, condition.right)]
+            axes = frozenset(a for side in sides for a in self.values[side.value].axes)
+            op = "lt" if condition.op == "<" else "ge"
+            test = self.add(Value(op, tuple(sides), "bool", axes, None, node.statement))
+            axes = axes | self.values[value].axes
+            value = self.add(Value("where", (Use(test), Use(value), made.fill), node.dtype, axes, None, node.statement))
+        return value
+
+    def counted(self, expr: Expr) -> int:
+        """An expression as a value."""
+        used = dict.fromkeys(leaf.number for leaf in ix.leaves(expr) if leaf.op == "value")
+        axes = frozenset(axes_of(expr)).union(*(self.values[v].axes for v in used))
+        return self.add(Value("place", tuple(Use(v) for v in used), "int64", axes, index=(expr,)))
+
+    def operand(self, number: int, index: Index) -> int:
+        """A value that broadcasts to where it is used."""
+        shape = self.graph.nodes[number].shape
+        own = index[len(index) - len(shape) :]
+        before, self.fill = self.fill, None
+        value = self.value(number, tuple(() if d == () else i for d, i in zip(shape, own, strict=True)))
+        self.fill = before
+        return value
+
+    def expression(self, node: Node, index: Index, values: tuple[int, ...]) -> ix.Indexing:
+        """How a node is read, in terms of axes of the space and values of the kernel."""
+
+        def leaf(expr: Expr) -> Expr:
+            if expr.op == "value":
+                return ix.value(values[expr.number])
+            return self.position(index[len(index) + expr.number])
+
+        assert node.indexing is not None
+        conditions = tuple(
+            Condition(ix.substitute(c.left, leaf), c.op, ix.substitute(c.right, leaf)) for c in node.indexing.conditions
+        )
+        places = tuple(ix.substitute(p, leaf) for p in node.indexing.places)
+        return ix.Indexing(places, conditions, node.indexing.fill)
+
+    def position(self, entry: Entry) -> Expr:
+        """An entry of an index as one expression."""
+        if isinstance(entry, Expr):
+            return entry
+        return ix.linear(tuple(ix.axis(a) for a in entry), tuple((self.space.axes[a],) for a in entry))
 
     def same(self, node: Node, index: Index) -> int:
         """The operand itself, which takes the node's name if it has none."""
@@ -259,12 +393,16 @@ class _Lowering:
         inner = _atoms(tuple(shape[d] for d in reduced))
         if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
             raise Unlowerable("reductions over different dimensions in one operator", node.statement)
-        if any(a in self.space.inner_axes() for d, dim in enumerate(index) if d not in reduced for a in dim):
+        if any(a in self.space.inner_axes() for d, dim in enumerate(index) if d not in reduced for a in axes_of(dim)):
             raise Unlowerable("a reduction of one row that is used in another", node.statement)
         rows = dict(
             zip(reduced, _split(tuple(shape[d] for d in reduced), self.space.inner_axes(), self.space), strict=True)
         )
+        # the whole row is read, wherever its reduction is looked at
+        before, inside = self.conditions, set(self.space.inner_axes())
+        self.conditions = tuple(c for c in before if not inside & {*axes_of(c.left), *axes_of(c.right)})
         value = self.value(source.node, tuple(rows.get(d, dim) for d, dim in enumerate(index)))
+        self.conditions = before
         if not set(self.space.inner_axes()) <= self.values[value].axes:
             raise Unlowerable("a reduction of a value that does not vary along the reduced dimensions", node.statement)
         axes = self.values[value].axes - set(self.space.inner_axes())
@@ -287,6 +425,8 @@ class _Lowering:
     def flip(self, node: Node, index: Index) -> int:
         """The operand from its rows' ends: a scan between two flips is a scan from the end."""
         inner = self.space.inner_axes()
+        if not node.attrs:
+            raise Unlowerable("elements that are moved, in one operator with a scan", node.statement)
         if not inner or [index[int(d)] for d in node.attrs] != [inner]:
             raise Unlowerable("a flip of another dimension than a scanned one", node.statement)
         self.flipped = not self.flipped
@@ -302,10 +442,24 @@ class _Lowering:
         if node.op == "expand":
             own = index[len(index) - len(source.shape) :]
             return tuple(() if d == () else i for d, i in zip(source.shape, own, strict=True))
-        axes = tuple(a for dim in index for a in dim)
+        if self.apart and not self.space.inner_axes():
+            return self.reshape(node, source, index)
+        if any(isinstance(entry, Expr) for entry in index):
+            raise Unlowerable("a reshape of what is read through an index, beside a reduction", node.statement)
+        axes = tuple(a for dim in index for a in axes_of(dim))
         if len(axes) != len(_atoms(source.shape)):
             raise Unlowerable("a reshape of a broadcast value", node.statement)
         return _split(source.shape, axes, self.space, node.statement)
+
+    def reshape(self, node: Node, source: Node, index: Index) -> Index:
+        """Where a reshape reads its source; dimensions that it keeps stay whole."""
+        places = ix.reshaped(source.shape, node.shape, tuple(self.position(e) for e in index))
+        return tuple(() if d == () else self.plain(p, d) for d, p in zip(source.shape, places, strict=True))
+
+    def plain(self, expr: Expr, dim: Dim) -> Entry:
+        """An expression that is one axis as that axis, where the whole dimension is read: not only its start."""
+        whole = expr.op == "axis" and str(self.space.axes[expr.number]) == size_text(dim)
+        return (expr.number,) if whole else expr
 
 
 def _split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:

@@ -22,6 +22,7 @@ NOUNS = {
     "round": "rounded", "prod": "row_product", "argmax": "index_of_max", "argmin": "index_of_min", "eq": "is_equal",
     "cumsum": "running_sum", "cumprod": "running_product", "cummax": "running_max",
     "cummin": "running_min", "logcumsumexp": "running_logsumexp",
+    "place": "position", "maximum": "largest",
 }  # fmt: skip
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
@@ -65,21 +66,44 @@ def name_values(
         if value.op == "const":
             continue
         located = any(Use(i) in u.args and u.op in ARG_REDUCTIONS for u in lowered.values)
+        located |= any(Use(i) in u.args and u.op in ("load", "place") for u in lowered.values)
+        if value.op == "place" and not (i in outputs or value.name in targets or uses[i] > 2 or located):
+            continue
         if value.op in ("load", "iota") or located or i in outputs or value.name in targets or uses[i] > 1 or crosses:
             assigned.add(i)
     used = RESERVED | set(taken)
     names: dict[int, str] = {}
+    chains = _chains(lowered, uses) if not lowered.space.inner_axes() else []
+    for chain in chains:
+        names |= dict.fromkeys(chain, unique(NOUNS[lowered.values[chain[0]].op], used))
+    assigned |= names.keys()
     for i in sorted(range(len(levels)), key=lambda i: (i not in assigned, lowered.values[i].name is None, i)):
         value = lowered.values[i]
+        if i in names:
+            continue
         if value.op == "iota":
             names[i] = "cols"
         elif i in assigned or value.name or value.op in (*REDUCTIONS, *SCANS):
             name = value.name or NOUNS.get(value.op, "value")
-            names[i] = _unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
+            names[i] = unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
     return Names(names, levels, frozenset(assigned))
 
 
-def _unique(name: str, used: set[str]) -> str:
+def _chains(lowered: Lowered, uses: Counter[int]) -> list[list[int]]:
+    """Long sums and maxima of one statement, link by link and short of the last: one variable that is added to."""
+    chains: dict[int, list[int]] = {}
+    for i, value in enumerate(lowered.values):
+        first = value.args[0] if value.args else None
+        if value.op not in ("add", "maximum") or not isinstance(first, Use) or uses[first.value] > 1:
+            continue
+        before = lowered.values[first.value]
+        if before.op == value.op and before.statement == value.statement:
+            chains[i] = [*chains.pop(first.value, []), first.value]
+    return [chain for chain in chains.values() if len(chain) > 2]
+
+
+def unique(name: str, used: set[str]) -> str:
+    """A name that is not yet used, which it then is."""
     candidates = itertools.chain([name], (f"{name}_{n}" for n in itertools.count(2)))
     chosen = next(c for c in candidates if c not in used)
     used.add(chosen)

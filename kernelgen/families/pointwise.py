@@ -111,7 +111,12 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
             name, "flat", schedule, lines.arguments("n_elements"), ("BLOCK_SIZE",), tuple(once), tuple(text)
         )
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    text = lines.row_indices() + lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+    text = (
+        lines.row_indices()
+        + lines.index_text.lines()
+        + lines.writer.lines(output_values(body), done, late=False)
+        + lines.stores()
+    )
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
     sizes, constexprs = specialized(schedule, ("M", "N"), constexprs)
     return KernelText(

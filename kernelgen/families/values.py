@@ -1,7 +1,7 @@
 """The values of a kernel over one iteration space: what lowering makes and everything after it reads.
 
 An axis is one size of the iteration space; an index gives for every dimension of a tensor the axes that it runs
-over, none for a dimension that is broadcast.
+over, none for a dimension that is broadcast, or the expression that says where it is read.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelgen.frontend.graph import Atom, Dim
+from kernelgen.frontend.indices import Condition, Expr, leaves
 
-Index = tuple[tuple[int, ...], ...]
-"""For every dimension, outermost first, the numbers of the axes that it runs over."""
+Entry = tuple[int, ...] | Expr
+Index = tuple[Entry, ...]
+"""For every dimension, outermost first, the numbers of the axes that it runs over, or an expression of axes of the
+space and values of the kernel."""
 
 
 REVERSE = "reverse=True"
@@ -45,7 +48,9 @@ Operand = Use | Length | float | int | bool
 
 @dataclass(frozen=True)
 class Value:
-    """One value: a `load`, a `const`, an `iota`, a map operation, a reduction, a scan, `round` or `convert`."""
+    """One value: a `load`, a `const`, an `iota`, a `place`, a map operation, a reduction, a scan, `round` or `convert`.
+
+    The operands of a load are the values that its index mentions."""
 
     op: str
     args: tuple[Operand, ...]
@@ -57,7 +62,11 @@ class Value:
     tensor: str | None = None
     """The input that a load reads."""
     index: Index = ()
-    """Where a load reads it; the axes that an iota numbers."""
+    """Where a load reads it; the axes that an iota numbers; of a place, the one expression that it counts."""
+    conditions: tuple[Condition, ...] = ()
+    """Where a load reads at all."""
+    fill: float | int | bool | None = None
+    """What a load gives elsewhere; None: nobody looks at it there."""
     attr: str | None = None
     """What a round rounds to: a dtype, or the element type of the pointer that carries a dtype variable. Of a scan from
     the end: REVERSE."""
@@ -99,3 +108,16 @@ class Lowered:
     space: Space
     values: tuple[Value, ...]
     outputs: tuple[Stored, ...]
+
+
+def axes_of(entry: Entry) -> tuple[int, ...]:
+    """The axes that an entry of an index mentions."""
+    if isinstance(entry, tuple):
+        return entry
+    return tuple(dict.fromkeys(leaf.number for leaf in leaves(entry) if leaf.op == "axis"))
+
+
+def expressions(value: Value) -> tuple[Expr, ...]:
+    """The expressions by which a value is read or counted, those of its conditions included."""
+    sides = tuple(side for c in value.conditions for side in (c.left, c.right))
+    return (*(e for e in value.index if isinstance(e, Expr)), *sides)

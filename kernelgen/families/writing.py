@@ -11,12 +11,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import LINE
-from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, Names
+from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names
 from kernelgen.families.padding import harmless, neutral
 from kernelgen.families.triton_text import ATOM, Text, number, operation, scan_call, scan_join, triton_dtype
 from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value
+from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
+from kernelgen.frontend.indices import Expr
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class Writer:
     """Maxima and minima whose NaN reaches the outputs some other way, so that a plain tl.max serves."""
     substitutes: dict[int, Text] | None = None
     """Texts that stand for values written out on a line of their own."""
+    index_text: IndexText | None = None
+    """What writes the places that a place counts."""
     named: frozenset[int] | None = None
     """The values that get a line of their own, where the variant needs more than the names say."""
 
@@ -61,7 +66,7 @@ class Writer:
     def lines(self, targets: Iterable[int], done: set[int], *, late: bool = True) -> list[str]:
         """Assign everything the targets need that is not in `done`, which is added to. `late`: loads at first use."""
         needed = sorted(self.needs(targets, done))
-        order = needed if late else sorted(needed, key=lambda i: (self.lowered.values[i].op != "load", i))
+        order = needed if late else sorted(needed, key=lambda i: (not self._is_plain_load(i), i))
         lines: list[str] = []
         for i in order:
             value = self.lowered.values[i]
@@ -77,6 +82,9 @@ class Writer:
                 lines += self._comment(statement, made)
             lines += made
         return lines
+
+    def _is_plain_load(self, i: int) -> bool:
+        return self.lowered.values[i].op == "load" and not self.lowered.values[i].args
 
     def needs(self, targets: Iterable[int], done: set[int]) -> set[int]:
         """The values that the targets depend on, themselves included, short of those that are done."""
@@ -104,6 +112,9 @@ class Writer:
             return [self.load(i, self.others.get(i, 0.0))]
         text = self._whole(i)
         line = f"{name} = {text.text}"
+        first = value.args[0] if value.args else None
+        if value.op == "add" and isinstance(first, Use) and self.names.of.get(first.value) == name:
+            line = f"{name} += {text.text.removeprefix(f'{name} + ')}"
         if len(line) > LINE - 8:
             return self._long(name, i, text)
         return [line]
@@ -192,6 +203,8 @@ class Writer:
         args = tuple(self.operand(a, consumer) for a in value.args)
         if value.op == "const":
             return args[0]
+        if value.op == "place":
+            return self._iota(i)
         if value.op == "convert":
             return self._convert(value, args[0])
         if value.op == "round":
@@ -199,6 +212,21 @@ class Writer:
         text, helpers = operation(value.op, args)
         self.helpers.update(dict.fromkeys(helpers))
         return text
+
+    def _iota(self, i: int) -> Text:
+        """A counted place; in int32 where it is only compared, else in its own dtype."""
+        assert self.index_text is not None
+        value = self.lowered.values[i]
+        counted = value.index[0]
+        assert isinstance(counted, Expr)
+        text = self.index_text.text(counted, self.names.levels[i])
+        consumers = [v.op for v in self.lowered.values if Use(i) in v.args]
+        stored = any(o.value == i for o in self.lowered.outputs)
+        if not stored and all(op in (*COMPARISONS, "convert") for op in consumers):
+            return text
+        if self.names.levels[i] == SCALAR:
+            return text
+        return Text(f"{text.within(ATOM)}.to({triton_dtype(value.dtype)})")
 
     def _convert(self, value: Value, text: Text) -> Text:
         if value.dtype == "bool":

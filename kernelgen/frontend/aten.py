@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelgen.frontend import composites, losses, norms, reductions, scans
+from kernelgen.frontend import composites, gathers, losses, moves, norms, reductions, scans, windows
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
@@ -158,13 +158,6 @@ def _swap(c: Call, rank: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _slice(b: Builder, c: Call) -> Ref:
-    x: Ref = c.args[0]
-    if c.shape != b.node(x).shape:
-        raise Refused("slice of a part of a dimension")
-    return x
-
-
 def _full(b: Builder, c: Call) -> Ref:
     return b.full(c.args[1], c.shape, c.dtype)
 
@@ -229,7 +222,9 @@ TABLE: dict[str, Rule] = {
     "aten.t.default": _permute(_swap),
     "aten.mT.default": _permute(_swap),
     "aten.numpy_T.default": _permute(lambda c, rank: tuple(reversed(range(rank)))),
-    "aten.slice.Tensor": _slice,
+    **moves.RULES,
+    **gathers.RULES,
+    **windows.RULES,
     "aten.full_like.default": _full,
     "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
     "aten.ones_like.default": lambda b, c: b.full(1 if c.dtype != "float" else 1.0, c.shape, c.dtype),
@@ -256,7 +251,8 @@ for _alias, _name in _ALIASES.items():
 
 def supported() -> list[str]:
     """The names of the operations that can be lowered, without their overloads, for a message to the user."""
-    return sorted({name.split(".")[1] for name in TABLE if not name.startswith("aten._")} - _ALIASES.keys())
+    names = {name.split(".")[1] for name in TABLE if not name.startswith("aten._")}
+    return sorted(names - _ALIASES.keys())
 
 
 __all__ = ["TABLE", "supported"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.frontend.graph import ARG_REDUCTIONS, Arg, Dim, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.indices import Condition, Expr, Indexing
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not")
@@ -140,6 +141,27 @@ class Builder:
         if self.node(x).dtype == dtype:
             return x
         return self._add(Node("convert", (x,), self.node(x).shape, dtype, None, self.statement))
+
+    def index(
+        self,
+        x: Ref,
+        shape: tuple[Dim, ...],
+        places: tuple[Expr, ...],
+        conditions: tuple[Condition, ...] = (),
+        fill: float | int | bool | None = None,
+        values: tuple[Ref, ...] = (),
+        flips: tuple[int, ...] = (),
+    ) -> Ref:
+        """`x` read at `places`, one for each of its dimensions, in terms of the dimensions of `shape` and of `values`,
+        integers that broadcast to it; `fill` where a condition does not hold. `flips`: what it flips, if no more."""
+        dtype = self.node(x).dtype
+        return self._add(
+            Node("index", (x, *values), shape, dtype, None, self.statement, flips, Indexing(places, conditions, fill))
+        )
+
+    def place(self, shape: tuple[Dim, ...], counted: Expr, dtype: str = "int64") -> Ref:
+        """A number for every element that follows from its place alone."""
+        return self._add(Node("place", (), shape, dtype, None, self.statement, (), Indexing((counted,))))
 
     def view(self, op: str, x: Ref, shape: tuple[Dim, ...], attrs: tuple[int, ...] = ()) -> Ref:
         node = self.node(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 from typing import Any
@@ -10,7 +11,8 @@ from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.mistakes import at_place, first_line, mistake, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.sizes import check_size, evaluate, is_expression, multiple
 
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71)
 """Traced sizes: distinct, so that no two dimensions are taken for one by accident, and not special to torch."""
@@ -26,7 +28,7 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
     args = []
     for tensor in spec.inputs:
         shape: list[int] = []
-        for entry in tensor.shape:
+        for entry in _parts(tensor.shape):
             shape += [5, 7][:leading] if entry == ELLIPSIS else [entry if isinstance(entry, int) else sizes[entry]]
         dtype = getattr(torch, binding.get(tensor.dtype, tensor.dtype))
         args.append(torch.empty(shape, dtype=dtype, device="meta"))
@@ -34,7 +36,8 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
 
     class Module(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
-            return reference.function(*inputs)
+            joined = (joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True))
+            return reference.function(*joined)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
     noise = logging.getLogger("torch._subclasses.fake_tensor")  # logs a traceback where one line is raised below
@@ -51,14 +54,31 @@ def _dynamic(shape: tuple[Size, ...], leading: int) -> dict[int, Any]:
     import torch
 
     entries: list[Size] = []
-    for entry in shape:
+    for entry in _parts(shape):
         entries += [entry] * leading if entry == ELLIPSIS else [entry]
     return {i: torch.export.Dim.AUTO for i, e in enumerate(entries) if isinstance(e, str)}
 
 
 def _size_names(spec: OperatorSpec) -> list[str]:
-    names = dict.fromkeys(e for t in spec.inputs for e in t.shape if isinstance(e, str) and e != ELLIPSIS)
+    names = dict.fromkeys(e for t in spec.inputs for e in _parts(t.shape) if isinstance(e, str) and e != ELLIPSIS)
     return list(names)
+
+
+def _parts(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    """A shape with `2 * D` as the two dimensions 2 and D: so torch knows that it is a multiple of two."""
+    return tuple(part for e in shape for part in (multiple(e) if isinstance(e, str) and is_expression(e) else (e,)))
+
+
+def joins(tensor: TensorSpec) -> tuple[int, ...]:
+    """The dimensions, counted from the end, that are declared as products, the last first."""
+    return tuple(i - len(tensor.shape) for i in reversed(range(len(tensor.shape))) if is_expression(tensor.shape[i]))
+
+
+def joined_parts(tensor: TensorSpec, x: Any) -> Any:
+    """The tensor that the reference is to see, from the one that is traced."""
+    for dim in joins(tensor):
+        x = x.flatten(dim - 1, dim)
+    return x
 
 
 def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Atom]:
@@ -67,7 +87,7 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     for tensor, node in zip(spec.inputs, placeholders, strict=True):
         entries: list[Size] = []
-        for entry in tensor.shape:
+        for entry in _parts(tensor.shape):
             entries += (
                 [f"...{i}" if leading > 1 else ELLIPSIS for i in range(leading)] if entry == ELLIPSIS else [entry]
             )
@@ -95,17 +115,43 @@ def check_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> N
     if not sizes:
         return
     environment = sizes[0].node.shape_env
+    first = {name: symbol for symbol, name in reversed(names.items())}
     for guard in environment.guards:
         condition = environment.replace(guard.expr)  # sizes that were found equal become one: D == D holds
-        if condition.free_symbols:
+        condition = condition.subs({symbol: first[names[symbol]] for symbol in condition.free_symbols & names.keys()})
+        if condition.free_symbols and not _holds(condition):
             shown = str(condition)
             for symbol, name in names.items():
                 shown = re.sub(rf"\b{symbol}\b", str(name), shown)
             raise unsupported(spec, None, f"a reference that does one thing where {shown} and another elsewhere")
 
 
+def _holds(condition: Any) -> bool:
+    """Whether a guard holds for all sizes, as far as small ones, odd ones and powers of two tell.
+
+    torch also asks whether a size is one, which tells it about strides and broadcasting: both give the same elements.
+    """
+    import sympy  # type: ignore[import-untyped]
+
+    if "Max(" in str(condition) or (isinstance(condition, sympy.Ne) and 1 in condition.args):
+        return True
+    if isinstance(condition, sympy.Ge) and condition.args[1] == 2:
+        return True
+    symbols = sorted(condition.free_symbols, key=str)
+    grid = itertools.product((1, 2, 3, 4, 5, 8, 33, 128), repeat=len(symbols)) if len(symbols) < 4 else ()
+    samples = [dict(zip(symbols, values, strict=True)) for values in grid]
+    return bool(samples) and all(condition.subs(sample) == sympy.true for sample in samples)
+
+
 def dims(shape: Any, symbols: dict[Any, Atom]) -> tuple[Dim, ...]:
     return tuple(dim(size, symbols) for size in shape)
+
+
+def declared_dim(entry: str, exported: Any, symbols: dict[Any, Atom]) -> Dim:
+    """A declared expression of sizes as the trace has it."""
+    shapes = [n.meta["val"].shape for n in exported.graph.nodes if n.op == "placeholder"]
+    sizes = {symbols.get(s.node.expr): s for shape in shapes for s in shape if not isinstance(s, int)}
+    return dim(evaluate(entry, {str(name): size for name, size in sizes.items()}), symbols)
 
 
 def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
@@ -117,13 +163,30 @@ def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
     if not hasattr(expression, "as_coeff_mul"):
         raise Refused(f"a condition on sizes: {expression}")
     coefficient, factors = expression.as_coeff_mul()
+    if not coefficient.is_Integer or coefficient < 0:
+        return (_text(expression, symbols),)
     atoms: list[Atom] = [] if coefficient == 1 else [int(coefficient)]
     for factor in factors:
         base, power = factor.as_base_exp()
-        if base not in symbols or not power.is_Integer or power < 1:
-            raise Refused(f"a size that is not a product of declared sizes: {expression}")
-        atoms += [symbols[base]] * int(power)
+        if base in symbols and power.is_Integer and power >= 1:
+            atoms += [symbols[base]] * int(power)
+        else:
+            atoms.append(_text(factor, symbols))
     return tuple(atoms)
+
+
+def _text(expression: Any, symbols: dict[Any, Atom]) -> str:
+    """A size that is no product of declared sizes as Python: `(H - 1) // 2 + 1`."""
+    shown = str(expression)
+    for symbol in expression.free_symbols:
+        name = symbols.get(symbol)
+        if not isinstance(name, str) or not name.isidentifier():
+            raise Refused(f"a size that does not follow from declared sizes: {expression}")
+        shown = re.sub(rf"\b{symbol}\b", name, shown)
+    try:
+        return check_size(shown)
+    except ValueError:
+        raise Refused(f"the size {shown}") from None
 
 
 def kind(dtype: Any) -> str:

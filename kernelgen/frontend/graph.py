@@ -2,8 +2,9 @@
 
 A graph knows five kinds of node beside its inputs: `map` operations, element by element with broadcasting; reductions
 over dimensions counted from the end, which keep those dimensions with size one; scans, which run along one dimension
-and keep the shape; views, which only move indices; and `round`, the rounding to a narrower float that the reference
-asked for. Floats are one class: every float is
+and keep the shape; views, which only move indices; `index`, which reads its operand where expressions say, and `place`,
+which is such an expression; and `round`, the rounding to a narrower float that the reference asked for. Floats are one
+class: every float is
 computed in float32 and rounded where it is stored or where the reference casts.
 """
 
@@ -11,12 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelgen.frontend.indices import Indexing
 
 Atom = str | int
 Dim = tuple[Atom, ...]
 """A dimension's size as a product of size names and numbers; `()` is one."""
 
-VIEWS = ("expand", "permute", "reshape", "flip")
+VIEWS = ("expand", "permute", "reshape")
+INDEXED = ("index", "place")
 ARG_REDUCTIONS = ("argmax", "argmin")
 """Reductions to the place of an extreme: its number within the reduced dimensions, an int64."""
 REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS)
@@ -53,7 +59,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `input`, `full`, `iota`, a map operation, a reduction, a scan, a view or `round`."""
+    """One operation: `input`, `full`, `iota`, a map operation, a reduction, a scan, a view, `index`, `place`, `round`."""
 
     op: str
     args: tuple[Arg, ...]
@@ -65,8 +71,10 @@ class Node:
     statement: int | None
     """Index into Graph.statements."""
     attrs: tuple[int | str, ...] = ()
-    """Reduction, scan, flip, iota: negative dimensions; permute: the order; round: the dtype or dtype variable; input:
-    its name."""
+    """Reduction, scan, iota: negative dimensions; permute: the order; round: the dtype or dtype variable; input: its
+    name; index: the dimensions that it does no more than flip, if that is so."""
+    indexing: Indexing | None = None
+    """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Graph:
         Left out are shapes, names, repetitions, changes of shape and roundings, which a trace does not show where the
         dtype is the right one already, and dtypes where elements only move.
         """
-        moves = all(node.op in (*VIEWS, "input") for node in self.nodes)
+        moves = all(node.op in (*VIEWS, "index", "input") for node in self.nodes)
         number: list[int] = []
         rows: dict[object, int] = {}
         for node in self.nodes:
@@ -106,8 +114,8 @@ class Graph:
                 number.append(number[source.node])
                 continue
             args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
-            attrs = node.attrs if node.op in (*REDUCTIONS, *SCANS, "flip", "input", "iota") else ()
-            row = (node.op, args, attrs, None if moves else node.dtype)
+            attrs = node.attrs if node.op in (*REDUCTIONS, *SCANS, "input", "iota") else ()
+            row = (node.op, args, attrs, None if moves else node.dtype, node.indexing and node.indexing.skeleton())
             number.append(rows.setdefault(row, len(rows)))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))
 

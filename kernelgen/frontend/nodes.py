@@ -41,6 +41,7 @@ def lower_node(
             tuple(_argument(a, values) for a in node.args),
             {k: _argument(v, values) for k, v in node.kwargs.items()},
             dims(first.shape, symbols), kind(first.dtype), str(first.dtype).removeprefix("torch."),
+            tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else (),
         )  # fmt: skip
         values[node] = rule(b, call)
     except Refused as refusal:

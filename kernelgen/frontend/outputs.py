@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kernelgen.frontend.build import Builder
@@ -9,6 +10,7 @@ from kernelgen.frontend.export import Binding
 from kernelgen.frontend.graph import Dim, Output, Ref, same_size
 from kernelgen.frontend.mistakes import at_place, mistake
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec
+from kernelgen.spec.sizes import is_expression
 
 
 def outputs_of(
@@ -18,7 +20,9 @@ def outputs_of(
     binding: Binding,
     b: Builder,
     leading: int,
+    sizes: Callable[[str], Dim],
 ) -> tuple[Output, ...]:
+    """The outputs in the order of their declarations; `sizes` gives a declared expression as a dimension."""
     if len(outputs) != len(spec.outputs):
         raise mistake(
             spec, None, f"the reference returns {len(outputs)} tensors, but outputs declares {len(spec.outputs)}"
@@ -29,7 +33,9 @@ def outputs_of(
             raise mistake(spec, None, f"the reference returns something that is not a tensor for {declared.name}")
         ref: Ref = values[node]
         meta = node.meta["val"]
-        _check_output(spec, declared, b.node(ref).shape, str(meta.dtype).removeprefix("torch."), binding, leading)
+        _check_output(
+            spec, declared, b.node(ref).shape, str(meta.dtype).removeprefix("torch."), binding, leading, sizes
+        )
         if b.node(ref).op != "input" and b.node(ref).name is None:
             b.rename(ref, declared.name)
         found.append(Output(declared.name, ref.node, declared.dtype))
@@ -37,12 +43,20 @@ def outputs_of(
 
 
 def _check_output(
-    spec: OperatorSpec, declared: Any, shape: tuple[Dim, ...], dtype: str, binding: Binding, leading: int
+    spec: OperatorSpec,
+    declared: Any,
+    shape: tuple[Dim, ...],
+    dtype: str,
+    binding: Binding,
+    leading: int,
+    sizes: Callable[[str], Dim],
 ) -> None:
     wanted: list[Dim] = []
     for entry in declared.shape:
         if entry == ELLIPSIS:
             wanted += [(f"...{i}" if leading > 1 else ELLIPSIS,) for i in range(leading)]
+        elif is_expression(entry):
+            wanted.append(sizes(entry))
         else:
             wanted.append(() if entry == 1 else (entry,))
     if len(wanted) != len(shape) or not all(same_size(a, b) for a, b in zip(wanted, shape, strict=True)):

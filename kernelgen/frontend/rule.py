@@ -21,6 +21,8 @@ class Call:
     """The result's class: `float`, `bool` or an integer dtype."""
     torch_dtype: str
     """The result's dtype as traced."""
+    shapes: tuple[tuple[Dim, ...], ...] = ()
+    """The shapes of the results where there are several."""
 
     def get(self, index: int, name: str, default: Any = None) -> Any:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)

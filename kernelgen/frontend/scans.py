@@ -47,13 +47,8 @@ def running_extreme(op: str) -> Rule:
     return rule
 
 
-def flip(b: Builder, c: Call) -> Ref:
-    return b.view("flip", c.args[0], c.shape, dims_of(b, c.args[0], c.args[1]))
-
-
 TABLE: dict[str, Rule] = {
     **{f"aten.{op}.default": scan(op) for op in ("cumsum", "cumprod", "logcumsumexp")},
     **{f"aten.{op}.default": running_extreme(op) for op in ("cummax", "cummin")},
-    "aten.flip.default": flip,
 }
 """The rules of the scans, by overload."""

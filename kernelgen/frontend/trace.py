@@ -12,13 +12,13 @@ from typing import Any
 
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.export import Binding, check_guards, dims, export, kind, symbols_of
-from kernelgen.frontend.graph import Graph, Node, Ref
+from kernelgen.frontend.export import Binding, check_guards, declared_dim, dims, export, joins, kind, symbols_of
+from kernelgen.frontend.graph import Dim, Graph, Node, Ref
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
 from kernelgen.frontend.outputs import outputs_of
 from kernelgen.frontend.reference import Reference, compile_reference
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 
 
 def trace(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
@@ -98,13 +98,26 @@ def _trace_once(
     roots: dict[int, Ref] = {}
     outputs: tuple[Any, ...] = ()
     inputs = iter(spec.inputs)
+    parts: dict[Any, tuple[TensorSpec, int]] = {}
+    """Traced inputs, each with how many of its dimensions are still in two parts."""
+
+    def given(node: Any) -> None:
+        tensor, left = parts[node]
+        meta = node.meta["val"]
+        if not left:
+            values[node] = builder.input(tensor.name, dims(meta.shape, symbols), kind(meta.dtype))
+
     for node in exported.graph.nodes:
         if node.op == "placeholder":
             tensor = next(inputs)
-            meta = node.meta["val"]
-            values[node] = builder.input(tensor.name, dims(meta.shape, symbols), kind(meta.dtype))
+            parts[node] = tensor, len(joins(tensor))
+            given(node)
         elif node.op == "output":
             outputs = node.args[0]
+        elif node.op == "call_function" and node.args and parts.get(node.args[0], (None, 0))[1]:
+            tensor, left = parts[node.args[0]]
+            parts[node] = tensor, left - 1
+            given(node)
         elif node.op == "call_function":
             builder.statement = statement_of(reference, node)
             lower_node(spec, reference, builder, node, values, symbols)
@@ -115,8 +128,12 @@ def _trace_once(
         target = reference.statements[statement].target
         if target and builder.node(ref).op != "input":
             builder.rename(ref, target)
-    graph = Graph((), outputs_of(spec, outputs, values, binding, builder, leading), reference.statements)
-    return Graph(tuple(builder.nodes), graph.outputs, graph.statements), tuple(builder.notes)
+
+    def sizes(entry: str) -> Dim:
+        return declared_dim(entry, exported, symbols)
+
+    declared = outputs_of(spec, outputs, values, binding, builder, leading, sizes)
+    return Graph(tuple(builder.nodes), declared, reference.statements), tuple(builder.notes)
 
 
 def statement_of(reference: Reference, node: Any) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -44,7 +45,8 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
 def _names(operator: Operator) -> list[str]:
     """The names of sizes in the order in which the inputs mention them."""
     entries = [entry for t in (*operator.inputs, *operator.outputs) for entry in t.shape]
-    return list(dict.fromkeys(entry for entry in entries if isinstance(entry, str)))
+    found = [re.findall(r"\.\.\.|[A-Za-z]\w*", entry) for entry in entries if isinstance(entry, str)]
+    return list(dict.fromkeys(name for names in found for name in names))
 
 
 Sizes = dict[str, int | tuple[int, ...]]

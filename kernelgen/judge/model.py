@@ -22,7 +22,7 @@ class Tensor:
 
     name: str
     shape: tuple[int | str, ...]
-    """Numbers, names of sizes, or "..." for any number of dimensions."""
+    """Numbers, names of sizes, "..." for any number of dimensions, or expressions such as "2 * D"."""
     dtype: str
     """A dtype such as "float16", or a variable that the case binds."""
     like: bool = False
@@ -75,6 +75,8 @@ class Case:
 
     def dims(self, entry: int | str) -> tuple[int, ...]:
         """The concrete sizes behind one entry of a declared shape."""
+        if isinstance(entry, str) and entry not in self.sizes:
+            return (int(eval(entry, {"__builtins__": {}}, dict(self.sizes))),)
         value = entry if isinstance(entry, int) else self.sizes[entry]
         return value if isinstance(value, tuple) else (value,)
 

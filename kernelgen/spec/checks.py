@@ -10,6 +10,7 @@ from kernelgen.spec import constraints, leaves, module, reference
 from kernelgen.spec.declared import Declared, DeclaredTensor
 from kernelgen.spec.model import DTYPES, ELLIPSIS, Place
 from kernelgen.spec.nearest import hint
+from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree
 
 
@@ -40,9 +41,10 @@ def _names(parts: Declared) -> Iterator[Finding]:
     reported = set()
     for tensor in (*parts.inputs, *parts.outputs):
         for entry, place in tensor.shape or ():
-            if isinstance(entry, str) and entry in seen and entry not in reported:
-                reported.add(entry)
-                yield place, f"the size '{entry}' is already {seen[entry]}"
+            for name in names_in(entry):
+                if name in seen and name not in reported:
+                    reported.add(name)
+                    yield place, f"the size '{name}' is already {seen[name]}"
 
 
 def _shapes(parts: Declared) -> Iterator[Finding]:
@@ -55,8 +57,13 @@ def _shapes(parts: Declared) -> Iterator[Finding]:
         return
     for tensor in parts.outputs:
         for entry, place in tensor.shape or ():
-            if isinstance(entry, str) and entry not in bound:
-                yield place, f"size '{entry}' is bound by no input{hint(entry, bound)}"
+            for name in names_in(entry):
+                if name not in bound:
+                    yield place, f"size '{name}' is bound by no input{hint(name, bound)}"
+    for tensor in parts.inputs:
+        for entry, place in tensor.shape or ():
+            if is_expression(entry) and not is_multiple(str(entry)):
+                yield place, f"an input's size is a name, a number or a number times a name, not '{entry}'"
 
 
 def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:

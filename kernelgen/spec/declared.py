@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from kernelgen.spec import leaves
 from kernelgen.spec.model import ELLIPSIS, Place, Size
+from kernelgen.spec.sizes import names_in
 from kernelgen.spec.tree import Map, Seq, Text, Tree
 
 _T = TypeVar("_T")
@@ -47,7 +48,7 @@ class Declared:
         if not self.inputs or any(tensor.shape is None for tensor in self.inputs):
             return None
         entries = [entry for tensor in self.inputs for entry, _ in tensor.shape or ()]
-        return tuple(dict.fromkeys(entry for entry in entries if isinstance(entry, str)))
+        return tuple(dict.fromkeys(name for entry in entries for name in names_in(entry)))
 
     def size_spellings(self) -> dict[str, str]:
         """How a constraint writes each named size: `D` is `x.shape[-1]`."""
@@ -55,7 +56,7 @@ class Declared:
         for tensor in self.inputs:
             entries = [entry for entry, _ in tensor.shape or ()]
             for i, entry in enumerate(entries):
-                if isinstance(entry, str) and entry != ELLIPSIS and tensor.name is not None:
+                if isinstance(entry, str) and entry.isidentifier() and tensor.name is not None:
                     index = i - len(entries) if ELLIPSIS in entries or i == len(entries) - 1 else i
                     spellings.setdefault(entry, f"{tensor.name}.shape[{index}]")
         return spellings

@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ROLES, STRATEGIES, Size
 from kernelgen.spec.nearest import hint
+from kernelgen.spec.sizes import check_size, names_in
 from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
 
 LARGEST_SIZE = 1 << 40
@@ -70,13 +71,22 @@ def folder(value: object) -> str:
 
 
 def size(value: object) -> Size:
-    """One entry of a declared shape: a number from 1, a name, or '...'."""
+    """One entry of a declared shape: a number from 1, a name, '...', or an expression such as `2 * D`."""
     entry = _name(value)
     if entry == ELLIPSIS:
         return ELLIPSIS
     if re.fullmatch(r"[+-]?[0-9][0-9_]*", entry):
         return bounded(value, 1, LARGEST_SIZE)
-    return identifier(value)
+    if not re.search(r"[+*/() -]", entry):
+        return identifier(value)
+    try:
+        checked = check_size(entry)
+    except ValueError:
+        message = "is not a name: ASCII letters, digits and underscores, a letter first"
+        raise fail(value, f"'{shorten(entry)}' {message}, or an expression such as 2 * D") from None
+    for name in names_in(checked):
+        identifier(Text(name, value.place) if isinstance(value, Text) else name)
+    return checked
 
 
 def size_value(value: object) -> int | list[int]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelgen.spec.sizes import evaluate, is_expression
+
 Size = int | str
-"""One entry of a declared shape: a number, the name of a size, or "..." (any number of leading dimensions)."""
+"""One entry of a declared shape: a number, the name of a size, "..." (any number of leading dimensions), or an
+expression of names."""
 
 SizeValue = int | tuple[int, ...]
 """What a case binds a size name to; a tuple for "..."."""
@@ -64,8 +67,11 @@ class Case:
     label: str = ""
 
     def size(self, name: Size) -> SizeValue:
-        """The value of a size: a number stands for itself."""
-        return name if isinstance(name, int) else dict(self.sizes)[name]
+        """The value of a size: a number stands for itself, an expression for what it comes to."""
+        if isinstance(name, int):
+            return name
+        sizes = dict(self.sizes)
+        return int(evaluate(name, sizes)) if is_expression(name) else sizes[name]
 
     def dtype(self, name: str) -> str:
         """The dtype behind a declared dtype: a variable's binding, or the name itself."""

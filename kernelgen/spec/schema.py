@@ -35,7 +35,8 @@ Fraction = Annotated[float, *_leaf(partial(leaves.number, high=1.0), type="numbe
 SizeEntry = Annotated[
     int | str,
     *_leaf(
-        leaves.size, anyOf=[{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^([A-Za-z]\w*|\.{3})$"}]
+        leaves.size,
+        anyOf=[{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^([A-Za-z0-9(][\w +*/()-]*|\.{3})$"}],
     ),
 ]
 _LENGTH = {"type": "integer", "minimum": 0}

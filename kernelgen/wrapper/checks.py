@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kernelgen.spec.constraints import conjuncts, failing, message
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.sizes import is_expression, multiple
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,12 @@ def _dtype_checks(spec: OperatorSpec) -> list[Check]:
 def _shape_checks(spec: OperatorSpec) -> list[Check]:
     found: list[Check] = []
     known: dict[Size, tuple[str, str]] = {}
+    plain = {
+        entry: (tensor.name, dimension(tensor, position))
+        for tensor in reversed(spec.inputs)
+        for position, entry in enumerate(tensor.shape)
+        if isinstance(entry, str) and not is_expression(entry)
+    }
     for tensor in spec.inputs:
         found += _rank_check(spec, tensor)
         got = f"{{tuple({tensor.name}.shape)}}"
@@ -54,6 +61,15 @@ def _shape_checks(spec: OperatorSpec) -> list[Check]:
             place = dimension(tensor, position)
             if isinstance(entry, int):
                 found.append(Check(f"{place} != {entry}", f"{spec.name}: {place} must be {entry}, got shape {got}"))
+            elif is_expression(entry):
+                factor, name = multiple(entry)
+                condition, wanted = f"{place} % {factor}", f"be a multiple of {factor}"
+                if name in known or name in plain:
+                    origin, there = known.get(name) or plain[name]
+                    condition, wanted = f"{place} != {factor} * {there}", f"equal {factor} * {there}"
+                else:
+                    known[name] = tensor.name, f"{place} // {factor}"
+                found.append(Check(condition, f"{spec.name}: {place} must {wanted}, got shape {got}"))
             elif entry in known:
                 origin, there = known[entry]
                 both = f"got shapes {got} and {{tuple({origin}.shape)}}"

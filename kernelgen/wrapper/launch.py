@@ -9,8 +9,10 @@ from kernelgen.families.access import group_sizes, is_contiguous
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
+from kernelgen.families.values import axes_of
 from kernelgen.plan import Plan
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.sizes import is_expression, multiple, renamed
 from kernelgen.wrapper.checks import dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 
@@ -93,14 +95,33 @@ def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:
 
 
 def _shape(spec: OperatorSpec, shape: tuple[Size, ...]) -> str:
-    places: dict[Size, str] = {}
-    for tensor in spec.inputs:
-        for position, entry in enumerate(tensor.shape):
-            places.setdefault(entry, dimension(tensor, position))
+    places = _places(spec)
     if shape == (ELLIPSIS,):
         return places[ELLIPSIS]
-    entries = [f"*{places[e]}" if e == ELLIPSIS else str(e) if isinstance(e, int) else places[e] for e in shape]
+    entries = [f"*{places[e]}" if e == ELLIPSIS else _place(e, places) for e in shape]
     return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+
+
+def _places(spec: OperatorSpec) -> dict[str, str]:
+    """Where the wrapper finds every named size; one that stands only in a product is that size divided."""
+    found: dict[str, str] = {}
+    for tensor in spec.inputs:
+        for position, entry in enumerate(tensor.shape):
+            if isinstance(entry, str) and not is_expression(entry):
+                found.setdefault(entry, dimension(tensor, position))
+    for tensor in spec.inputs:
+        for position, entry in enumerate(tensor.shape):
+            if isinstance(entry, str) and is_expression(entry):
+                factor, name = multiple(entry)
+                found.setdefault(name, f"{dimension(tensor, position)} // {factor}")
+    return found
+
+
+def _place(entry: Size, places: dict[str, str]) -> str:
+    """A size of an output in terms of the inputs' shapes."""
+    if isinstance(entry, int):
+        return str(entry)
+    return renamed(entry, places) if is_expression(entry) else places[entry]
 
 
 def _prepare(plan: Plan, flat: bool) -> tuple[str, ...]:
@@ -125,6 +146,8 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
         word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()
     }
     sizes += [(g.size, group_sizes(plan.spec, body.lowered, g.axes)) for g in body.layout.rows if g.size in needed]
+    known, places = {name for name, _ in sizes}, _places(plan.spec)
+    sizes += [(p, places[name]) for name, p in body.layout.sizes if p in needed and p not in known]
     return tuple(sizes)
 
 
@@ -157,11 +180,8 @@ def _launch(plan: Plan, kernel: KernelText) -> Launch:
     if "N" in kernel.constexprs:
         arguments.append("N=N")
     if kernel.variant in ("row", "rows"):
-        length = (
-            "N"
-            if all(len({a for d in o.index for a in d}) == len(body.lowered.space.axes) for o in body.lowered.outputs)
-            else "max(N, 1)"
-        )
+        axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
+        length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
         arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
     return Launch(kernel.name, _grid(kernel), tuple(arguments))
 

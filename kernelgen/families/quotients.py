@@ -1,0 +1,23 @@
+"""Which quotients have to be right to the last bit."""
+
+from __future__ import annotations
+
+from kernelgen.frontend.graph import Graph, Ref
+
+_STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
+"""Operations whose result jumps where their operand changes by one unit in the last place."""
+
+
+def exact_quotients(graph: Graph) -> frozenset[int]:
+    """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
+    found = set()
+    for node in graph.nodes:
+        if node.op in _STEPS or (node.op == "convert" and node.dtype != "float"):
+            for arg in node.args:
+                number = arg.node if isinstance(arg, Ref) else None
+                while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op == "round"):
+                    source = graph.nodes[number].args[0]
+                    number = source.node if isinstance(source, Ref) else None
+                if number is not None and graph.nodes[number].op == "div":
+                    found.add(number)
+    return frozenset(found)

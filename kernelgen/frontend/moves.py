@@ -1,0 +1,259 @@
+"""Operations that move elements: slices, flips, pads, joins, repeats, triangles; each an index, or a choice of some."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import Dim, Ref, SizeOf
+from kernelgen.frontend.indices import Condition, Expr
+from kernelgen.frontend.rule import Call, Refused, Rule
+
+
+def place(value: Any, dim: Dim | None = None) -> Expr:
+    """A traced whole number as an expression; a negative one counts from the end of `dim`."""
+    if isinstance(value, SizeOf):
+        return ix.size(value.dim)
+    if not isinstance(value, int):
+        raise Refused(f"the position {value} (supported: whole numbers and sizes)")
+    return ix.plus(ix.size(dim), ix.number(value)) if value < 0 and dim is not None else ix.number(value)
+
+
+def axes(rank: int) -> list[Expr]:
+    """The indices of a result with as many dimensions."""
+    return [ix.axis(i - rank) for i in range(rank)]
+
+
+def _along(b: Builder, x: Ref, dim: int, shape: tuple[Dim, ...], start: Expr, step: int = 1) -> Ref:
+    places = axes(len(shape))
+    places[dim] = ix.plus(ix.times(places[dim], ix.number(step)), start)
+    return b.index(x, shape, tuple(places))
+
+
+def slice_(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    shape = b.node(x).shape
+    if c.shape == shape:
+        return x
+    dim = c.get(1, "dim", 0) % len(shape)
+    return _along(b, x, dim, c.shape, place(c.get(2, "start") or 0, shape[dim]), c.get(4, "step", 1))
+
+
+def narrow(b: Builder, c: Call) -> Ref:
+    shape = b.node(c.args[0]).shape
+    dim = c.args[1] % len(shape)
+    return _along(b, c.args[0], dim, c.shape, place(c.args[2], shape[dim]))
+
+
+def select(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    shape = b.node(x).shape
+    dim = c.args[1] % len(shape)
+    places = axes(len(shape) - 1)
+    places.insert(dim, place(c.args[2], shape[dim]))
+    return b.index(x, c.shape, tuple(places))
+
+
+def flip(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    shape = b.node(x).shape
+    places = axes(len(shape))
+    for dim in (d % len(shape) for d in c.args[1]):
+        places[dim] = ix.minus(ix.minus(ix.size(shape[dim]), ix.number(1)), places[dim])
+    return b.index(x, shape, tuple(places), flips=tuple(sorted(d % len(shape) - len(shape) for d in c.args[1])))
+
+
+def roll(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    shape, dims = b.node(x).shape, c.get(2, "dims") or []
+    if not dims:
+        raise Refused("roll without dims")
+    places = axes(len(shape))
+    for shift, dim in zip(c.args[1], (d % len(shape) for d in dims), strict=True):
+        length = ix.size(shape[dim])
+        moved = ix.plus(places[dim], ix.number(-shift))
+        if not isinstance(shift, int) or shift > 0:
+            moved = ix.plus(places[dim], ix.minus(length, ix.remainder(place(shift), length)))
+        places[dim] = ix.remainder(moved, length)
+    return b.index(x, shape, tuple(places))
+
+
+def _pieces(b: Builder, x: Ref, dim: int, shapes: tuple[tuple[Dim, ...], ...]) -> tuple[Ref, ...]:
+    found: list[Ref] = []
+    start = ix.number(0)
+    for shape in shapes:
+        found.append(x if shape == b.node(x).shape else _along(b, x, dim, shape, start))
+        start = ix.plus(start, ix.size(shape[dim]))
+    return tuple(found)
+
+
+def split(b: Builder, c: Call) -> tuple[Ref, ...]:
+    return _pieces(b, c.args[0], c.get(2, "dim", 0) % b.rank(c.args[0]), c.shapes)
+
+
+def unbind(b: Builder, c: Call) -> tuple[Ref, ...]:
+    x: Ref = c.args[0]
+    dim = c.get(1, "dim", 0) % b.rank(x)
+    found = []
+    for i, shape in enumerate(c.shapes):
+        places = axes(len(shape))
+        places.insert(dim, ix.number(i))
+        found.append(b.index(x, shape, tuple(places)))
+    return tuple(found)
+
+
+def glu(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    dim = c.get(1, "dim", -1) % b.rank(x)
+    value, gate = _pieces(b, x, dim, (c.shape, c.shape))
+    return b.map("mul", value, b.map("sigmoid", gate))
+
+
+def pad(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    mode, fill = c.get(2, "mode", "constant"), c.get(3, "value")
+    if not isinstance(mode, str):
+        mode, fill = "constant", mode  # constant_pad_nd has no mode
+    if mode != "constant":
+        raise Refused(f"pad with mode={mode!r} (supported: constant)")
+    shape = b.node(x).shape
+    rank, places, conditions = len(shape), axes(len(shape)), []
+    for i in range(len(c.args[1]) // 2):
+        before, after = c.args[1][2 * i], c.args[1][2 * i + 1]
+        if not isinstance(before, int) or not isinstance(after, int):
+            raise Refused("pad by a size")
+        dim = rank - 1 - i
+        inside = ix.plus(places[dim], ix.number(-before))
+        if before > 0:
+            conditions.append(Condition(places[dim], ">=", ix.number(before)))
+        if after > 0:
+            conditions.append(Condition(inside, "<", ix.size(shape[dim])))
+        places[dim] = inside
+    fill = 0 if fill is None else fill
+    number = float(fill) if c.dtype == "float" else bool(fill) if c.dtype == "bool" else int(fill)
+    return b.index(x, c.shape, tuple(places), tuple(conditions), number)
+
+
+def _joined(b: Builder, c: Call, dim: int, lengths: list[Dim], places: list[list[Expr]]) -> Ref:
+    """Operands side by side along a dimension of the result: each is read only where it lies."""
+    along = ix.axis(dim - len(c.shape))
+    starts = [ix.number(0)]
+    for length in lengths:
+        starts.append(ix.plus(starts[-1], ix.size(length)))
+    operands = [b.convert(x, c.dtype) for x in c.args[0]]
+    parts = []
+    for i, operand in enumerate(operands):
+        conditions = [Condition(along, ">=", starts[i])] if i else []
+        if i + 1 < len(operands):
+            conditions.append(Condition(along, "<", starts[i + 1]))
+        parts.append(b.index(operand, c.shape, tuple(places[i]), tuple(conditions)))
+    result = parts[-1]
+    counted = (c.shape[dim], *((),) * (len(c.shape) - dim - 1))
+    for i in range(len(parts) - 2, -1, -1):
+        first = b.map("lt", b.place(counted, along), b.place((), starts[i + 1]))
+        result = b.map("where", first, parts[i], result, dtype=c.dtype)
+    return result
+
+
+def cat(b: Builder, c: Call) -> Ref:
+    dim = c.get(1, "dim", 0) % len(c.shape)
+    shapes = [b.node(x).shape for x in c.args[0]]
+    if any(len(s) != len(c.shape) for s in shapes):
+        raise Refused("cat with an empty tensor of one dimension")
+    places, start = [], ix.number(0)
+    for shape in shapes:
+        own = axes(len(c.shape))
+        own[dim] = ix.minus(own[dim], start)
+        start = ix.plus(start, ix.size(shape[dim]))
+        places.append(own)
+    return _joined(b, c, dim, [s[dim] for s in shapes], places)
+
+
+def stack(b: Builder, c: Call) -> Ref:
+    dim = c.get(1, "dim", 0) % len(c.shape)
+    own = axes(len(c.shape))
+    del own[dim]
+    return _joined(b, c, dim, [()] * len(c.args[0]), [own] * len(c.args[0]))
+
+
+def repeat(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    shape = b.node(x).shape
+    places = axes(len(c.shape))[len(c.shape) - len(shape) :]
+    times = c.args[1][len(c.args[1]) - len(shape) :]
+    places = [p if n == 1 else ix.remainder(p, ix.size(d)) for p, n, d in zip(places, times, shape, strict=True)]
+    return b.index(x, c.shape, tuple(places))
+
+
+def repeat_interleave(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    dim = c.get(2, "dim")
+    if not isinstance(c.args[1], int) or dim is None:
+        raise Refused("repeat_interleave with a tensor of repeats, or without dim")
+    places = axes(len(c.shape))
+    places[dim % len(places)] = ix.quotient(places[dim % len(places)], ix.number(c.args[1]))
+    return b.index(x, c.shape, tuple(places))
+
+
+def triangle(*, upper: bool) -> Rule:
+    def rule(b: Builder, c: Call) -> Ref:
+        diagonal = ix.plus(ix.axis(-2), ix.number(c.get(1, "diagonal", 0)))
+        rows, cols = b.place((c.shape[-2], ()), diagonal), b.place((c.shape[-1],), ix.axis(-1))
+        kept = b.map("ge" if upper else "le", cols, rows)
+        return b.map("where", kept, c.args[0], 0.0 if c.dtype == "float" else 0, dtype=c.dtype)
+
+    return rule
+
+
+def arange(b: Builder, c: Call) -> Ref:
+    start, step = (c.args[0], c.get(2, "step", 1)) if len(c.args) > 1 else (0, 1)
+    if not isinstance(step, int) or not isinstance(start, int | SizeOf):
+        raise Refused("arange of fractions")
+    counted = ix.plus(ix.times(ix.axis(-1), ix.number(step)), place(start))
+    result = b.place(c.shape, counted)
+    return b.convert(result, c.dtype)
+
+
+def pixel_shuffle(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    r = ix.number(c.args[1])
+    *leading, channel, h, w = axes(len(c.shape))
+    inner = ix.plus(ix.times(ix.remainder(h, r), r), ix.remainder(w, r))
+    places = (*leading, ix.plus(ix.times(channel, ix.times(r, r)), inner), ix.quotient(h, r), ix.quotient(w, r))
+    return b.index(x, c.shape, places)
+
+
+def pixel_unshuffle(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    r = ix.number(c.args[1])
+    *leading, channel, h, w = axes(len(c.shape))
+    row = ix.plus(ix.times(h, r), ix.remainder(ix.quotient(channel, r), r))
+    places = (*leading, ix.quotient(channel, ix.times(r, r)), row, ix.plus(ix.times(w, r), ix.remainder(channel, r)))
+    return b.index(x, c.shape, places)
+
+
+RULES: dict[str, Rule] = {
+    "aten.slice.Tensor": slice_,
+    "aten.narrow.default": narrow,
+    "aten.narrow.int": narrow,
+    "aten.select.int": select,
+    "aten.flip.default": flip,
+    "aten.roll.default": roll,
+    "aten.glu.default": glu,
+    "aten.pad.default": pad,
+    "aten.constant_pad_nd.default": pad,
+    "aten.cat.default": cat,
+    "aten.concat.default": cat,
+    "aten.stack.default": stack,
+    "aten.repeat.default": repeat,
+    "aten.tile.default": repeat,
+    "aten.repeat_interleave.self_int": repeat_interleave,
+    "aten.tril.default": triangle(upper=False),
+    "aten.triu.default": triangle(upper=True),
+    **{f"aten.arange.{kind}": arange for kind in ("default", "start", "start_step")},
+    "aten.pixel_shuffle.default": pixel_shuffle,
+    "aten.pixel_unshuffle.default": pixel_unshuffle,
+    **{f"aten.{op}": split for op in ("split.Tensor", "split_with_sizes.default", "chunk.default", "split.sizes")},
+    "aten.unbind.int": unbind,
+}
