@@ -208,6 +208,32 @@ CORNERS: dict[str, Sample] = {
 }  # fmt: skip
 
 
+SQUARE: list[dict[str, Any]] = [{"A": 2, "B": 19}, {"A": 1, "B": 1}]
+IMAGE, IMAGES = "A C H W", [{"A": 2, "C": 3, "H": 5, "W": 19}, {"A": 1, "C": 1, "H": 1, "W": 1}]
+INDEX = {"i": "A B: int64"}
+
+CORNERS |= {
+    # places that are computed
+    "flips": sample("return x.flip(0, 1), x.roll((-2, 5), (0, 1))", {"x": "A B"}, named(2, "A B"), *TWO),
+    "start of a dimension": sample("return x[:, :3].contiguous()", {"x": "A 8"}, {"out": "A 3"}, {"A": 5}, {"A": 1}),
+    "triangles": sample("return torch.tril(x), x.triu(1)", {"x": "A B B"}, named(2, "A B B"), *SQUARE),
+    "joined": sample(
+        "return torch.cat((x * 2, torch.relu(y), x.flip(-1)), -1)", {"x": "A 3", "y": "A B"}, {"out": "A B+6"}, *TWO
+    ),
+    "stacked": sample("return torch.stack((x, -x), -1).flatten(-2)", {"x": "A B"}, {"out": "A 2*B"}, *TWO),
+    "split": sample("return x.reshape(x.shape[0], 4, -1).transpose(1, 2)", {"x": "A 24"}, {"out": "A 6 4"}, {"A": 5}),
+    "mask under softmax": sample(
+        "k = torch.arange(x.shape[-1], device=x.device)\nreturn torch.softmax(x.masked_fill(k > 3, -1e4), -1)",
+        {"x": "A B"}, {"out": "A B"}, *TWO,
+    ),
+    "embedding": sample("return F.embedding(i & 7, w)", {"w": "8 D", **INDEX}, {"out": "A B D"}, {"A": 5, "B": 1, "D": 9}),
+    "from the end": sample("return x[:, (j & 7) - 4]", {"x": "A 8", "j": "B: int64"}, {"out": "A B"}, *TWO),
+    "gather": sample("return x.gather(1, i & 3)", {"x": "A 4", **INDEX}, {"out": "A B"}, *TWO),
+    "one hot": sample("return F.one_hot(i & 7, 8)", INDEX, {"out": "A B 8: int64"}, *TWO),
+    "window": sample("return F.max_pool2d(x, (1, 3), 1, (0, 1))", {"x": IMAGE}, {"out": IMAGE}, *IMAGES),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CORNERS)
 def test_a_corner(name: str) -> None:
     found = failures(CORNERS[name], thorough=False)
