@@ -32,12 +32,12 @@ def tril_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     short_rows = rows.to(tl.int32)  # which divides faster
-    m = (short_rows % M_SIZE).to(tl.int64)
+    m_index = (short_rows % M_SIZE).to(tl.int64)
     x = tl.load(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
     )
     # return torch.tril(x)
-    out = tl.where(cols[None, :] <= m[:, None], x, 0.0)
+    out = tl.where(cols[None, :] <= m_index[:, None], x, 0.0)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
