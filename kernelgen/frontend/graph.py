@@ -59,7 +59,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `input`, `full`, `iota`, a map operation, a reduction, a scan, a view, `index`, `place`, `round`."""
+    """One operation: `input`, `full`, `iota`, a map, a reduction, a scan, a view, `index`, `place` or `round`."""
 
     op: str
     args: tuple[Arg, ...]
