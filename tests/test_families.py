@@ -139,7 +139,6 @@ REFUSED = {
         "out: [A, D] T",
         "from both ends",
     ),
-    "flip": ("return x.flip(-1) * 2", "x: [A, D] T", "out: [A, D] T", "a flip of another dimension"),
     "half a reverse": ("return x.flip(-1).cumsum(-1)", "x: [A, D] T", "out: [A, D] T", "a flip of x outside a scan"),
     "indices from the end": (
         "return x.flip(-1).cummax(-1).indices.flip(-1)",

@@ -95,7 +95,10 @@ def repeated(source: str) -> list[str]:
                     counts.update(
                         ast.unparse(n)
                         for n in parts
-                        if not re.search(r"stride|arange|program_id|tl.zeros|tl.full|\bN\b|_ptr", ast.unparse(n))
+                        if not re.search(
+                            r"stride|arange|program_id|tl.zeros|tl.full|\bN\b|_ptr|mask|cols|rows|\b(\w+_)?[hw]\b",
+                            ast.unparse(n),
+                        )
                     )
                 if isinstance(statement, ast.Assign):  # what reads the variable from now on is another value
                     target = rf"\b{ast.unparse(statement.targets[0])}\b"

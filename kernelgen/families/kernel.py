@@ -73,6 +73,8 @@ class KernelText:
     """Before the tile or the loops: what does not change from one to the next."""
     lines: tuple[str, ...] = ()
     loops: tuple[Loop, ...] = ()
+    typed_rows: bool = False
+    """Whether the text asks for the dtype of M, which Triton therefore must not take for a constant where it is one."""
     wide_strides: tuple[str, ...] = ()
     """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
 
@@ -208,7 +210,9 @@ class Lines:
         if not self.body.layout.split:
             return []
         rest = "short_rows" if self.two_d else "short_row"
-        lines.append(f"{rest} = {'rows' if self.two_d else 'row'}.to(tl.int32)  # which divides faster")
+        # a single row's number is a program's, which never passes 2**31; M is int64 where it does
+        made = "rows.to(M.dtype)" if self.two_d else "row.to(tl.int32)"
+        lines.append(f"{rest} = {made}  # int32 where that is enough: it divides faster")
         for position in range(len(groups) - 1, -1, -1):
             group = groups[position]
             inner = [g.size for g in groups[position + 1 :]]
@@ -219,6 +223,10 @@ class Lines:
                 taken = quotient + (f" % {group.size}" if position else "")
                 lines.append(f"{group.index} = ({taken}).to(tl.int64)")
         return lines
+
+    def typed_rows(self) -> bool:
+        """Whether the row number is taken apart in the dtype of M."""
+        return self.two_d and bool(self.body.layout.split)
 
     def wide_strides(self) -> tuple[str, ...]:
         """The strides that columns are multiplied by; widening them leaves the columns themselves in int32."""

@@ -95,7 +95,7 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     sizes, constexprs = specialized(schedule, sizes, constexprs)
     return KernelText(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops),
-        wide_strides=lines.wide_strides(),
+        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.families.quotients import exact_quotients
+from kernelgen.families.space import atoms_of, check_numbers, size_text, sizes_of, space_of, split
 from kernelgen.families.triton_text import evaluate
 from kernelgen.families.values import (
     REVERSE,
@@ -29,18 +30,15 @@ from kernelgen.frontend.graph import (
     INDEXED,
     REDUCTIONS,
     SCANS,
-    Atom,
     Dim,
     Graph,
     Node,
     Output,
     Ref,
     SizeOf,
-    same_size,
 )
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.spec.sizes import is_expression
 
 
 def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
@@ -61,13 +59,13 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
 
 
 def _lowered(spec: OperatorSpec, graph: Graph, *, apart: bool) -> Lowered:
-    space = _space(graph, apart=apart)
+    space = space_of(graph, apart=apart)
     lowering = _Lowering(graph, space, apart=apart)
     stored = []
     for output in graph.outputs:
         index = lowering.output_index(graph.nodes[output.node])
         stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
-    _check_numbers(graph, space)
+    check_numbers(graph, space)
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for value in lowering.values:
         if value.tensor in likes:
@@ -86,78 +84,6 @@ def _variables(spec: OperatorSpec, values: list[Value]) -> dict[str, str]:
         if value.attr in dict(spec.dtypes) and value.attr not in found:
             raise Unlowerable(f"a cast to {value.attr}, a dtype of nothing that is read or written", value.statement)
     return found
-
-
-def _check_numbers(graph: Graph, space: Space) -> None:
-    """A size may be used as a number where it is the row length, the one size that every kernel knows."""
-    rows = tuple(space.axes[a] for a in space.inner_axes())
-    for node in graph.nodes:
-        for arg in node.args:
-            if isinstance(arg, SizeOf) and any(isinstance(a, str) for a in arg.dim) and not same_size(arg.dim, rows):
-                shown = " * ".join(str(a) for a in arg.dim)
-                raise Unlowerable(
-                    f"the size {shown} as a number (supported: the length of a reduced row)", node.statement
-                )
-
-
-def _space(graph: Graph, *, apart: bool) -> Space:
-    reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
-    scans = [n for n in graph.nodes if n.op in SCANS]
-    if scans:
-        return _scanned_space(graph, scans, reductions)
-    if not reductions:
-        shapes = [(_whole if apart else _atoms)(graph.nodes[o.node].shape) for o in graph.outputs]
-        return Space(max(shapes, key=len), len(max(shapes, key=len)))
-    best: Space | None = None
-    for node in reductions:
-        source = node.args[0]
-        assert isinstance(source, Ref)
-        shape = graph.nodes[source.node].shape
-        space = _kept_first(shape, {int(d) for d in node.attrs})
-        if best is None or len(space.axes) > len(best.axes):
-            best = space
-    assert best is not None
-    return best
-
-
-def _kept_first(shape: tuple[Dim, ...], reduced: set[int]) -> Space:
-    """The space of a reduction: the atoms of the kept dimensions, then those of the reduced ones."""
-    flags = [i - len(shape) in reduced for i, dim in enumerate(shape) for _ in dim]
-    places = sorted(range(len(flags)), key=lambda place: flags[place])
-    order = tuple(places.index(place) for place in range(len(flags)))
-    atoms = _atoms(shape)
-    axes = tuple(atoms[place] for place in places)
-    return Space(axes, len(flags) - sum(flags), () if order == tuple(range(len(order))) else order)
-
-
-def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> Space:
-    """Rows along the scanned dimension, of the largest shape that is scanned or returned."""
-    if reductions:
-        raise Unlowerable("a reduction and a scan in one operator", reductions[0].statement)
-    for node in scans:
-        if node.attrs != (-1,):
-            raise Unlowerable(f"a scan over dimension {node.attrs[0]} (supported: the last)", node.statement)
-        if node.shape[-1] == ():
-            raise Unlowerable("a scan over a dimension of one element", node.statement)
-    shapes = [node.shape for node in scans] + [graph.nodes[o.node].shape for o in graph.outputs]
-    axes = max(map(_atoms, shapes), key=len)
-    return Space(axes, len(axes) - len(scans[0].shape[-1]))
-
-
-def _atoms(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
-    return tuple(atom for dim in shape for atom in dim)
-
-
-def _whole(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
-    """One axis for every dimension, of which the size may be a product."""
-    return tuple(dim[0] if len(dim) == 1 else size_text(dim) for dim in shape if dim)
-
-
-def size_text(dim: Dim) -> str:
-    """A product of sizes as Python."""
-    if len(dim) == 1:
-        return str(dim[0])
-    return " * ".join(f"({a})" if isinstance(a, str) and is_expression(a) else str(a) for a in dim)
 
 
 class _Lowering:
@@ -200,14 +126,14 @@ class _Lowering:
     def output_index(self, node: Node) -> Index:
         """The whole space, or its outer axes alone where the rows were reduced away."""
         if self.apart and not self.space.inner_axes():
-            atoms = _whole(node.shape)
+            atoms = sizes_of(node.shape)
             if atoms == self.space.axes:
                 numbers = iter(range(len(atoms)))
                 return tuple((next(numbers),) if dim else () for dim in node.shape)
-        atoms = _atoms(node.shape)
+        atoms = atoms_of(node.shape)
         for axes in (self.space.natural(), tuple(range(self.space.outer))):
             if atoms == tuple(self.space.axes[a] for a in axes):
-                return _split(node.shape, axes, self.space)
+                return split(node.shape, axes, self.space)
         raise Unlowerable(
             "an output whose shape is neither the shape of the rows nor that of their reductions", node.statement
         )
@@ -390,13 +316,13 @@ class _Lowering:
         assert isinstance(source, Ref)
         shape = self.graph.nodes[source.node].shape
         reduced = [int(d) + len(shape) for d in node.attrs]
-        inner = _atoms(tuple(shape[d] for d in reduced))
+        inner = atoms_of(tuple(shape[d] for d in reduced))
         if inner != tuple(self.space.axes[a] for a in self.space.inner_axes()):
             raise Unlowerable("reductions over different dimensions in one operator", node.statement)
         if any(a in self.space.inner_axes() for d, dim in enumerate(index) if d not in reduced for a in axes_of(dim)):
             raise Unlowerable("a reduction of one row that is used in another", node.statement)
         rows = dict(
-            zip(reduced, _split(tuple(shape[d] for d in reduced), self.space.inner_axes(), self.space), strict=True)
+            zip(reduced, split(tuple(shape[d] for d in reduced), self.space.inner_axes(), self.space), strict=True)
         )
         # the whole row is read, wherever its reduction is looked at
         before, inside = self.conditions, set(self.space.inner_axes())
@@ -447,9 +373,9 @@ class _Lowering:
         if any(isinstance(entry, Expr) for entry in index):
             raise Unlowerable("a reshape of what is read through an index, beside a reduction", node.statement)
         axes = tuple(a for dim in index for a in axes_of(dim))
-        if len(axes) != len(_atoms(source.shape)):
+        if len(axes) != len(atoms_of(source.shape)):
             raise Unlowerable("a reshape of a broadcast value", node.statement)
-        return _split(source.shape, axes, self.space, node.statement)
+        return split(source.shape, axes, self.space, node.statement)
 
     def reshape(self, node: Node, source: Node, index: Index) -> Index:
         """Where a reshape reads its source; dimensions that it keeps stay whole."""
@@ -460,15 +386,3 @@ class _Lowering:
         """An expression that is one axis as that axis, where the whole dimension is read: not only its start."""
         whole = expr.op == "axis" and str(self.space.axes[expr.number]) == size_text(dim)
         return (expr.number,) if whole else expr
-
-
-def _split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:
-    """Cut a row of axes into dimensions of the given sizes."""
-    index: list[tuple[int, ...]] = []
-    rest = list(axes)
-    for dim in shape:
-        taken, rest = rest[: len(dim)], rest[len(dim) :]
-        if not same_size(dim, tuple(space.axes[a] for a in taken)):
-            raise Unlowerable("a reshape that does not keep dimensions whole", statement)
-        index.append(tuple(taken))
-    return tuple(index)

@@ -121,7 +121,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     sizes, constexprs = specialized(schedule, ("M", "N"), constexprs)
     return KernelText(
         name, "tile", schedule, lines.arguments(*sizes), constexprs, tuple(once), tuple(text),
-        wide_strides=lines.wide_strides(),
+        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

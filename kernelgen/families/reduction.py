@@ -165,5 +165,5 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if schedule.variant == "rows" else ("BLOCK_SIZE_N",)
     return KernelText(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text),
-        wide_strides=lines.wide_strides(),
+        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
     )  # fmt: skip

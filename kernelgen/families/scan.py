@@ -116,7 +116,7 @@ def _looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpe
     sizes, constexprs = specialized(schedule, ("N",), constexprs)
     return KernelText(
         name, "looped", schedule, lines.arguments(*sizes), constexprs, tuple(once), (), (loop,),
-        wide_strides=lines.wide_strides(),
+        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import torch
 def reference(scores):
     row = torch.arange(scores.shape[-2], device=scores.device)[:, None]
     col = torch.arange(scores.shape[-1], device=scores.device)
-    return scores.masked_fill(col > row, float('-inf'))
+    return scores.masked_fill(col > row, float("-inf"))
 
 
 def check_inputs(scores: torch.Tensor) -> None:

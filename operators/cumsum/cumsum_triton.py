@@ -89,10 +89,8 @@ def pick_schedule(size: int):
 
 def check_inputs(x: torch.Tensor) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
-    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise ValueError(
-            f"cumsum: x must be float16, bfloat16 or float32, got {x.dtype}"
-        )
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"cumsum: x must be float16 or bfloat16, got {x.dtype}")
     if x.ndim < 1:
         raise ValueError(
             f"cumsum: x must have at least 1 dimension, got shape {tuple(x.shape)}"
@@ -100,7 +98,7 @@ def check_inputs(x: torch.Tensor) -> None:
 
 
 def cumsum(x: torch.Tensor) -> torch.Tensor:
-    """x[..., D] -> out[..., D]; float16, bfloat16, float32."""
+    """x[..., D] -> out[..., D]; float16, bfloat16."""
     check_inputs(x)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:

@@ -10,10 +10,8 @@ def reference(x, mask):
 
 def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
-    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        raise ValueError(
-            f"masked_cumsum: x must be float16, bfloat16 or float32, got {x.dtype}"
-        )
+    if x.dtype not in (torch.float16, torch.bfloat16):
+        raise ValueError(f"masked_cumsum: x must be float16 or bfloat16, got {x.dtype}")
     if mask.dtype != torch.bool:
         raise ValueError(f"masked_cumsum: mask must be bool, got {mask.dtype}")
     if mask.device != x.device:
@@ -43,6 +41,6 @@ def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
 
 
 def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """x[..., D], mask[..., D] -> out[..., D]; float16, bfloat16, float32; mask bool."""
+    """x[..., D], mask[..., D] -> out[..., D]; float16, bfloat16; mask bool."""
     check_inputs(x, mask)
     return reference(x, mask)

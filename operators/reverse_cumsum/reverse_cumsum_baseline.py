@@ -10,9 +10,9 @@ def reference(x):
 
 def check_inputs(x: torch.Tensor) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
-    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+    if x.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(
-            f"reverse_cumsum: x must be float16, bfloat16 or float32, got {x.dtype}"
+            f"reverse_cumsum: x must be float16 or bfloat16, got {x.dtype}"
         )
     if x.ndim < 1:
         raise ValueError(
@@ -22,6 +22,6 @@ def check_inputs(x: torch.Tensor) -> None:
 
 
 def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
-    """x[..., D] -> out[..., D]; float16, bfloat16, float32."""
+    """x[..., D] -> out[..., D]; float16, bfloat16."""
     check_inputs(x)
     return reference(x)

@@ -91,9 +91,9 @@ def pick_schedule(size: int):
 
 def check_inputs(x: torch.Tensor) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
-    if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+    if x.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(
-            f"reverse_cumsum: x must be float16, bfloat16 or float32, got {x.dtype}"
+            f"reverse_cumsum: x must be float16 or bfloat16, got {x.dtype}"
         )
     if x.ndim < 1:
         raise ValueError(
@@ -103,7 +103,7 @@ def check_inputs(x: torch.Tensor) -> None:
 
 
 def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
-    """x[..., D] -> out[..., D]; float16, bfloat16, float32."""
+    """x[..., D] -> out[..., D]; float16, bfloat16."""
     check_inputs(x)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:

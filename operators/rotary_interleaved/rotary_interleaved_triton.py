@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def rotary_interleaved_kernel(
     q_ptr,
     cos_ptr,
@@ -41,7 +41,7 @@ def rotary_interleaved_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    short_rows = rows.to(tl.int32)  # which divides faster
+    short_rows = rows.to(M.dtype)  # int32 where that is enough: it divides faster
     s = (short_rows % S).to(tl.int64)
     cols_place = cols % 2
     q_w = cols // 2 * 2
@@ -185,11 +185,8 @@ def rotary_interleaved(
     M = q.shape[:3].numel()
     N = out.shape[3]
     S = q.shape[2]
-    if M > 2**30 or N > 33553920:
-        raise ValueError(
-            "rotary_interleaved: at most 2**30 rows of at most 33553920 columns, got "
-            f"{M} and {N}"
-        )
+    if N > 33553920:
+        raise ValueError(f"rotary_interleaved: at most 33553920 columns, got {N}")
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (

@@ -8,7 +8,6 @@ from row_var_accuracy import OPERATOR
 CASES = (
     judge.Case({"...": (16384,), "D": 8192}, {"T": "float16"}),
     judge.Case({"...": (16384,), "D": 8192}, {"T": "bfloat16"}),
-    judge.Case({"...": (16384,), "D": 8192}, {"T": "float32"}),
 )
 
 

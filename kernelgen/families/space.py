@@ -1,0 +1,91 @@
+"""The iteration space of a graph, and how its axes make up dimensions."""
+
+from __future__ import annotations
+
+from kernelgen.families.values import Index, Space, Unlowerable
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, SizeOf, same_size
+from kernelgen.spec.sizes import is_expression
+
+
+def space_of(graph: Graph, *, apart: bool) -> Space:
+    reductions = [n for n in graph.nodes if n.op in REDUCTIONS]
+    scans = [n for n in graph.nodes if n.op in SCANS]
+    if scans:
+        return _scanned_space(graph, scans, reductions)
+    if not reductions:
+        shapes = [(sizes_of if apart else atoms_of)(graph.nodes[o.node].shape) for o in graph.outputs]
+        return Space(max(shapes, key=len), len(max(shapes, key=len)))
+    best: Space | None = None
+    for node in reductions:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        shape = graph.nodes[source.node].shape
+        space = _kept_first(shape, {int(d) for d in node.attrs})
+        if best is None or len(space.axes) > len(best.axes):
+            best = space
+    assert best is not None
+    return best
+
+
+def _kept_first(shape: tuple[Dim, ...], reduced: set[int]) -> Space:
+    """The space of a reduction: the atoms of the kept dimensions, then those of the reduced ones."""
+    flags = [i - len(shape) in reduced for i, dim in enumerate(shape) for _ in dim]
+    places = sorted(range(len(flags)), key=lambda place: flags[place])
+    order = tuple(places.index(place) for place in range(len(flags)))
+    atoms = atoms_of(shape)
+    axes = tuple(atoms[place] for place in places)
+    return Space(axes, len(flags) - sum(flags), () if order == tuple(range(len(order))) else order)
+
+
+def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> Space:
+    """Rows along the scanned dimension, of the largest shape that is scanned or returned."""
+    if reductions:
+        raise Unlowerable("a reduction and a scan in one operator", reductions[0].statement)
+    for node in scans:
+        if node.attrs != (-1,):
+            raise Unlowerable(f"a scan over dimension {node.attrs[0]} (supported: the last)", node.statement)
+        if node.shape[-1] == ():
+            raise Unlowerable("a scan over a dimension of one element", node.statement)
+    shapes = [node.shape for node in scans] + [graph.nodes[o.node].shape for o in graph.outputs]
+    axes = max(map(atoms_of, shapes), key=len)
+    return Space(axes, len(axes) - len(scans[0].shape[-1]))
+
+
+def atoms_of(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
+    return tuple(atom for dim in shape for atom in dim)
+
+
+def sizes_of(shape: tuple[Dim, ...]) -> tuple[Atom, ...]:
+    """One axis for every dimension, of which the size may be a product."""
+    return tuple(dim[0] if len(dim) == 1 else size_text(dim) for dim in shape if dim)
+
+
+def size_text(dim: Dim) -> str:
+    """A product of sizes as Python."""
+    if len(dim) == 1:
+        return str(dim[0])
+    return " * ".join(f"({a})" if isinstance(a, str) and is_expression(a) else str(a) for a in dim)
+
+
+def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:
+    """Cut a row of axes into dimensions of the given sizes."""
+    index: list[tuple[int, ...]] = []
+    rest = list(axes)
+    for dim in shape:
+        taken, rest = rest[: len(dim)], rest[len(dim) :]
+        if not same_size(dim, tuple(space.axes[a] for a in taken)):
+            raise Unlowerable("a reshape that does not keep dimensions whole", statement)
+        index.append(tuple(taken))
+    return tuple(index)
+
+
+def check_numbers(graph: Graph, space: Space) -> None:
+    """A size may be used as a number where it is the row length, the one size that every kernel knows."""
+    rows = tuple(space.axes[a] for a in space.inner_axes())
+    for node in graph.nodes:
+        for arg in node.args:
+            if isinstance(arg, SizeOf) and any(isinstance(a, str) for a in arg.dim) and not same_size(arg.dim, rows):
+                shown = " * ".join(str(a) for a in arg.dim)
+                raise Unlowerable(
+                    f"the size {shown} as a number (supported: the length of a reduced row)", node.statement
+                )
