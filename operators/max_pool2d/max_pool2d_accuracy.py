@@ -14,7 +14,14 @@ OPERATOR = judge.Operator(
     baseline=max_pool2d_baseline.max_pool2d,
     reference=max_pool2d_baseline.reference,
     inputs=(judge.Tensor("x", ("B", "C", "H", "W"), "T", rows=0),),
-    outputs=(judge.Tensor("out", ("B", "C", "(H - 1) // 2 + 1", "(W - 1) // 2 + 1"), "T", rows=0),),
+    outputs=(
+        judge.Tensor(
+            "out",
+            ("B", "C", "(H - 1) // 2 + 1", "(W - 1) // 2 + 1"),
+            "T",
+            rows=0,
+        ),
+    ),
 )
 
 CASES = (

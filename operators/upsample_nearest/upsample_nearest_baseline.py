@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 
 def reference(x):
-    return F.interpolate(x, scale_factor=2, mode='nearest')
+    return F.interpolate(x, scale_factor=2, mode="nearest")
 
 
 def check_inputs(x: torch.Tensor) -> None:
