@@ -66,7 +66,7 @@ test: dev
 	$(BIN)/ruff format --check --isolated operators
 	$(BIN)/mypy
 	$(BIN)/kernelgen new --check
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal
 
 test-gpu: dev
 	$(BIN)/pytest -m gpu

@@ -15,7 +15,6 @@ from kernelgen.worker.client import Worker
 from kernelgen.worker.protocol import facts_from_json
 
 SPECS = {path.stem: path for path in shipped_specs()}
-DTYPES = ("float16", "bfloat16", "float32")
 
 # one shape for every line of the first tables: rows in registers, short and long, and rows walked in blocks
 SHAPES = {
@@ -41,7 +40,7 @@ def compiled(worker: Worker, folder: Path, name: str) -> dict[str, StaticFacts]:
     path.write_text(render.triton_source(families.lower(spec, graph, notes)), encoding="utf-8")
     cases = []
     for shape in SHAPES[name]:
-        for dtype in DTYPES:
+        for dtype in dict(spec.dtypes)["T"]:
             inputs = [[shape if "..." in t.shape else shape[-1:], dtype] for t in spec.inputs]
             cases.append({"label": f"{shape} {dtype}", "inputs": inputs})
     facts = asdict(devices.find("cpu", "sm_90").facts)
@@ -54,7 +53,7 @@ def test_the_default_schedules_load_16_bytes_a_thread_and_spill_nothing(
     compiler: Worker, tmp_path: Path, name: str
 ) -> None:
     found = compiled(compiler, tmp_path, name)
-    assert len(found) == len(SHAPES[name]) * len(DTYPES)
+    assert len(found) == len(SHAPES[name]) * len(dict(load_spec(SPECS[name]).dtypes)["T"])
     for label, facts in found.items():
         assert (facts.load_bytes, facts.store_bytes) == (16, 16), label
         assert facts.spill_bytes == 0, label
