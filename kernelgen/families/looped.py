@@ -7,6 +7,8 @@ saves a walk.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels, specialized
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -121,54 +123,72 @@ def _walk(
     first: bool,
     last: bool,
 ) -> Loop:
-    """One walk: accumulators before, accumulation inside, results and what follows from them after."""
-    carried = {o.total: o for o in online if o.total in walk}
-    maxima = {o.maximum for o in carried.values()}
-    squares = {m.squares for m in moments.values()}
-    names, writer = body.names.of, lines.writer
+    """One walk and what follows from it: the row's other numbers, and the outputs where nothing is left to walk."""
     # a row that no other walk reads is not worth keeping
     _policies(body, lines, lines.schedule, "evict_last" if not last else "default" if first else "evict_first")
-    own = [i for i in walk if i not in carried and i not in squares]
-    sources = [a.value for i in own for a in body.lowered.values[i].args if isinstance(a, Use)]
-    before, accumulate, after = [], [], []
-    for i in walk:
-        op, several = body.lowered.values[i].op, _several(body, lines, i)
-        if i in maxima:
-            start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if several else LOWEST
-            before += ["# from the least finite float32 on: a row may begin with -inf", f"{names[i]} = {start}"]
-        elif i in carried or i in squares or i in moments:
-            name = names[moments[i].mean if i in moments else i]
-            before.append(f"{name} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}")
-        else:
-            block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if several else "[BLOCK_SIZE_N]"
-            outside = number(neutral(body.lowered, i)).text
-            kind = triton_dtype(body.lowered.values[writer.source(i)].dtype)
-            before.append(f"{names[i]}_acc = tl.full({block}, {outside}, {kind})")
-            if op in ARG_REDUCTIONS:
-                before.append(f"{names[i]}_at = tl.zeros({block}, tl.int32)")
-    local = set(done)
-    inside = writer.lines(sources, local, late=False)
-    for i in walk:
-        if i in carried:
-            accumulate += _rescaled(body, lines, carried[i])
-        elif i in moments:
-            accumulate += _merged(body, lines, moments[i])
-            done.update((i, moments[i].mean, moments[i].squares))
-        elif i not in maxima and i not in squares:
-            accumulate += _accumulated(body, lines, i)
-            after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc', f'{names[i]}_at').text}")
-            done.add(i)
-    done.update(maxima, carried)
+    found = reduced(body, lines, walk, online, moments, done)
     later = [
         j
         for j, v in enumerate(body.lowered.values)
         if body.names.levels[j] in (ROW, SCALAR) and lines.writer.is_assigned(j)
     ]
     ready = [j for j in later if j not in done and _ready(body, j, done)]
-    after += writer.lines(ready, done)
+    after = [*found.after, *lines.writer.lines(ready, done)]
     if last:
         after += lines.stores()
-    return Loop(() if first else ("the row again",), tuple(before), tuple(inside + accumulate), tuple(after), False)
+    return replace(found, comment=() if first else ("the row again",), after=tuple(after))
+
+
+def reduced(
+    body: Body,
+    lines: Lines,
+    walk: tuple[int, ...],
+    online: tuple[Online, ...],
+    moments: dict[int, Moments],
+    done: set[int],
+) -> Loop:
+    """The reductions of one walk: accumulators before, accumulation inside, results after; then they are done."""
+    carried = {o.total: o for o in online if o.total in walk}
+    maxima = {o.maximum for o in carried.values()}
+    squares = {m.squares for m in moments.values()}
+    names, writer = body.names.of, lines.writer
+    own = [i for i in walk if i not in carried and i not in squares]
+    sources = [a.value for i in own for a in body.lowered.values[i].args if isinstance(a, Use)]
+    before: list[str] = []
+    for i in walk:
+        before += _accumulator(body, lines, i, maxima, {*carried, *squares}, moments)
+    inside = writer.lines(sources, set(done), late=False)
+    after: list[str] = []
+    for i in walk:
+        if i in carried:
+            inside += _rescaled(body, lines, carried[i])
+        elif i in moments:
+            inside += _merged(body, lines, moments[i])
+            done.update((i, moments[i].mean, moments[i].squares))
+        elif i not in maxima and i not in squares:
+            inside += _accumulated(body, lines, i)
+            after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc', f'{names[i]}_at').text}")
+            done.add(i)
+    done.update(maxima, carried)
+    return Loop((), tuple(before), tuple(inside), tuple(after))
+
+
+def _accumulator(
+    body: Body, lines: Lines, i: int, maxima: set[int], scalars: set[int], moments: dict[int, Moments]
+) -> list[str]:
+    """What a reduction starts from; `scalars`: sums that are one number a row from the first block on."""
+    op, several, name = body.lowered.values[i].op, _several(body, lines, i), body.names.of[i]
+    if i in maxima:
+        start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if several else LOWEST
+        return ["# from the least finite float32 on: a row may begin with -inf", f"{name} = {start}"]
+    if i in scalars or i in moments:
+        name = body.names.of[moments[i].mean if i in moments else i]
+        return [f"{name} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}"]
+    block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if several else "[BLOCK_SIZE_N]"
+    outside = number(neutral(body.lowered, i)).text
+    kind = triton_dtype(body.lowered.values[lines.writer.source(i)].dtype)
+    made = [f"{name}_acc = tl.full({block}, {outside}, {kind})"]
+    return [*made, f"{name}_at = tl.zeros({block}, tl.int32)"] if op in ARG_REDUCTIONS else made
 
 
 def _ready(body: Body, i: int, done: set[int]) -> bool:
