@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from kernelgen.devices.facts import DeviceFacts
+from kernelgen.devices.facts import Peaks
 from kernelgen.families import ITEMSIZE, elements
 from kernelgen.families.kernel import Body
 from kernelgen.families.values import Use
@@ -61,6 +61,6 @@ def flops(body: Body, case: Case) -> int:
     return total
 
 
-def floor_seconds(work: Work, facts: DeviceFacts) -> float:
+def floor_seconds(work: Work, facts: Peaks) -> float:
     """The least time physics allows: every byte moved once at the vendor's bandwidth, every operation at its peak."""
     return max((work.bytes_read + work.bytes_written) / facts.dram_bytes_per_s, work.flops / facts.fp32_flops)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelgen.analysis import Work
-from kernelgen.devices import DeviceFacts
+from kernelgen.devices import Peaks
 from kernelgen.outcomes import CaseTiming, Counters, StaticFacts
 
 BOTTLENECKS = ("memory bandwidth", "cache", "parallelism", "latency", "compute", "launch overhead")
@@ -114,7 +114,7 @@ class Diagnosis:
         return next((a.gain for a in self.ranked if a.strategy == strategy), 1.0)
 
 
-def diagnose(seen: tuple[Seen, ...], device: DeviceFacts, strategies: tuple[str, ...]) -> Diagnosis:
+def diagnose(seen: tuple[Seen, ...], device: Peaks, strategies: tuple[str, ...]) -> Diagnosis:
     """The bottleneck on the case with the most to win, and the strategies ranked by what they could win on all."""
     worst = focus(seen, device)
     bottleneck, why = _bottleneck(worst, device)
@@ -124,25 +124,25 @@ def diagnose(seen: tuple[Seen, ...], device: DeviceFacts, strategies: tuple[str,
     return Diagnosis(bottleneck, worst.timing.case, evidence(worst, device), overall, ranked)
 
 
-def focus(seen: tuple[Seen, ...], device: DeviceFacts) -> Seen:
+def focus(seen: tuple[Seen, ...], device: Peaks) -> Seen:
     """The case with the most to win; one that only waits for its launch has little, however far its floor."""
     return max(seen, key=lambda s: (headroom(s, device) - 1) * max(SHARE[_bottleneck(s, device)[0]].values()))
 
 
-def _expected(strategy: str, seen: tuple[Seen, ...], device: DeviceFacts) -> float:
+def _expected(strategy: str, seen: tuple[Seen, ...], device: Peaks) -> float:
     """Geometric mean over the cases of what a strategy could win, each case having a bottleneck of its own."""
     ceiling = CEILING.get(strategy, UNKNOWN)
     shares = [SHARE[_bottleneck(s, device)[0]].get(strategy, UNKNOWN) for s in seen]
     return geomean([1 + min(ceiling, (headroom(s, device) - 1) * share) for s, share in zip(seen, shares, strict=True)])
 
 
-def bandwidth_utilisation(timing: CaseTiming, work: Work, device: DeviceFacts) -> float:
+def bandwidth_utilisation(timing: CaseTiming, work: Work, device: Peaks) -> float:
     """The bytes the operator must move over what the DRAM could have moved in the time, 0 to 1."""
     moved = work.bytes_read + work.bytes_written
     return moved / (timing.time_us * 1e-6 * device.dram_bytes_per_s)
 
 
-def evidence(seen: Seen, device: DeviceFacts) -> tuple[Figure, ...]:
+def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     """Every figure the log must show of a case, each with its source; what could not be read says so."""
     timing, counters = seen.timing, seen.counters
     time_from = timing.source
@@ -175,7 +175,7 @@ def evidence(seen: Seen, device: DeviceFacts) -> tuple[Figure, ...]:
     return tuple(rows)
 
 
-def _bottleneck(seen: Seen, device: DeviceFacts) -> tuple[str, str]:
+def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
     """What limits one case, and the sentence that says why; the first rule that applies."""
     timing, work, counters = seen.timing, seen.work, seen.counters or Counters("none")
     time_s = timing.time_us * 1e-6
@@ -213,7 +213,7 @@ def _idle(facts: tuple[StaticFacts, ...]) -> str:
     return ""
 
 
-def headroom(seen: Seen, device: DeviceFacts) -> float:
+def headroom(seen: Seen, device: Peaks) -> float:
     """Time over the least time possible; the launch counts in the latter, since no schedule removes it."""
     launch = max(1, len(seen.facts)) * device.launch_latency_s * 1e6
     least = (seen.timing.floor_us or 0.0) + launch

@@ -13,7 +13,7 @@ from kernelgen.errors import NoDeviceError
 from kernelgen.settings import resolve
 
 if TYPE_CHECKING:
-    from kernelgen.devices import DeviceFacts
+    from kernelgen.devices import DeviceFacts, NpuFacts, Peaks
     from kernelgen.doctor import Finding
 
 
@@ -85,31 +85,49 @@ def hardware(device: DeviceName = None, arch: Arch = None, json: Json = False) -
 
     settings = resolve({"device": device, "arch": arch})
     here = devices.find(settings.device, settings.arch)
-    shown = [here.facts] if settings.arch else [f for f in devices.facts.TABLE if f != here.facts] + [here.facts]
+    family: tuple[Peaks, ...] = devices.facts.TABLE
+    if isinstance(here.facts, devices.NpuFacts):
+        family = devices.facts.NPU_TABLE
+    shown = [here.facts] if settings.arch else [f for f in family if f != here.facts] + [here.facts]
     if json:
         emit({"here": here.describe(), "facts": [asdict(facts) for facts in shown]})
         return
     for name, value in here.describe().items():
         print(f"{name:8}{value}")
     print()
-    rows = [(label, *(show(facts) for facts in shown)) for label, show in _ROWS.items()]
-    print(table([("", *(facts.key for facts in shown)), *rows]))
+    print(table([("", *(facts.key for facts in shown)), *_rows(shown)]))
     print("\nsources")
     for facts in shown:
         print(f"  {facts.key}: {facts.source}")
 
 
-_ROWS: dict[str, Callable[[DeviceFacts], str]] = {
+def _rows(shown: list[Peaks]) -> list[tuple[str, ...]]:
+    """The lines of the table, a column for each device; all are of one kind."""
+    from kernelgen import devices
+
+    gpus = [facts for facts in shown if isinstance(facts, devices.DeviceFacts)]
+    npus = [facts for facts in shown if isinstance(facts, devices.NpuFacts)]
+    rows = [(label, *map(show, shown)) for label, show in _SHARED.items()]
+    rows += [(label, *map(show_gpu, gpus)) for label, show_gpu in _GPU.items() if gpus]
+    rows += [(label, *map(show_npu, npus)) for label, show_npu in _NPU.items() if npus]
+    return rows
+
+
+_SHARED: dict[str, Callable[[Peaks], str]] = {
     "name": lambda f: f.name,
     "architecture": lambda f: f.arch,
-    "SMs": lambda f: str(f.sms),
     "memory": lambda f: f"{f.memory_bytes / 1e9:.0f} GB",
     "bandwidth": lambda f: f"{f.dram_bytes_per_s / 1e12:.2f} TB/s",
     "of which a plain copy reaches": lambda f: f"{f.achievable_fraction:.0%}",
     "L2": lambda f: f"{f.l2_bytes / 2**20:.0f} MiB",
     "L2 bandwidth (estimate)": lambda f: f"{f.l2_bytes_per_s / 1e12:.1f} TB/s",
     "fp32": lambda f: f"{f.fp32_flops / 1e12:.0f} TFLOP/s",
-    "fp16 tensor cores, dense": lambda f: f"{f.fp16_tensor_flops / 1e12:.0f} TFLOP/s",
+    "fp16 matrix units, dense": lambda f: f"{f.fp16_tensor_flops / 1e12:.0f} TFLOP/s",
+    "memory latency (estimate)": lambda f: f"{f.dram_latency_s * 1e6:.2f} µs",
+    "launch (estimate)": lambda f: f"{f.launch_latency_s * 1e6:.1f} µs",
+}
+_GPU: dict[str, Callable[[DeviceFacts], str]] = {
+    "SMs": lambda f: str(f.sms),
     "registers an SM": lambda f: str(f.registers_per_sm),
     "registers a thread, at most": lambda f: str(f.registers_per_thread_max),
     "shared memory an SM": lambda f: f"{f.shared_per_sm // 1024} KiB",
@@ -117,6 +135,13 @@ _ROWS: dict[str, Callable[[DeviceFacts], str]] = {
     "warps an SM, at most": lambda f: str(f.max_warps_per_sm),
     "programs an SM, at most": lambda f: str(f.max_programs_per_sm),
     "threads a program, at most": lambda f: str(f.max_threads_per_block),
-    "memory latency (estimate)": lambda f: f"{f.dram_latency_s * 1e6:.2f} µs",
-    "launch (estimate)": lambda f: f"{f.launch_latency_s * 1e6:.1f} µs",
+}
+_NPU: dict[str, Callable[[NpuFacts], str]] = {
+    "cube cores": lambda f: str(f.cube_cores),
+    "vector cores": lambda f: str(f.vector_cores),
+    "clock": lambda f: f"{f.clock_hz / 1e6:.0f} MHz",
+    "unified buffer a vector core": lambda f: f"{f.ub_bytes // 1024} KiB, rows of {f.ub_alignment} B",
+    "L1 a cube core": lambda f: f"{f.l1_bytes // 1024} KiB",
+    "L0A, L0B, L0C": lambda f: f"{f.l0a_bytes // 1024}, {f.l0b_bytes // 1024}, {f.l0c_bytes // 1024} KiB",
+    "programs, at most": lambda f: str(f.max_grid),
 }

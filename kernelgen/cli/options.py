@@ -21,10 +21,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 Force = Annotated[bool, typer.Option("--force", help="Write over files that were changed by hand.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and write nothing.")]
 DeviceName = Annotated[
-    str | None, typer.Option("--device", metavar="cuda|cpu", help="Where to run; by default the best device here.")
+    str | None, typer.Option("--device", metavar="cuda|npu|cpu", help="Where to run; by default the best device here.")
 ]
 Arch = Annotated[
-    str | None, typer.Option("--arch", metavar="sm_90", help="What the cpu device compiles and predicts for.")
+    str | None, typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="What to compile and predict for.")
 ]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases with this in their label.")]
 Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="No cases with this in their label.")]

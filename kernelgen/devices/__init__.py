@@ -1,4 +1,5 @@
-"""The devices, one module each with NAME, PRIORITY, present() and open_device(arch); a new device is a new module."""
+"""The devices, one module each with NAME, PRIORITY, present() and open_device(arch), and knows(arch) where it can
+be compiled for without being here; a new device is a new module."""
 
 from __future__ import annotations
 
@@ -9,23 +10,24 @@ from functools import cache
 from types import ModuleType
 
 from kernelgen.devices.device import Device, cache_folder, installed
-from kernelgen.devices.facts import DeviceFacts
+from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks
 from kernelgen.errors import UsageError
 
-__all__ = ["Device", "DeviceFacts", "cache_folder", "find", "installed", "names"]
+__all__ = ["Device", "DeviceFacts", "NpuFacts", "Peaks", "cache_folder", "find", "installed", "names"]
 
 
 def find(name: str | None = None, arch: str | None = None) -> Device:
     """The device to work on: the one named, or the best one present.
 
-    `arch` ("sm_90", or a device of the table such as "h100") says what the cpu device compiles and predicts for.
+    `arch` ("sm_90", or a device of the table such as "h100" or "ascend910b3") says what is compiled and predicted for
+    where no such device is here.
     Raises NoDeviceError where the named device is not here and UsageError for a name or arch nobody knows.
     """
     modules = _modules()
     if name is None:
         # An architecture that the GPU here is not asks for the device that compiles for any of them.
         for module in modules.values():
-            if module.present():
+            if module.present() or (arch is not None and _knows(module, arch)):
                 try:
                     return _open(module, arch)
                 except UsageError:
@@ -42,6 +44,11 @@ def find(name: str | None = None, arch: str | None = None) -> Device:
 def names() -> tuple[str, ...]:
     """Every device kernelgen knows, the most capable first."""
     return tuple(_modules())
+
+
+def _knows(module: ModuleType, arch: str) -> bool:
+    """Whether a device that is not here can be worked for all the same."""
+    return hasattr(module, "knows") and bool(module.knows(arch))
 
 
 def _open(module: ModuleType, arch: str | None) -> Device:

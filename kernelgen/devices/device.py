@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from kernelgen.devices.facts import DeviceFacts
+from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks
 
 DEFAULT_ARCH = "sm_90"
 """What the kernels are compiled for where no GPU and no `--arch` says otherwise."""
@@ -19,10 +19,10 @@ class Device:
     """A place where kernels are verified, and on some timed."""
 
     name: str
-    """The device module: "cuda" or "cpu"."""
+    """The device module: "cuda", "npu" or "cpu"."""
     measures: bool
     """False: nothing is ever timed here, every time is a prediction."""
-    facts: DeviceFacts
+    facts: Peaks
     """The hardware that is measured, or that predictions are for."""
     driver: str = ""
     """The kernel driver's version; empty where there is none."""
@@ -30,14 +30,28 @@ class Device:
     """The newest CUDA version that the driver supports."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that processes running kernels on this device need."""
+    instead: str = "cpu (interpreter; compiled and predicted for {})"
+    """What a log says of a machine without the device, with the device's name in it."""
 
     @property
     def arch(self) -> str:
         return self.facts.arch
 
+    @property
+    def gpu(self) -> DeviceFacts:
+        """The facts of a device that is a GPU."""
+        assert isinstance(self.facts, DeviceFacts)
+        return self.facts
+
+    @property
+    def npu(self) -> NpuFacts:
+        """The facts of a device that is an NPU."""
+        assert isinstance(self.facts, NpuFacts)
+        return self.facts
+
     def describe(self) -> dict[str, str]:
         """What a log must say of the machine that the figures came from."""
-        shown = self.facts.name if self.measures else f"cpu (interpreter; compiled and predicted for {self.facts.name})"
+        shown = self.facts.name if self.measures else self.instead.format(self.facts.name)
         return {
             "device": shown,
             "arch": self.arch,

@@ -7,6 +7,9 @@ Sources, named in short below:
   H200       NVIDIA H200 Tensor Core GPU datasheet, column SXM
   B200       NVIDIA HGX B200 datasheet, an eighth of the system's figures; Blackwell Tuning Guide
   device     the card's own attributes (cuDeviceGetAttribute)
+  compiler   what the Ascend compiler of ascendnpu-ir 1.2.0 takes each target for (UB, L1, L0, cores)
+  catlass    hicann/catlass, arch.hpp: buffers, cores and L2 of an Ascend 910B3
+  msprof     the rated frequency that msprof reports of a 910B (OpBasicInfo.csv)
   estimate   no document states it; close enough to rank kernels, never used for a limit or a floor
 """
 
@@ -19,8 +22,8 @@ MIB = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class DeviceFacts:
-    """One device. Peaks are the vendor's; bandwidths in bytes a second, arithmetic in operations a second."""
+class Peaks:
+    """What every device has: bandwidths in bytes a second, arithmetic in operations a second, peaks as the vendor's."""
 
     key: str
     """Short name, such as "h200"."""
@@ -28,22 +31,14 @@ class DeviceFacts:
     """What people call it, such as "NVIDIA H200"."""
     arch: str
     """Such as "sm_90"."""
-    sms: int
     dram_bytes_per_s: float
     l2_bytes_per_s: float
     """Read bandwidth of the L2 (estimate: bytes a clock of the whitepaper times the boost clock)."""
     fp32_flops: float
     fp16_tensor_flops: float
-    """Dense fp16 or bf16 on the tensor cores, fp32 accumulation."""
+    """Dense fp16 or bf16 on the matrix units, fp32 accumulation."""
     l2_bytes: int
     memory_bytes: int
-    registers_per_sm: int
-    shared_per_sm: int
-    shared_per_block_max: int
-    max_warps_per_sm: int
-    max_programs_per_sm: int
-    """Resident thread blocks an SM can hold."""
-    max_threads_per_block: int
     dram_latency_s: float
     """Time from a load to its data, for Little's law (estimate: pointer-chasing benchmarks say 0.4 to 0.7 µs)."""
     launch_latency_s: float
@@ -52,15 +47,53 @@ class DeviceFacts:
     """The share of `dram_bytes_per_s` that a plain large copy reaches."""
     source: str
     """Where the figures are from."""
+
+    def in_flight_bytes(self) -> float:
+        """Bytes that must be on their way at any moment to keep the DRAM busy (Little's law)."""
+        return self.dram_bytes_per_s * self.dram_latency_s
+
+
+@dataclass(frozen=True)
+class DeviceFacts(Peaks):
+    """An NVIDIA GPU."""
+
+    sms: int
+    registers_per_sm: int
+    shared_per_sm: int
+    shared_per_block_max: int
+    max_warps_per_sm: int
+    max_programs_per_sm: int
+    """Resident thread blocks an SM can hold."""
+    max_threads_per_block: int
     registers_per_thread_max: int = 255
     register_allocation: int = 256
     """Registers are handed to a warp in multiples of this (CUDA Occupancy Calculator, capability 3.0 and later)."""
     shared_reserved: int = 1 * KIB
     """Shared memory the system takes for itself from each resident block (guide: 1 KB from capability 8.0 on)."""
 
-    def in_flight_bytes(self) -> float:
-        """Bytes that must be on their way at any moment to keep the DRAM busy (Little's law)."""
-        return self.dram_bytes_per_s * self.dram_latency_s
+
+@dataclass(frozen=True)
+class NpuFacts(Peaks):
+    """An Ascend NPU: cores with buffers that programs fill and empty themselves."""
+
+    cube_cores: int
+    vector_cores: int
+    clock_hz: float
+    ub_bytes: int = 192 * KIB  # compiler, catlass
+    """Unified buffer of a vector core: what the tiles of a vector kernel must fit in."""
+    ub_alignment: int = 32  # compiler
+    """Bytes of which rows in the unified buffer are multiples."""
+    l1_bytes: int = 512 * KIB  # compiler, catlass
+    l0a_bytes: int = 64 * KIB  # compiler, catlass
+    l0b_bytes: int = 64 * KIB  # compiler, catlass
+    l0c_bytes: int = 128 * KIB  # compiler, catlass
+    max_grid: int = 65535
+    """Programs of a launch; more crash it (triton-ascend documents the limit of coreDim)."""
+
+    @property
+    def compiler_target(self) -> str:
+        """What the Ascend compiler calls it, such as "Ascend910B3"."""
+        return self.name.removeprefix("Huawei ").replace(" ", "")
 
 
 A100 = DeviceFacts(
@@ -157,6 +190,38 @@ B200 = DeviceFacts(
 
 TABLE = (A100, H100, H200, B200)
 
+
+def _ascend(variant: str, cubes: int, clock_hz: float, memory_gib: int, dram: float) -> NpuFacts:
+    """One of the 910B family, which differ in cores, clock and memory alone."""
+    return NpuFacts(
+        key=f"ascend{variant.lower()}",
+        name=f"Huawei Ascend {variant}",
+        arch=f"ascend{variant.lower()}",
+        dram_bytes_per_s=dram,  # estimate: from above, so that no floor is above the truth
+        l2_bytes_per_s=2 * cubes * 64 * clock_hz,  # estimate: 64 bytes a clock and vector core
+        fp32_flops=2 * cubes * 64 * 2 * clock_hz,  # estimate: 256-byte vectors, a multiply-add a lane and clock
+        fp16_tensor_flops=cubes * 16**3 * 2 * clock_hz,  # a 16x16x16 product a clock and cube core
+        l2_bytes=192 * MIB,  # catlass
+        memory_bytes=memory_gib * 2**30,
+        dram_latency_s=0.6e-6,  # estimate
+        launch_latency_s=5.0e-6,  # estimate: a launch of torch-npu's is never seen below that
+        achievable_fraction=0.85,  # estimate
+        source="cores and buffers: the Ascend compiler, catlass; clock: msprof; bandwidths and latencies are estimates",
+        cube_cores=cubes,  # compiler
+        vector_cores=2 * cubes,  # compiler
+        clock_hz=clock_hz,  # msprof: 1800 MHz
+    )
+
+
+NPU_TABLE = (
+    _ascend("910B1", 24, 1.8e9, 64, 1.6e12),
+    _ascend("910B2", 24, 1.8e9, 64, 1.6e12),
+    _ascend("910B2C", 24, 1.8e9, 64, 1.6e12),
+    _ascend("910B3", 20, 1.8e9, 64, 1.6e12),
+    _ascend("910B4", 20, 1.8e9, 32, 0.8e12),
+)
+"""The family in the order of the compiler's names. UB, L1 and L0 are the same in all of them."""
+
 DEFAULT_BY_ARCH = {"sm_80": A100, "sm_90": H200, "sm_100": B200}
 """The device that stands for an architecture when only that was named."""
 
@@ -170,3 +235,9 @@ def by_name(name: str) -> DeviceFacts | None:
     """The device whose key is a word of the name that the driver or torch reports, such as "NVIDIA H200"."""
     words = name.lower().replace("-", " ").split()
     return next((facts for facts in TABLE if facts.key in words), None)
+
+
+def npu_by_name(name: str) -> NpuFacts | None:
+    """The NPU that a target such as "ascend910b3", or a name that torch-npu reports such as "Ascend910B3", means."""
+    wanted = name.lower().replace("huawei", "").replace(" ", "").partition("_")[0]
+    return next((facts for facts in NPU_TABLE if wanted in (facts.key, facts.key.removeprefix("ascend"))), None)

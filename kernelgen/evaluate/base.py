@@ -86,7 +86,7 @@ class Evaluator(ABC):
         run_environment = {**shared, **dict(device.environment)}
         self.runner = Worker(run_role, run_environment, scratch)
         self._profile_env = environment(run_environment)
-        self._compiler = Compiler(self._compile_worker, self.spec, device.facts, store, limits.compile_s)
+        self._compiler = Compiler(self._compile_worker, self.spec, device.gpu, store, limits.compile_s)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
 
     def __enter__(self) -> Evaluator:

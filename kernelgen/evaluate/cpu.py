@@ -50,7 +50,7 @@ class CpuEvaluator(Evaluator):
         except Failed:
             return Counters(source=SOURCE)
         predicted = self._predict(case, compiled[case.label])
-        work, facts = self.work(case), self.device.facts
+        work, facts = self.work(case), self.device.gpu
         moved = work.bytes_read + work.bytes_written
         occupancies = [one.occupancy for one in compiled[case.label].facts]
         return Counters(
@@ -79,4 +79,4 @@ class CpuEvaluator(Evaluator):
         )
 
     def _predict(self, case: Case, compiled: Compiled) -> Prediction:
-        return predict(self.work(case), compiled.facts, self.device.facts)
+        return predict(self.work(case), compiled.facts, self.device.gpu)

@@ -81,7 +81,7 @@ class CudaEvaluator(Evaluator):
             return Counters(source=f"not available: {failure.message}")
         if answer["left_out"]:
             return Counters(source=f"not available: {answer['left_out']}")
-        return profile.from_time(self.work(case), answer["time_us"] * 1e-6, self.device.facts)
+        return profile.from_time(self.work(case), answer["time_us"] * 1e-6, self.device.gpu)
 
     def _collect(self, candidate: Candidate, ask: Callable[[], Iterator[tuple[Case, str, Answer]]]) -> Evaluation:
         """What was measured until the end, or until something failed."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from kernelgen.devices import DeviceFacts
+from kernelgen.devices import Peaks
 from kernelgen.diagnose import Seen, bandwidth_utilisation, geomean
 from kernelgen.outcomes import CaseTiming, Interval
 from kernelgen.spec.model import Target
@@ -86,7 +86,7 @@ def gain(ratio: float) -> str:
 
 
 def targets(
-    target: Target, eager: tuple[CaseTiming, ...], seen: tuple[Seen, ...], device: DeviceFacts, l2_read: bool = True
+    target: Target, eager: tuple[CaseTiming, ...], seen: tuple[Seen, ...], device: Peaks, l2_read: bool = True
 ) -> tuple[Judged, ...]:
     """Every target that is asked for here; a speedup is reached by its interval's lower bound.
 
