@@ -13,6 +13,7 @@ from . import device as devices
 from . import inputs, memory, trial
 from .inputs import DISTRIBUTIONS
 from .model import Case, CaseReport, Function, Operator, Trial
+from .mutants import Suite
 
 HEAVY_ELEMENTS = {"cuda": 2**27, "cpu": 2**14}
 """Cases with more elements in all get as many trials as seeds were asked for; smaller ones all distributions."""
@@ -31,11 +32,13 @@ def accuracy_case(
     kernel: Function | None = None,
     distributions: Sequence[str] = DISTRIBUTIONS,
     verbose: bool = False,
+    mutants: bool = True,
 ) -> CaseReport:
     """Judge the operator's kernel, or another callable in its place, on one case.
 
     `seed` repeats an earlier report; without it the inputs come from a secret seed.
     `verbose` also locates the worst element where a trial passes.
+    `mutants`: find out as well, in cases that the spec lists, which wrong results would pass.
     """
     device = device or devices.find()
     seed = inputs.secret_seed() if seed is None else seed
@@ -44,12 +47,13 @@ def accuracy_case(
     begin = time.perf_counter()
     trials: list[Trial] = []
     passed, message, left_out = True, "", ""
+    suite = Suite() if mutants and not case.hidden else None
     try:
         for distribution, trial_seed in trial_plan(operator, case, seeds, seed, device, distributions):
             # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
             repeat = device == "cuda" or not trials
             call = kernel or operator.kernel
-            setting = trial.Setting(operator, case, call, device, distribution, trial_seed, verbose, repeat)
+            setting = trial.Setting(operator, case, call, device, distribution, trial_seed, verbose, repeat, suite)
             trials.append(trial.run(setting))
             if not trials[-1].passed:
                 passed, message = False, trials[-1].message
@@ -71,6 +75,8 @@ def accuracy_case(
         fatal=any(t.fatal for t in trials),
         seed=seed,
         seconds=time.perf_counter() - begin,
+        told=dict(suite.told) if suite else {},
+        undiscriminated=tuple(suite.open) if suite and passed else (),
     )
 
 

@@ -151,12 +151,27 @@ class Tally:
             return f"{self.differing[0]} of {self.elements} integers differ (eager {self.differing[1]})"
         return ""
 
-    def score(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-        """Error over bound, element by element, once all tiles are in; infinite where NaN or infinity is misplaced."""
+    def limits(self, ref: torch.Tensor) -> torch.Tensor:
+        """The largest error that each element may have, once all tiles are in."""
         limit = self._floor(ref)
         binade = self._binade(ref)
         for which, bound in self.bounds().items():
             limit = torch.where(binade == which, limit.clamp(min=bound), limit)
+        return limit
+
+    def rejects(self, other: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, limits: torch.Tensor) -> bool:
+        """Whether another result in the candidate's place would be wrong; `limits` are those of `ref`."""
+        if bool(misplaced(other, eager, ref).any()):
+            return True
+        error = difference(other, ref)
+        if bool((error > limits).any()):
+            return True
+        differing = 0 if self.dtype.is_floating_point else int((error != 0).sum())
+        return differing > self.factor * K * max(self.differing[1:])
+
+    def score(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+        """Error over bound, element by element, once all tiles are in; infinite where NaN or infinity is misplaced."""
+        limit = self.limits(ref)
         error = difference(got, ref)
         score = torch.where(error > 0, error / limit, 0.0)
         return torch.where(misplaced(got, eager, ref), math.inf, score)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import device as devices
-from . import inputs, report
+from . import inputs, lint, mutants, report
 from .accuracy import accuracy_case
 from .hidden import hidden_cases
 from .model import Case, CaseReport, Operator, PerformanceReport
@@ -46,11 +46,14 @@ def accuracy_main(operator: Operator, cases: Sequence[Case], argv: Sequence[str]
     ran = sum(bool(r.trials or r.message) for r in reports)
     left_out = sum(bool(r.left_out) for r in reports)
     say(_verdict(len(reports) - failed - left_out, failed, left_out, len(chosen) - len(reports)))
+    remarks = [*mutants.complaints(reports), *lint.reference_lint(operator, cases, device, seed)]
+    for remark in remarks:
+        say(remark)
     say(f"seed {seed}: --seed {seed} repeats these inputs   {time.perf_counter() - begin:.1f} s")
     code = 1 if failed or not ran or len(reports) < len(chosen) else 0
     if options.json:
         data = {"operator": operator.name, "device": devices.describe(), "seed": seed, "exit_code": code}
-        _print_json(data | {"cases": reports})
+        _print_json(data | {"remarks": remarks, "cases": reports})
     return code
 
 

@@ -166,6 +166,10 @@ class CaseReport:
     seed: int = 0
     """Repeats this report when passed to accuracy_case."""
     seconds: float = 0.0
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Mutants that this case rejects, each with the inputs that told it."""
+    undiscriminated: tuple[str, ...] = ()
+    """Mutants that would pass this case."""
 
 
 @dataclass(frozen=True)

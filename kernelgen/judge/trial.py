@@ -12,6 +12,7 @@ import torch
 from . import device as devices
 from . import guards, inputs, values
 from .model import Case, Function, Operator, Trial
+from .mutants import Suite
 from .oracle import as_tuple
 
 
@@ -44,6 +45,8 @@ class Setting:
     verbose: bool = False
     repeat: bool = True
     """Call twice and compare all bits."""
+    suite: Suite | None = None
+    """The mutants that this trial tries to tell apart."""
 
 
 def run(setting: Setting) -> Trial:
@@ -60,8 +63,10 @@ def run(setting: Setting) -> Trial:
         _check_form(setting, buffers, got, eager)
         trial = replace(trial, poison_reached=all(reached(o) for o in got))
         _check_inputs(setting, buffers, before)
+        mutants = values.Mutants(setting.suite, setting.distribution) if setting.suite else None
+        views = [b.view for b in buffers]
         outcome = values.check(
-            setting.operator, setting.case, [b.view for b in buffers], got, eager, setting.seed, setting.verbose
+            setting.operator, setting.case, views, got, eager, setting.seed, setting.verbose, mutants
         )
         trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
         if outcome.complaint:

@@ -11,6 +11,7 @@ import torch
 from .bounds import POOL, Tally, misplaced
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
+from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Box, Tiling, disturbed, in_float64
 
 _SETTLING = 8
@@ -40,6 +41,15 @@ class _Run:
     got: Sequence[torch.Tensor]
     eager: Sequence[torch.Tensor]
     seed: int
+    mutants: Mutants | None
+
+
+@dataclass(frozen=True)
+class Mutants:
+    """The suite of a case, and the inputs' distribution in one of its trials."""
+
+    suite: Suite
+    distribution: str
 
 
 def check(
@@ -50,13 +60,26 @@ def check(
     eager: Sequence[torch.Tensor],
     seed: int,
     verbose: bool,
+    mutants: Mutants | None = None,
 ) -> Outcome:
-    """Compare; `verbose` also finds the worst element where all is well."""
-    run = _Run(operator, case, arguments, got, eager, seed)
+    """Compare; `verbose` also finds the worst element where all is well. `mutants` are held against the same bound."""
+    run = _Run(operator, case, arguments, got, eager, seed, mutants)
     if operator.exact:
         return _check_bits(run)
     tallies = [Tally(case.dtype(t), operator.tolerance_factor) for t in operator.outputs]
-    _tiles(run, lambda i, box, g, e, r, p: tallies[i].add(g, e, r, p), probe=True)
+    whole: list[torch.Tensor] = []
+    keep = mutants is not None and _fits_one_tile(run)
+
+    def visit(
+        i: int, box: Box, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, probes: list[torch.Tensor]
+    ) -> None:
+        tallies[i].add(got, eager, ref, probes)
+        if keep:
+            whole.append(ref)
+
+    _tiles(run, visit, probe=True)
+    if whole:
+        _mutate(run, whole, [bounded(t, e, ref) for t, e, ref in zip(tallies, eager, whole, strict=True)])
     complaints = [
         f"{t.name}: {c}" for t, tally in zip(operator.outputs, tallies, strict=True) if (c := tally.complaint())
     ]
@@ -66,6 +89,17 @@ def check(
         max(t.eager_error for t in tallies),
         _worst(run, tallies) if complaints or verbose else None,
     )
+
+
+def _fits_one_tile(run: _Run) -> bool:
+    tiling, elements = Tiling(run.operator, run.case), sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
+    return (not tiling.extents or tiling.cost <= tiling.tile_bytes) and 0 < elements <= LARGEST
+
+
+def _mutate(run: _Run, right: Sequence[torch.Tensor], rejects: Sequence[Reject]) -> None:
+    assert run.mutants is not None
+    rounded = [r.to(run.case.dtype(t)) for t, r in zip(run.operator.outputs, right, strict=True)]
+    run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects)
 
 
 def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
@@ -142,6 +176,8 @@ def _worst(run: _Run, tallies: Sequence[Tally]) -> Worst | None:
 
 
 def _check_bits(run: _Run) -> Outcome:
+    if run.mutants is not None and _fits_one_tile(run):
+        _mutate(run, run.eager, [lambda other, e=e: first_difference(other, e) is not None for e in run.eager])  # type: ignore[misc]
     for tensor, got, eager in zip(run.operator.outputs, run.got, run.eager, strict=True):
         place = first_difference(got, eager)
         if place is not None:

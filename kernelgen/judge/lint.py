@@ -1,0 +1,120 @@
+"""Is the reference worth being judged against? What a kernel could get away with because of the spec itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from . import guards, inputs
+from .model import Case, Operator
+from .oracle import as_tuple
+
+LEAST = 16
+"""Output elements below which everything looks constant."""
+MOST = 2**20
+"""Elements of the largest tensor that is worth the time."""
+
+Outputs = tuple[torch.Tensor, ...]
+
+
+def reference_lint(operator: Operator, cases: Sequence[Case], device: str, seed: int) -> list[str]:
+    """One line for each way in which the reference makes cheating easy; empty for a sound one.
+
+    Looked at on the smallest listed case that is large enough, with every distribution of the inputs.
+    """
+    case, largest = _cases(operator, cases)
+    if case is None or largest is None:
+        return []
+    try:
+        found = _findings(operator, case, device, seed)
+        # a copy that fits in one case only, as a row that is expanded once, is no copy
+        copies = [set(_identity(operator, one, seed, device)) for one in (case, largest)]
+        return [f"reference: {line}" for line in [*found, *sorted(copies[0] & copies[1])]]
+    except (RuntimeError, ValueError, IndexError) as error:  # the case itself will say so
+        return [f"reference: cannot be computed at {case.label}: {str(error).splitlines()[0]}"]
+
+
+def _cases(operator: Operator, cases: Sequence[Case]) -> tuple[Case | None, Case | None]:
+    """The smallest case with enough results to look at, and the largest that is worth its time."""
+
+    def size(case: Case) -> int:
+        return max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
+
+    def results(case: Case) -> int:
+        return min(math.prod(case.shape(t)) for t in operator.outputs)
+
+    fit = [case for case in cases if size(case) <= MOST and results(case)]
+    large = [case for case in fit if results(case) >= LEAST] or fit
+    return min(large, key=size, default=None), max(large, key=size, default=None)
+
+
+def _findings(operator: Operator, case: Case, device: str, seed: int) -> list[str]:
+    made = [_made(operator, case, distribution, seed, device) for distribution in inputs.DISTRIBUTIONS]
+    results = [_run(operator, arguments) for arguments in made]
+    lines = (
+        [f"two calls on the same inputs differ ({case.label})"] if not _repeats(operator, made[0], results[0]) else []
+    )
+    if lines:
+        return lines
+    lines += _constant(operator, results)
+    for position, tensor in enumerate(operator.inputs):
+        if not tensor.like and _insensitive(operator, case, made, results, position, seed, device):
+            lines.append(
+                f"no result depends on the values of {tensor.name}; declare `role: like` if only its shape matters"
+            )
+    return lines
+
+
+def _made(operator: Operator, case: Case, distribution: str, seed: int, device: str) -> list[torch.Tensor]:
+    return [b.view for b in inputs.make(operator, case, distribution=distribution, seed=seed, device=device)]
+
+
+def _run(operator: Operator, arguments: Sequence[torch.Tensor]) -> Outputs:
+    with torch.no_grad():
+        return tuple(output.clone() for output in as_tuple(operator.reference(*arguments)))
+
+
+def _repeats(operator: Operator, arguments: Sequence[torch.Tensor], first: Outputs) -> bool:
+    return guards.fingerprints(_run(operator, arguments)) == guards.fingerprints(first)
+
+
+def _constant(operator: Operator, results: Sequence[Outputs]) -> list[str]:
+    """Outputs whose elements are all the same, whatever the inputs."""
+    lines = []
+    for i, tensor in enumerate(operator.outputs):
+        values = torch.cat([result[i].double().reshape(-1) for result in results])
+        numbers = values[~values.isnan()]
+        if len(values) >= LEAST and len(numbers) and bool((numbers == numbers[0]).all()):
+            lines.append(f"{tensor.name} is {float(numbers[0]):g} everywhere, whatever the inputs")
+    return lines
+
+
+def _insensitive(
+    operator: Operator,
+    case: Case,
+    made: Sequence[list[torch.Tensor]],
+    results: Sequence[Outputs],
+    position: int,
+    seed: int,
+    device: str,
+) -> bool:
+    """Other values of one input change nothing, with any distribution."""
+    for distribution, arguments, result in zip(inputs.DISTRIBUTIONS, made, results, strict=True):
+        other = _made(operator, case, distribution, inputs.derive_seed(seed, "lint"), device)[position]
+        changed = _run(operator, [*arguments[:position], other, *arguments[position + 1 :]])
+        if guards.fingerprints(changed) != guards.fingerprints(result):
+            return False
+    return True
+
+
+def _identity(operator: Operator, case: Case, seed: int, device: str) -> list[str]:
+    """Outputs that equal an input on ordinary inputs."""
+    arguments = _made(operator, case, "normal", seed, device)
+    return [
+        f"{output.name} equals {tensor.name} on normal inputs: a copy would pass them"
+        for output, got in zip(operator.outputs, _run(operator, arguments), strict=True)
+        for tensor, x in zip(operator.inputs, arguments, strict=True)
+        if not tensor.like and got.shape == x.shape and got.dtype == x.dtype and torch.equal(got, x)
+    ]

@@ -1,0 +1,146 @@
+"""Mutants: what a test must reject before it is believed, and what is said of one that cannot."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+from pathlib import Path
+
+import pytest
+import softmax_accuracy
+import torch
+
+from kernelgen import judge
+from kernelgen.judge import lint, mutants
+
+SOFTMAX = softmax_accuracy.OPERATOR
+SHIPPED = sorted((Path(__file__).parents[2] / "operators").rglob("*_accuracy.py"))
+USUAL = {
+    "zeros", "a copy of x", "the first element repeated", "a wrong last tile", "one wrong element",
+    "a lower precision", "a former call's output", "memory as allocated",
+}  # fmt: skip
+
+
+def operator(reference, *names: str, output: str = "T") -> judge.Operator:
+    """An operator that is its own kernel, over matrices."""
+    return judge.Operator(
+        name="op", kernel=reference, baseline=reference, reference=reference,
+        inputs=tuple(judge.Tensor(name, ("...", "D"), "T", rows=0) for name in names or ("x",)),
+        outputs=(judge.Tensor("out", ("...", "D"), output, rows=0),),
+    )  # fmt: skip
+
+
+def case(rows: int = 5, columns: int = 129, dtype: str = "float32") -> judge.Case:
+    return judge.Case({"...": (rows,), "D": columns}, {"T": dtype})
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_a_sound_test_rejects_every_mutant(dtype: str) -> None:
+    report = judge.accuracy_case(operator(SOFTMAX.reference), case(dtype=dtype))
+    assert report.passed
+    assert set(report.told) == USUAL
+    assert report.undiscriminated == ()
+
+
+def test_a_case_that_cannot_tell_is_reported_with_the_inputs_that_can() -> None:
+    """Softmax of one column is all ones."""
+    whole = operator(SOFTMAX.reference)
+    reports = [judge.accuracy_case(whole, one) for one in (case(5, 1), case())]
+    assert "a lower precision" in reports[0].undiscriminated
+    lines = mutants.complaints(reports)
+    (line,) = [line for line in lines if "a lower precision" in line]
+    assert line == ("cannot discriminate: a lower precision in [5] D=1 float32; normal inputs at [5] D=129 float32 do")
+
+
+def test_where_no_case_can_tell_there_is_advice() -> None:
+    vacuous = operator(lambda x: torch.zeros_like(x))
+    lines = mutants.complaints([judge.accuracy_case(vacuous, case())])
+    assert "cannot discriminate: zeros in any of 1 cases; inputs whose results are not all zero would" in lines
+    assert any("a former call's output" in line for line in lines)
+    assert not any("one wrong element" in line for line in lines)
+
+
+def test_exact_and_integer_operators_are_mutated_too() -> None:
+    exact = dataclasses.replace(operator(lambda x: x.flip(-1)), exact=True)
+    assert set(judge.accuracy_case(exact, case()).told) == USUAL
+    compared = operator(lambda x, y: x > y, "x", "y", output="bool")
+    told = judge.accuracy_case(compared, case()).told
+    assert {"zeros", "one wrong element", "a copy of x", "a copy of y"} <= set(told)
+
+
+def test_every_output_has_its_own_mutants() -> None:
+    both = dataclasses.replace(
+        operator(lambda x: (x * 2, x.sum(-1, keepdim=True))),
+        outputs=(
+            judge.Tensor("double", ("...", "D"), "T", rows=0), judge.Tensor("total", ("...", 1), "T", rows=0)
+        ),
+    )  # fmt: skip
+    told = judge.accuracy_case(both, case()).told
+    assert {"zeros of double", "zeros of total"} <= set(told)
+    assert told["a copy of x of total"] == mutants.ANY  # its shape gives it away
+
+
+def test_hidden_and_wrong_cases_say_nothing_of_mutants() -> None:
+    hidden = dataclasses.replace(case(), hidden=True)
+    assert judge.accuracy_case(operator(SOFTMAX.reference), hidden).told == {}
+    wrong = dataclasses.replace(operator(SOFTMAX.reference), kernel=torch.zeros_like)
+    assert judge.accuracy_case(wrong, case(5, 1)).undiscriminated == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "bits", "kept"), [(1 + 2**-10, 10, 1 + 2**-10), (1 + 2**-11 + 2**-20, 10, 1 + 2**-10), (-3e38, 3, -3e38)]
+)
+def test_rounding_to_fewer_bits(value: float, bits: int, kept: float) -> None:
+    assert mutants.rounded(torch.tensor([value]), bits).item() == pytest.approx(kept, rel=2.0**-bits if bits < 5 else 0)
+
+
+def test_rounding_keeps_what_is_not_finite() -> None:
+    values = torch.tensor([math.nan, math.inf, -math.inf, 0.0])
+    assert torch.equal(mutants.rounded(values, 3).nan_to_num(7.0), values.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize(
+    ("reference", "names", "line"),
+    [
+        (lambda x: torch.ones_like(x), ("x",), "out is 1 everywhere, whatever the inputs"),
+        (lambda x, y: x * 2, ("x", "y"), "no result depends on the values of y"),
+        (lambda x: x.clone(), ("x",), "out equals x on normal inputs"),
+        (lambda x: x.clamp(-100, 100), ("x",), "out equals x on normal inputs"),
+        (lambda x: x + torch.rand_like(x), ("x",), "two calls on the same inputs differ"),
+    ],
+)
+def test_the_lint_finds_references_that_invite_cheating(reference, names: tuple[str, ...], line: str) -> None:
+    found = lint.reference_lint(operator(reference, *names), [case(), case(64, 1)], "cpu", 1)
+    assert any(line in one for one in found), found
+
+
+@pytest.mark.parametrize("reference", [SOFTMAX.reference, torch.relu, lambda x: x * 0 + 1 / x.sum(-1, keepdim=True)])
+def test_the_lint_says_nothing_of_sound_references(reference) -> None:
+    assert lint.reference_lint(operator(reference), [case(3, 1), case()], "cpu", 1) == []
+
+
+def smallest(cases: tuple[judge.Case, ...]) -> list[judge.Case]:
+    """Two small cases of different shape that are no single element."""
+    order = sorted(
+        cases, key=lambda c: (math.prod(math.prod(s) if isinstance(s, tuple) else s for s in c.sizes.values()), c.label)
+    )
+    return [c for c in order if math.prod(math.prod(s) if isinstance(s, tuple) else s for s in c.sizes.values()) > 64][
+        :4
+    ]
+
+
+@pytest.mark.parametrize("file", SHIPPED, ids=lambda path: path.stem.removesuffix("_accuracy"))
+def test_every_shipped_spec_rejects_every_mutant(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In some small case; the baseline stands in for the kernel, so nothing is interpreted."""
+    monkeypatch.syspath_prepend(file.parent)
+    module = importlib.import_module(file.stem)
+    copying = dataclasses.replace(module.OPERATOR, baseline=lambda *a: copied(module.OPERATOR.baseline(*a)))
+    reports = [judge.accuracy_case(copying, one, kernel=copying.baseline, seed=1) for one in smallest(module.CASES)]
+    told = {name for report in reports for name in report.told}
+    assert told
+    assert {name for report in reports for name in report.undiscriminated} - told == set()
+
+
+def copied(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    return tuple(r.clone() for r in result) if isinstance(result, tuple) else result.clone()
