@@ -141,5 +141,7 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
         "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",
         "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
         "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
+        "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
+        "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
     }
     return [(v, documented[v]) for v in families.module(plan).variants(plan.body)]

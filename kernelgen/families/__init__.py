@@ -1,7 +1,7 @@
 """The families: what each can express, how it is scheduled, and which schedules are legal.
 
-A family is a module of this package with NAME, variants, default, space, legal and kernel. What the rest of kernelgen
-asks is asked here.
+A family is a module of this package with NAME, variants, default, first_table, starts, space, legal and kernels. What
+the rest of kernelgen asks is asked here.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
     plan = Plan(spec, name, body, (), (*notes, *_notes(spec, body)))
-    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in FAMILIES[name].first_table(body)))
+    shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
+    table = FAMILIES[name].first_table(body, shapes)
+    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
 
 
 def _family(graph: Graph) -> str:
@@ -107,9 +109,10 @@ def module(plan: Plan) -> ModuleType:
 
 
 def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
-    """The schedules to set out from that can serve all the cases, fitted to their shortest rows."""
+    """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most."""
     shortest = min((columns(plan, case) for case in cases), default=1)
-    found = dict.fromkeys(module(plan).starts(plan.body, shortest))
+    most = max((rows(plan, case) for case in cases), default=1)
+    found = dict.fromkeys(module(plan).starts(plan.body, most, shortest))
     return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
 
 

@@ -217,6 +217,8 @@ def _access(
         runs += [(g.index, g.index, g.axes) for g in rows if set(g.axes) <= set(flat)]
     if set(columns.axes) <= set(flat):
         runs.append((COLS, "n", columns.axes))
+    if not rows and runs == [(COLS, "n", flat)]:  # everything is one run: the wrapper makes it contiguous
+        return Access(load, tensor.name, ((COLS, None),), (), None)
     if is_contiguous(spec, tensor.name) and not any(isinstance(index, Expr) for index, _, _ in runs):
         terms = _contiguous_terms(runs, flat)
         if terms is not None:

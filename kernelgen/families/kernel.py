@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
@@ -59,6 +60,15 @@ class Loop:
 
 
 @dataclass(frozen=True)
+class Scratch:
+    """A number for every part of every row, which one kernel of an operator leaves for the next."""
+
+    name: str
+    dtype: str
+    """As torch calls it."""
+
+
+@dataclass(frozen=True)
 class KernelText:
     """One kernel: its signature and the lines of its parts, without indentation."""
 
@@ -77,6 +87,16 @@ class KernelText:
     """Whether the text asks for the dtype of M, which Triton therefore must not take for a constant where it is one."""
     wide_strides: tuple[str, ...] = ()
     """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
+    once_a_row: tuple[str, ...] = ()
+    """What only the first of the programs that share a row does."""
+    scratch: tuple[Scratch, ...] = ()
+    """What it leaves for the kernel that is launched after it."""
+
+    def uses(self, name: str) -> bool:
+        """Whether its lines mention a name."""
+        loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
+        text = "\n".join([*self.once, *self.lines, *loops, *self.once_a_row])
+        return re.search(rf"\b{name}\b", text) is not None
 
 
 def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
@@ -113,7 +133,7 @@ class Lines:
         self.body = body
         self.variant = variant
         self.schedule = schedule
-        self.two_d = variant in ("tile", "rows", "looped_rows", "columns")
+        self.two_d = variant in ("tile", "rows", "looped_rows", "columns", "split_columns")
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
@@ -179,10 +199,12 @@ class Lines:
             offset = self.offset(self.moved[stored.name], FULL)
         elif self.two_d:
             offset = "rows[:, None] * N + cols[None, :]" if level == FULL else "rows"
-        else:
+        elif self.body.layout.rows:
             offset = "row * N + cols" if level == FULL else "row"
+        else:
+            offset = "cols" if level == FULL else ""
         value = self._stored_value(stored, level)
-        args = [f"{stored.name}_ptr + {offset}", value]
+        args = [f"{stored.name}_ptr + {offset}" if offset else f"{stored.name}_ptr", value]
         mask = self.mask(level)
         if mask:
             args.append(f"mask={mask}")

@@ -15,7 +15,7 @@ from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
 from kernelgen.families.padding import neutral
 from kernelgen.families.triton_text import number, triton_dtype
-from kernelgen.families.values import Lowered, Use, axes_of
+from kernelgen.families.values import Lowered, Stored, Use, axes_of
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -55,7 +55,7 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     done: set[int] = set()
     once = lines.row_indices() + lines.writer.lines(at_levels(body, (ROW, SCALAR)), done)
     outputs = body.lowered.outputs
-    final = any(body.names.levels[o.value] in (FULL, COLUMN) or _stores_columns(body, o.value) for o in outputs)
+    full = [o for o in outputs if stored_late(body, o)]
     loops = []
     for number_, walk in enumerate(walks):
         loops.append(
@@ -67,11 +67,10 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
                 moments,
                 done,
                 first=number_ == 0,
-                last=not final and number_ == len(walks) - 1,
+                last=not full and number_ == len(walks) - 1,
             )
         )
-    if final:
-        full = [o for o in outputs if body.names.levels[o.value] in (FULL, COLUMN) or _stores_columns(body, o.value)]
+    if full:
         _policies(body, lines, schedule, "evict_first")
         if schedule["keep_row"]:  # what every row needs again stays, what is read for the last time goes
             lines.policies.update(dict.fromkeys(at_levels(body, (COLUMN,)), "evict_last"))
@@ -101,11 +100,10 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     )  # fmt: skip
 
 
-def _stores_columns(body: Body, value: int) -> bool:
-    return any(
-        o.value == value and len({a for d in o.index for a in axes_of(d)}) == len(body.lowered.space.axes)
-        for o in body.lowered.outputs
-    )
+def stored_late(body: Body, stored: Stored) -> bool:
+    """Whether an output is written element by element, for which the row is walked once more."""
+    every = len({a for d in stored.index for a in axes_of(d)}) == len(body.lowered.space.axes)
+    return every or body.names.levels[stored.value] in (FULL, COLUMN)
 
 
 def _policies(body: Body, lines: Lines, schedule: Schedule, policy: str) -> None:
@@ -152,8 +150,7 @@ def reduced(
     maxima = {o.maximum for o in carried.values()}
     squares = {m.squares for m in moments.values()}
     names, writer = body.names.of, lines.writer
-    own = [i for i in walk if i not in carried and i not in squares]
-    sources = [a.value for i in own for a in body.lowered.values[i].args if isinstance(a, Use)]
+    sources = walked_values(body, walk, online, moments)
     before: list[str] = []
     for i in walk:
         before += _accumulator(body, lines, i, maxima, {*carried, *squares}, moments)
@@ -171,6 +168,14 @@ def reduced(
             done.add(i)
     done.update(maxima, carried)
     return Loop((), tuple(before), tuple(inside), tuple(after))
+
+
+def walked_values(
+    body: Body, walk: tuple[int, ...], online: tuple[Online, ...], moments: dict[int, Moments]
+) -> list[int]:
+    """What the reductions of a walk run over; that of a reduction which is carried along follows from the other's."""
+    carried = {o.total for o in online} | {m.squares for m in moments.values()}
+    return [a.value for i in walk if i not in carried for a in body.lowered.values[i].args if isinstance(a, Use)]
 
 
 def _accumulator(
@@ -262,13 +267,16 @@ def _merged(body: Body, lines: Lines, moments: Moments) -> list[str]:
     several = _several(body, lines, moments.total)
     axis, spread = ("axis=1", "block_mean[:, None]") if several else ("axis=0", "block_mean")
     plain = body.names.of[moments.source] if lines.writer.is_assigned(moments.source) else f"({source})"
+    divided = lines.schedule.variant.startswith("split")
+    before = "walked" if divided else "start"
     return [
+        *(["walked = start - first"] if divided else []),
         "block_count = tl.minimum(BLOCK_SIZE_N, N - start)",
         f"block_mean = tl.sum({source}, {axis}) / block_count",
         f"block_centered = tl.where(mask, {plain} - {spread}, 0.0)",
         f"block_squares = tl.sum(block_centered * block_centered, {axis})",
         f"block_shift = block_mean - {mean}",
-        "block_share = block_count / (start + block_count)",
+        f"block_share = block_count / ({before} + block_count)",
         f"{mean} += block_shift * block_share",
-        f"{squares} += block_squares + block_shift * block_shift * start * block_share",
+        f"{squares} += block_squares + block_shift * block_shift * {before} * block_share",
     ]

@@ -24,6 +24,8 @@ NOUNS = {
     "cummin": "running_min", "logcumsumexp": "running_logsumexp",
     "place": "position", "maximum": "largest",
 }  # fmt: skip
+_OF_ALL = {"sum": "total", "max": "greatest", "min": "least", "prod": "product"}
+"""What reductions are called where there are no rows."""
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
     "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "block_count",
@@ -32,6 +34,7 @@ RESERVED = {
     "_tanh", "_expm1", "_log1p", "_trunc", "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
     "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
     "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
+    "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS",
 }  # fmt: skip
 
 
@@ -85,6 +88,8 @@ def name_values(
             names[i] = "cols"
         elif i in assigned or value.name or value.op in (*REDUCTIONS, *SCANS):
             name = value.name or NOUNS.get(value.op, "value")
+            if not lowered.space.outer and value.op in REDUCTIONS and not value.name:
+                name = _OF_ALL.get(value.op, name)
             names[i] = unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
     return Names(names, levels, frozenset(assigned))
 

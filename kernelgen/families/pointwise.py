@@ -6,6 +6,8 @@ and columns, so that an input that varies along one of the two is read once a ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelgen.families.kernel import (
     LOADS,
     SPECIALIZE,
@@ -44,7 +46,7 @@ def default(variant: str) -> Schedule:
     )  # fmt: skip
 
 
-def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
     """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
     if variants(body) == ("flat",):
         return ((None, default("flat")),)
@@ -52,7 +54,7 @@ def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
 
 
-def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: the defaults, which suit rows of any length."""
     return tuple(default(v) for v in variants(body))
 
@@ -100,8 +102,14 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return None
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
+    return (_kernel(spec, body, schedule, name, helpers),)
+
+
+def _kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     if schedule.variant == "flat":
@@ -125,4 +133,4 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     )  # fmt: skip
 
 
-__all__ = ["FULL", "NAME", "ROW", "default", "kernel", "legal", "space", "variants"]
+__all__ = ["FULL", "NAME", "ROW", "default", "kernels", "legal", "space", "variants"]

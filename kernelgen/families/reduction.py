@@ -1,15 +1,21 @@
 """Row reductions: chains of reductions over the last dimensions and pointwise steps between them.
 
-Five variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+Seven variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks. `looped_rows`: several rows are, and are read again, not kept.
 `columns`: the same where other dimensions than the last are reduced, so that the lanes of a program lie along the rows.
+`split`, `split_columns`: the same two ways with every row divided among programs, in a sequence of kernels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kernelgen.families import split_schedules
 from kernelgen.families.kernel import SPECIALIZE, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.split import split_kernels
+from kernelgen.families.split_schedules import SPLIT, can_split, few_lanes, few_long_rows, fitted
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -22,12 +28,15 @@ MAX_ROW_BYTES = 32768
 
 def variants(body: Body) -> tuple[str, ...]:
     if body.lowered.space.order:
-        return ("columns",)
+        return ("columns", "split_columns") if can_split(body, "split_columns") else ("columns",)
     # what is reduced as a whole has no rows to take several of
-    return ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
+    several = ("row", "rows", "looped", "looped_rows", "split")
+    return several if body.layout.rows else ("row", "looped", "split")
 
 
 def default(variant: str) -> Schedule:
+    if variant in SPLIT:
+        return split_schedules.default(variant)
     if variant == "row":
         return Schedule.make("row", num_warps=4, late_loads=False, stores="default")
     if variant == "rows":
@@ -49,14 +58,22 @@ def default(variant: str) -> Schedule:
     )  # fmt: skip
 
 
-def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
-    """Where a search over rows of `columns` elements sets out: every variant at the footprints that won on an H200.
+def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+    """Where a search over `rows` rows of `columns` elements sets out: every variant at the footprints that won on an
+    H200, and rows divided among programs where there are few.
 
     A thread works best with 8, 16 or 64 elements of a row that it reads again, the smaller ones where the row length
     is compiled in. Rows too long for that start from the default.
     """
     if body.lowered.space.order:
-        return (default("columns"),)
+        few = few_lanes([(rows, columns)]) if "split_columns" in variants(body) else None
+        return (default("columns"), *([fitted("split_columns", *few)] if few else []))
+    few = few_long_rows([(rows, columns)])
+    return (*_whole_rows(body, columns), *([fitted("split", *few)] if few else []))
+
+
+def _whole_rows(body: Body, columns: int) -> tuple[Schedule, ...]:
+    """Every variant in which one program has whole rows."""
     found = [default("row"), *([default("rows")] if body.layout.rows else [])]
     block = max(1 << max(columns - 1, 0).bit_length(), 1024)
     if block >= default("looped").int("BLOCK_SIZE_N"):
@@ -83,21 +100,28 @@ def _spread(schedule: Schedule, elements: int) -> Schedule:
     return schedule.replace(num_warps=min(16, max(1, block // (32 * elements))))
 
 
-def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
-    """Warps in proportion to the row, then blocks: what a kernel engineer would write before measuring."""
+def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+    """Warps in proportion to the row, then blocks: what a kernel engineer would write before measuring.
+
+    `shapes`: rows and columns of the cases that are timed. Rows so few that most of a device would idle are divided.
+    """
     if body.lowered.space.order:
-        return ((None, default("columns")),)
+        few = few_lanes(shapes) if "split_columns" in variants(body) else None
+        return ((None, fitted("split_columns", *few) if few else default("columns")),)
+    few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)])
     row = default("row")
     return (
         (4096, row.replace(num_warps=2)),
         (8192, row),
         (16384, row),
         (MAX_ROW_BYTES, row.replace(num_warps=16)),
-        (None, default("looped")),
+        (None, fitted("split", *few) if few else default("looped")),
     )
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
+    if variant in SPLIT:
+        return split_schedules.space(variant)
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
     if variant in ("looped", "looped_rows", "columns"):
         across = variant == "columns"
@@ -133,6 +157,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
+    if schedule.variant in SPLIT:
+        return split_schedules.legal(schedule, columns)
     block = 1 << max(columns - 1, 0).bit_length()
     if schedule.variant in ("looped", "looped_rows", "columns"):
         block = schedule.int("BLOCK_SIZE_N")
@@ -148,10 +174,20 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return None
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
-    """The kernel for one schedule's structure."""
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernels for one schedule's structure, in the order of their launches."""
+    if schedule.variant in SPLIT:
+        return split_kernels(spec, body, schedule, name, helpers)
     if schedule.variant in ("looped", "looped_rows", "columns"):
-        return looped(spec, body, schedule, name, helpers)
+        return (looped(spec, body, schedule, name, helpers),)
+    return (_in_registers(spec, body, schedule, name, helpers),)
+
+
+def _in_registers(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> KernelText:
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     early = at_levels(body, (FULL, ROW, SCALAR) if schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN))

@@ -7,6 +7,8 @@ is read twice, so it serves rows that would fit in registers as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelgen.families import reduction
 from kernelgen.families.access import output_groups
 from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, Loop, specialized
@@ -41,7 +43,7 @@ def default(variant: str) -> Schedule:
     )
 
 
-def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search over rows of `columns` elements sets out: 8, 16 or 32 elements a thread of rows in registers, and
     blocks of the row with the next one loaded ahead."""
     block = max(1 << max(columns - 1, 0).bit_length(), 32)
@@ -54,7 +56,7 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     return (*found, looped, looped.replace(NUM_STAGES=1), looped.replace(specialize=True))
 
 
-def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead."""
     row, looped = default("row"), default("looped")
     return (
@@ -82,11 +84,13 @@ def space(variant: str) -> tuple[Parameter, ...]:
     return (*((rows,) if variant == "rows" else ()), warps, LOADS, STORES)
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. A row in registers is taken as a row that is reduced is."""
     if schedule.variant == "looped":
-        return _looped(spec, body, schedule, name, helpers)
-    return reduction.kernel(spec, body, schedule, name, helpers)
+        return (_looped(spec, body, schedule, name, helpers),)
+    return reduction.kernels(spec, body, schedule, name, helpers)
 
 
 def _looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:

@@ -98,8 +98,12 @@ class Graph:
     def is_view(self, node: Node) -> bool:
         return node.op in VIEWS
 
-    def skeleton(self) -> tuple[object, ...]:
-        """What must agree between two traces of one reference.
+    def agrees(self, other: Graph) -> bool:
+        """Whether two traces of one reference do the same, to reduce all dimensions being one thing at any rank."""
+        return any(self.skeleton(whole=whole) == other.skeleton(whole=whole) for whole in (False, True))
+
+    def skeleton(self, *, whole: bool = False) -> tuple[object, ...]:
+        """What must agree between two traces of one reference. `whole`: reductions of all dimensions count as equal.
 
         Left out are shapes, names, repetitions, changes of shape and roundings, which a trace does not show where the
         dtype is the right one already, and dtypes where elements only move.
@@ -113,11 +117,23 @@ class Graph:
                 assert isinstance(source, Ref)
                 number.append(number[source.node])
                 continue
-            args = tuple(("ref", number[a.node]) if isinstance(a, Ref) else a for a in node.args)
-            attrs = node.attrs if node.op in (*REDUCTIONS, *SCANS, "input", "iota") else ()
+            args = tuple(self._argument(a, number) for a in node.args)
+            attrs: tuple[object, ...] = node.attrs if node.op in (*REDUCTIONS, *SCANS, "input", "iota") else ()
+            if whole and node.op in REDUCTIONS and len(attrs) == len(node.shape):
+                attrs = ("all",)
             row = (node.op, args, attrs, None if moves else node.dtype, node.indexing and node.indexing.skeleton())
             number.append(rows.setdefault(row, len(rows)))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))
+
+    def _argument(self, arg: Arg, number: list[int]) -> object:
+        """An argument short of what changes with the number of leading dimensions."""
+        if isinstance(arg, SizeOf):
+            return SizeOf(_without_leading(arg.dim))
+        return ("ref", number[arg.node]) if isinstance(arg, Ref) else arg
+
+
+def _without_leading(dim: Dim) -> Dim:
+    return tuple(atom for atom in dim if not str(atom).startswith("..."))
 
 
 def times(a: Dim, b: Dim) -> Dim:

@@ -66,7 +66,7 @@ def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding
     except SpecError as error:
         found = [Mistake(m.path, m.line, m.column, f"{when}: {m.message}") for m in error.mistakes]
         raise type(error)(found) from None
-    if again.skeleton() != first.skeleton():
+    if not again.agrees(first):
         raise unsupported(spec, None, f"{when} the reference does something else than otherwise")
     return again
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from kernelgen.families import module
-from kernelgen.families.access import group_sizes, is_contiguous
+from kernelgen.families.access import COLS, group_sizes, is_contiguous
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
@@ -28,11 +29,22 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Launch:
-    """How one kernel is launched: the `kernel[grid](...)` arguments, without the options of the table."""
+    """How one kernel is launched: the `kernel[grid](...)` arguments."""
 
     kernel: str
+    """What the wrapper calls the kernel: the one of the table's line is `kernel`."""
     grid: str
     arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What the wrapper does where the table names a kernel: scratch memory, then the launches in their order."""
+
+    kernel: str
+    scratch: tuple[tuple[str, str], ...]
+    """Each buffer with the expression that allocates it."""
+    launches: tuple[Launch, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +64,7 @@ class FileText:
     views: tuple[tuple[str, str], ...]
     too_large: tuple[str, str] | None
     """Where an index that the kernels keep in int32 would overflow: the condition and what to say of it."""
-    launches: tuple[Launch, ...]
+    branches: tuple[Branch, ...]
 
 
 def file_text(plan: Plan) -> FileText:
@@ -60,7 +72,8 @@ def file_text(plan: Plan) -> FileText:
     body: Body = plan.body
     helpers: dict[str, None] = {}
     texts = flavours(plan)
-    kernels = tuple(module(plan).kernel(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values())
+    sequences = [module(plan).kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
+    kernels: tuple[KernelText, ...] = tuple(itertools.chain(*sequences))
     table = tuple(
         TableLine(row.max_bytes, texts[flavour(plan, row.schedule)][1], options(plan, row.schedule))
         for row in plan.table
@@ -70,9 +83,9 @@ def file_text(plan: Plan) -> FileText:
     first = plan.spec.outputs[0].name
     key = f"{first}.numel() * {first}.element_size()" if flat else f"N * {first}.element_size()"
     return FileText(
-        kernels, tuple(h for h in HELPERS if h in helpers), table, key, "the tensor" if flat else "a row",
-        _prepare(plan, flat), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
-        tuple(_launch(plan, k) for k in kernels),
+        kernels, tuple(h for h in HELPERS if h in helpers), table, key, "a row" if body.layout.rows else "the tensor",
+        _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
+        tuple(_branch(plan, sequence) for sequence in sequences),
     )  # fmt: skip
 
 
@@ -124,14 +137,15 @@ def _place(entry: Size, places: dict[str, str]) -> str:
     return renamed(entry, places) if is_expression(entry) else places[entry]
 
 
-def _prepare(plan: Plan, flat: bool) -> tuple[str, ...]:
-    if not flat:
+def _prepare(plan: Plan) -> tuple[str, ...]:
+    """Where everything is one run of elements, an input is read as one too."""
+    if plan.body.layout.rows:
         return ()
-    read = {a.tensor for a in plan.body.layout.accesses}
+    run = {a.tensor for a in plan.body.layout.accesses if a.terms in ((("offsets", None),), ((COLS, None),))}
     return tuple(
         f"{t.name} = {t.name}.contiguous()"
         for t in plan.spec.inputs
-        if t.name in read and not is_contiguous(plan.spec, t.name)
+        if t.name in run and not is_contiguous(plan.spec, t.name)
     )
 
 
@@ -140,7 +154,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     if body.layout.columns is None:
         return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
     outer = tuple(a for g in body.layout.rows for a in g.axes)
-    sizes = [("M", group_sizes(plan.spec, body.lowered, outer) if outer else "1")]
+    sizes = [("M", group_sizes(plan.spec, body.lowered, outer))] if outer else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes)))
     needed = {a for k in kernels for a in k.arguments} | {
         word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()
@@ -157,14 +171,26 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         return None
     tiles = [row.schedule.int("BLOCK_SIZE_N") for row in plan.table if row.schedule.get("grid") == "2d"]
     most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30"
-    return f"N > {most}", f"{plan.spec.name}: at most {most} columns, got {{N}}"
+    things = "columns" if body.layout.rows else "elements"
+    return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
 
 
-def _launch(plan: Plan, kernel: KernelText) -> Launch:
+def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:
+    device = f"{plan.spec.inputs[0].name}.device"
+    parts = 'options["SPLITS"]'
+    shape = f"({parts}, M)" if plan.body.layout.rows else parts
+    scratch = [
+        (s.name, f"torch.empty({shape}, dtype=torch.{s.dtype}, device={device})") for k in sequence for s in k.scratch
+    ]
+    launches = tuple(_launch(plan, kernel, first=number == 0) for number, kernel in enumerate(sequence))
+    return Branch(sequence[0].name, tuple(scratch), launches)
+
+
+def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
     body: Body = plan.body
     views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
     strides = {s: e for a in body.layout.all() for s, e in a.strides}
@@ -178,16 +204,27 @@ def _launch(plan: Plan, kernel: KernelText) -> Launch:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
         arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
-    return Launch(kernel.name, _grid(kernel), tuple(arguments))
+    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages"}
+    if passed <= set(kernel.constexprs):
+        arguments.append("**options")
+    else:
+        arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs]
+    return Launch("kernel" if first else kernel.name, _grid(kernel), tuple(arguments))
 
 
 def _grid(kernel: KernelText) -> str:
     if kernel.variant == "flat":
         return '(triton.cdiv(n_elements, options["BLOCK_SIZE"]),)'
+    if kernel.variant in ("split", "split_join"):
+        sizes = [*(["M"] if kernel.uses("row") else []), *(['options["SPLITS"]'] if kernel.variant == "split" else [])]
+        sizes = sizes or ["1"]
+        return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
     if kernel.variant in ("row", "looped"):
-        return "(M,)"
+        return "(M,)" if kernel.uses("row") else "(1,)"
     rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
-    if kernel.variant in ("rows", "looped_rows", "columns"):
+    if kernel.variant == "split_columns":
+        return f'({rows}, options["SPLITS"])'
+    if kernel.variant in ("rows", "looped_rows", "columns", "split_columns_join"):
         return f"({rows},)"
     if kernel.schedule.int("ROW_TILES") > 1:
         rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])'

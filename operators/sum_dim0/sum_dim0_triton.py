@@ -13,22 +13,27 @@ import triton.language as tl
 @triton.jit
 def sum_dim0_kernel(
     x_ptr,
-    out_ptr,
+    out_parts_ptr,
     M,
     N,
     stride_xn,
     stride_xm,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes lie along what is kept; what is reduced is divided among SPLITS programs
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    first = split * part
+    end = tl.minimum(first + part, N)
 
     out_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
         mask = row_mask[:, None] & col_mask[None, :]
@@ -39,12 +44,32 @@ def sum_dim0_kernel(
         ).to(tl.float32)
         out_acc += x
     out = tl.sum(out_acc, axis=1)
+    tl.store(out_parts_ptr + split * M + rows, out, mask=row_mask)
+
+
+@triton.jit
+def sum_dim0_join_kernel(
+    out_parts_ptr,
+    out_ptr,
+    M,
+    BLOCK_SIZE_M: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    # a program joins what those of the kernel before found of its rows
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    out = tl.sum(tl.load(out_parts_ptr + parts, mask=row_mask[:, None]), axis=1)
     tl.store(out_ptr + rows, out, mask=row_mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (None, sum_dim0_kernel, {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "num_warps": 4}),
+    (
+        None,
+        sum_dim0_kernel,
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "SPLITS": 4, "num_warps": 4},
+    ),
 )
 
 
@@ -76,14 +101,23 @@ def sum_dim0(x: torch.Tensor) -> torch.Tensor:
     if N > 2**30:
         raise ValueError(f"sum_dim0: at most 2**30 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
+    out_parts = torch.empty(
+        (options["SPLITS"], M), dtype=torch.float32, device=x.device
+    )
+    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
         x,
-        out,
+        out_parts,
         M,
         N,
         x.stride(0),
         x.stride(1),
         **options,
+    )
+    sum_dim0_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        out_parts,
+        out,
+        M,
+        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+        SPLITS=options["SPLITS"],
     )
     return out

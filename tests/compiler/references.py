@@ -67,7 +67,7 @@ def plan_of(spec: OperatorSpec) -> Plan:
 
 def schedules(plan: Plan) -> list[Schedule]:
     """Every variant with blocks so small that small shapes take several, once plain and once with every structure."""
-    small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16}
+    small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 4}
     found = []
     for variant in families.module(plan).variants(plan.body):
         default = families.module(plan).default(variant)

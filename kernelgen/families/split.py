@@ -1,0 +1,236 @@
+"""Rows divided among programs, for operators with few long rows: reductions to one number, norms of large groups.
+
+Every walk over the rows is a kernel of its own: its programs reduce one part of a row each and store what they found,
+and the next kernel begins by joining the parts. Nothing is added atomically, and the parts are joined in the same order
+every time, so the same inputs give the same bits whenever they are reduced again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch, output_values
+from kernelgen.families.looped import passes, reduced, stored_late, walked_values
+from kernelgen.families.moments import Moments, carried_moments
+from kernelgen.families.naming import ROW, SCALAR
+from kernelgen.families.online import Online
+from kernelgen.families.triton_text import triton_dtype
+from kernelgen.families.values import Lowered, Use
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What every kernel of the sequence is written from."""
+
+    spec: OperatorSpec
+    body: Body
+    schedule: Schedule
+    helpers: dict[str, None]
+    walks: tuple[tuple[int, ...], ...]
+    online: tuple[Online, ...]
+    moments: dict[int, Moments]
+
+    @property
+    def several(self) -> bool:
+        """Whether a program holds several rows."""
+        return self.schedule.variant == "split_columns"
+
+    def lines(self) -> Lines:
+        lines = Lines(self.spec, self.body, self.schedule.variant, self.schedule, self.helpers)
+        reductions = {i for i, v in enumerate(self.body.lowered.values) if v.op in REDUCTIONS}
+        lines.writer.named = self.body.names.assigned | reductions | {m.mean for m in self.moments.values()}
+        return lines
+
+
+def split_kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernels in the order of their launches; the last one writes the outputs."""
+    _, online, walks = passes(body.lowered)
+    moments = {m.total: m for m in carried_moments(body.lowered)}
+    split = _Split(spec, body, schedule, helpers, walks, online, moments)
+    base = name.removesuffix("_kernel").removesuffix("_split")
+    names = [name, *(f"{base}_walk_{number + 2}_kernel" for number in range(len(walks) - 1))]
+    made = [_part(split, own, walk) for own, walk in zip(names, walks, strict=True)]
+    return (*made, _last(split, base))
+
+
+def _part(split: _Split, name: str, walk: tuple[int, ...]) -> KernelText:
+    """The kernel of one walk."""
+    lines, done = split.lines(), set[int]()
+    sources = walked_values(split.body, walk, split.online, split.moments)
+    once = _begin(split, lines, sources, done)
+    loop = reduced(split.body, lines, walk, split.online, split.moments, done)
+    stores, scratch = _stores(split, lines, walk)
+    return _text(split, lines, name, once, replace(loop, after=(*loop.after, *stores)), scratch=scratch)
+
+
+def _last(split: _Split, base: str) -> KernelText:
+    """The kernel that writes the outputs, over the rows again where an output has every element."""
+    lines, done, outputs = split.lines(), set[int](), split.body.lowered.outputs
+    once = _begin(split, lines, output_values(split.body), done)
+    full = [o for o in outputs if stored_late(split.body, o)]
+    rest = [o for o in outputs if o not in full]
+    if not full:
+        once += lines.writer.lines(output_values(split.body), done)
+        return _text(split, lines, f"{base}_join_kernel", once, None, after=lines.stores())
+    once += lines.writer.lines([o.value for o in rest], done)
+    inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
+    after = [lines.store(o) for o in rest]
+    return _text(split, lines, f"{base}_apply_kernel", once, Loop((), (), tuple(inside), ()), after=after)
+
+
+def _begin(split: _Split, lines: Lines, targets: Iterable[int], done: set[int]) -> list[str]:
+    """What a kernel does before it walks its part: the reductions of earlier walks joined, as far as it needs them."""
+    near = _near(split.body.lowered, targets)
+    joined: list[str] = []
+    for i in itertools.chain(*split.walks):
+        if i in near and i not in done:
+            joined += _join(split, lines, i, done)
+    if joined:
+        place = "[None, :] * M + rows[:, None]" if split.several else " * M + row" if split.body.layout.rows else ""
+        joined = [f"parts = tl.arange(0, SPLITS){place}", *joined]
+    rows = [
+        i
+        for i in sorted(near - set(targets))
+        if split.body.names.levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)
+    ]
+    return [*lines.row_indices(), *joined, *lines.writer.lines(rows, done)]
+
+
+def _near(lowered: Lowered, targets: Iterable[int]) -> set[int]:
+    """Values that others are made of, themselves included, as far as the nearest reductions."""
+    found, todo = set[int](), list(targets)
+    while todo:
+        i = todo.pop()
+        found.add(i)
+        if lowered.values[i].op not in REDUCTIONS:
+            todo += [a.value for a in lowered.values[i].args if isinstance(a, Use)]
+    return found
+
+
+def _join(split: _Split, lines: Lines, i: int, done: set[int]) -> list[str]:
+    """A reduction from those of the parts."""
+    pair = next((o for o in split.online if i in (o.total, o.maximum)), None)
+    if pair is not None:
+        done.update((pair.total, pair.maximum))
+        return _joined_sums(split, lines, pair)
+    moments = next((m for m in split.moments.values() if i in (m.total, m.squares)), None)
+    if moments is not None:
+        done.update((moments.total, moments.mean, moments.squares))
+        return _joined_moments(split, moments)
+    name = split.body.names.of[i]
+    done.add(i)
+    inner, numbers = _load(split, name), None
+    if split.body.lowered.values[i].op in ARG_REDUCTIONS:
+        inner, numbers = _load(split, f"{name}_extreme"), inner
+    return [f"{name} = {lines.writer.reduce_text(i, inner, numbers).text}"]
+
+
+def _load(split: _Split, name: str) -> str:
+    return f"tl.load({name}_parts_ptr + parts{', mask=row_mask[:, None]' if split.several else ''})"
+
+
+def _joined_sums(split: _Split, lines: Lines, pair: Online) -> list[str]:
+    top, total = split.body.names.of[pair.maximum], split.body.names.of[pair.total]
+    axis, spread = ("axis=1", f"{top}[:, None]") if split.several else ("axis=0", top)
+    lines.writer.helpers["exp"] = None
+    return [
+        f"{top}_parts = {_load(split, top)}",
+        f"{top} = tl.max({top}_parts, {axis})",
+        f"{total} = tl.sum({_load(split, total)} * _exp({top}_parts - {spread}), {axis})",
+    ]
+
+
+def _joined_moments(split: _Split, moments: Moments) -> list[str]:
+    """As `moments` joins the blocks of a walk, all parts at once."""
+    mean, squares = split.body.names.of[moments.mean], split.body.names.of[moments.squares]
+    axis, spread, across = ("axis=1", f"{mean}[:, None]", "[None, :]") if split.several else ("axis=0", mean, "")
+    return [
+        "part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)" + across,
+        f"{mean}_parts = {_load(split, mean)}",
+        f"{mean} = tl.sum({mean}_parts * part_counts, {axis}) / N",
+        f"{mean}_shifts = {mean}_parts - {spread}",
+        f"{squares}_shifts = part_counts * {mean}_shifts * {mean}_shifts",
+        f"{squares} = tl.sum({_load(split, squares)} + {squares}_shifts, {axis})",
+    ]
+
+
+def _stores(split: _Split, lines: Lines, walk: tuple[int, ...]) -> tuple[list[str], tuple[Scratch, ...]]:
+    """How the programs of a walk leave what they found."""
+    found: list[tuple[str, str, str]] = []
+    for i in walk:
+        value, name = split.body.lowered.values[i], split.body.names.of[i]
+        moments = next((m for m in split.moments.values() if i == m.total), None)
+        if moments is not None:
+            name = split.body.names.of[moments.mean]
+        kind = triton_dtype(split.body.lowered.values[lines.writer.source(i)].dtype).removeprefix("tl.")
+        kind = {"int1": "bool"}.get(kind, kind)
+        if value.op in ARG_REDUCTIONS:
+            extreme = _extreme(lines, value.op.removeprefix("arg"), kind, f"{name}_acc")
+            found += [(f"{name}_extreme", kind, extreme), (name, "int64", name)]
+        else:
+            found.append((name, kind, name))
+    place = "rows" if split.several else "row"
+    offset = f"split * M + {place}" if split.body.layout.rows else "split"
+    named = [f"slot = {offset}"] if split.body.layout.rows and len(found) > 1 else []
+    mask = ", mask=row_mask" if split.several else ""
+    own = "slot" if named else offset
+    stores = [f"tl.store({name}_parts_ptr + {own}, {text}{mask})" for name, _, text in found]
+    return named + stores, tuple(Scratch(f"{name}_parts", kind) for name, kind, _ in found)
+
+
+def _extreme(lines: Lines, op: str, kind: str, accumulator: str) -> str:
+    """The extreme whose place an arg reduction found: NaN where the part holds one, as torch has it."""
+    axis = f"axis={lines.writer.mode.axis}"
+    if kind != "float32":
+        return f"tl.{op}({accumulator}, {axis})"
+    lines.writer.helpers[f"nan_{op}"] = None
+    return f"_nan_{op}({accumulator}, {axis})"
+
+
+def _text(
+    split: _Split,
+    lines: Lines,
+    name: str,
+    once: list[str],
+    loop: Loop | None,
+    *,
+    after: Iterable[str] = (),
+    scratch: tuple[Scratch, ...] = (),
+) -> KernelText:
+    """The kernel, with those arguments that its lines mention."""
+    walked = loop is not None
+    shape = "split_columns" if split.several else "split"
+    bare = KernelText(
+        name, shape if walked else f"{shape}_join", split.schedule, (), (), tuple(once),
+        () if walked else tuple(after), (loop,) if loop else (), typed_rows=lines.typed_rows(),
+        once_a_row=tuple(after) if walked else (), scratch=scratch,
+    )  # fmt: skip
+    pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))
+    known = lines.arguments("M", "N")
+    arguments = [a for a in (*known, *pointers) if bare.uses(a) or (a == "N" and walked)]
+    if split.several and "M" not in arguments:
+        arguments.append("M")
+    left = [f"{s.name}_ptr" for s in scratch]
+    read = {f"{t.name}_ptr" for t in split.spec.inputs}
+
+    def place(argument: str) -> tuple[int, int]:
+        """Inputs, what an earlier kernel left, outputs, what this one leaves; then sizes and strides."""
+        number = known.index(argument) if argument in known else list(pointers).index(argument)
+        if not argument.endswith("_ptr"):
+            return 4, number
+        return 0 if argument in read else 3 if argument in left else 1 if argument in pointers else 2, number
+
+    ordered = sorted(arguments, key=place)
+    stages = ("NUM_STAGES",) if walked and split.schedule.int("NUM_STAGES") > 1 else ()
+    blocks = ("BLOCK_SIZE_N",) if walked or bare.uses("part") else ()
+    rows = ("BLOCK_SIZE_M",) if split.several else ()
+    wide = tuple(s for s in lines.wide_strides() if s in ordered)
+    return replace(bare, arguments=tuple(ordered), constexprs=(*rows, *blocks, "SPLITS", *stages), wide_strides=wide)

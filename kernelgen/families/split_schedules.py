@@ -1,0 +1,89 @@
+"""How rows are divided among programs: the schedules of the variants `split` and `split_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelgen.families.kernel import STORES, Body
+from kernelgen.families.naming import FULL
+from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.plan import Parameter, Scalar, Schedule
+
+SPLIT = ("split", "split_columns")
+PROGRAMS = 512
+"""Programs that a search sets out with: about four for each SM of an H200, which keeps its DRAM busy."""
+LONG_ROW = 16384
+"""Rows from so many elements on are worth dividing where there are few of them."""
+_LANES = 64
+"""Rows of one program where lanes lie along them: 128 bytes of the narrowest floats, a whole cache line."""
+
+
+_SPLITS = tuple(1 << n for n in range(1, 12))
+
+
+def can_split(body: Body, variant: str) -> bool:
+    """Lanes along the rows need every reduction to have a result for every row."""
+    values, levels = body.lowered.values, body.names.levels
+    sources = [v.args[0] for v in values if v.op in REDUCTIONS]
+    return variant == "split" or all(levels[getattr(s, "value", 0)] == FULL for s in sources)
+
+
+def default(variant: str) -> Schedule:
+    common: dict[str, Scalar] = {"SPLITS": 32, "NUM_STAGES": 1, "stores": "default"}
+    if variant == "split_columns":
+        return Schedule.make(variant, BLOCK_SIZE_M=_LANES, BLOCK_SIZE_N=32, num_warps=4, **common)
+    return Schedule.make(variant, BLOCK_SIZE_N=4096, num_warps=4, **common)
+
+
+def fitted(variant: str, rows: int, columns: int) -> Schedule:
+    """The schedule that gives about PROGRAMS programs, each with at least one whole block."""
+    schedule = default(variant)
+    lanes = _LANES if variant == "split_columns" else 1
+    splits = _power(PROGRAMS // max(1, -(-rows // lanes)))
+    least = 16 if lanes > 1 else 1024
+    block = max(least, min(schedule.int("BLOCK_SIZE_N"), _power(columns // splits)))
+    splits = max(2, min(splits, _power(columns // block)))
+    warps = min(schedule.int("num_warps"), max(1, block * lanes // 256))
+    return schedule.replace(BLOCK_SIZE_N=block, SPLITS=splits, num_warps=warps)
+
+
+def few_long_rows(shapes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The most rows and the shortest of the shapes whose rows are long, if they leave most of a device idle."""
+    long = [(rows, columns) for rows, columns in shapes if columns >= LONG_ROW]
+    most = max((rows for rows, _ in long), default=PROGRAMS)
+    return (most, min(columns for _, columns in long)) if most <= PROGRAMS // 4 else None
+
+
+def few_lanes(shapes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+    """The same where lanes lie along the rows."""
+    most = max((rows for rows, _ in shapes), default=PROGRAMS * _LANES)
+    shortest = min((columns for _, columns in shapes), default=1)
+    return (most, shortest) if most <= PROGRAMS // 4 * _LANES and shortest >= 256 else None
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    across = variant == "split_columns"
+    blocks = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384)
+    lanes = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows a program")
+    return (
+        *((lanes,) if across else ()),
+        Parameter("BLOCK_SIZE_N", blocks, "block_size", "constexpr", "elements of a block of the row"),
+        Parameter("SPLITS", _SPLITS, "grid_config", "constexpr", "programs that share a row"),
+        Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps a program"),
+        Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
+        STORES,
+    )  # fmt: skip
+
+
+def legal(schedule: Schedule, columns: int) -> str | None:
+    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
+    block, splits = schedule.int("BLOCK_SIZE_N"), schedule.int("SPLITS")
+    if splits > 2 and (splits - 1) * block >= 2 * max(columns, 2048):
+        return f"{splits} parts of at least {block} for rows of {columns}"
+    each = block * int(schedule.get("BLOCK_SIZE_M", 1) or 1) / (32 * schedule.int("num_warps"))
+    return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None
+
+
+def _power(number: int) -> int:
+    """The greatest power of two that is not above a number, at least 1."""
+    return 1 << (max(number, 1).bit_length() - 1)
