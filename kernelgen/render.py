@@ -9,6 +9,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
+from kernelgen import custom
 from kernelgen.families import independent_dims
 from kernelgen.families.line import LINE, fit
 from kernelgen.plan import Plan
@@ -42,9 +43,19 @@ def render(template: str, **context: Any) -> str:
 
 
 def triton_source(plan: Plan) -> str:
-    """The text of NAME_triton.py."""
+    """The text of NAME_triton.py. Raises custom.Refused for a proposed kernel that breaks its form."""
+    if custom.is_proposed(plan):
+        return _proposed_source(plan)
     notes = [wrapped for note in plan.notes for wrapped in textwrap.wrap(_sentence(note), LINE)]
     return render("triton.py.jinja", **_common(plan.spec), file=file_text(plan), notes=notes)
+
+
+def _proposed_source(plan: Plan) -> str:
+    """A kernel that no family wrote, in a wrapper of ours."""
+    answer = custom.answer_of(plan.spec, plan.table[0].schedule)
+    text = render("custom.py.jinja", **_common(plan.spec), **custom.file_context(plan.spec, answer))
+    custom.check_file(text, plan.spec, answer)
+    return text
 
 
 def baseline_source(spec: OperatorSpec) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from kernelgen.families.access import is_contiguous
 from kernelgen.wrapper.checks import checks
+from kernelgen.wrapper.launch import _allocation as allocation
+from kernelgen.wrapper.launch import _places as size_places
 from kernelgen.wrapper.launch import file_text
 
-__all__ = ["checks", "file_text"]
+__all__ = ["allocation", "checks", "file_text", "is_contiguous", "size_places"]

@@ -1,0 +1,39 @@
+"""An answer as a schedule: the journal, the manifest and the rounds carry it like any other tunable decision."""
+
+from __future__ import annotations
+
+import json
+
+from kernelgen.custom.form import Answer, Refused, from_json, to_json
+from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.spec.model import OperatorSpec
+
+PROPOSED = "proposed"
+"""The variant of a schedule that holds a whole answer."""
+
+
+def schedule_of(answer: Answer) -> Schedule:
+    """The schedule that stands for an answer."""
+    return Schedule.make(PROPOSED, answer=json.dumps(to_json(answer), sort_keys=True, separators=(",", ":")))
+
+
+def answer_of(spec: OperatorSpec, schedule: Schedule) -> Answer:
+    """The inverse of `schedule_of`, checked again: files may have been changed. Raises Refused."""
+    text = schedule.get("answer")
+    if schedule.variant != PROPOSED or not isinstance(text, str):
+        raise Refused(("this schedule holds no kernel",))
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise Refused(("this schedule holds no JSON",)) from None
+    return from_json(data, spec)
+
+
+def is_proposed(plan: Plan) -> bool:
+    """Whether the plan's kernel is one that no family wrote; it then serves all sizes."""
+    return any(row.schedule.variant == PROPOSED for row in plan.table)
+
+
+def table_of(answer: Answer) -> tuple[TableRow, ...]:
+    """The schedule table of an answer: one line."""
+    return (TableRow(None, schedule_of(answer)),)
