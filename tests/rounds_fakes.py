@@ -121,6 +121,9 @@ class FakeEvaluator:
 
     def __exit__(self, *exc: object) -> None: ...
 
+    def isolation(self) -> tuple[str, ...]:
+        return ("nothing runs",)
+
     def work(self, case: Case) -> Work:
         size = case.size("N")
         assert isinstance(size, int)

@@ -19,7 +19,9 @@ from kernelgen.evaluate.compiling import Compiled, Compiler, facts_of
 from kernelgen.outcomes import AccuracyResult, Counters, Evaluation, StaticFacts, Status
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case
+from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
+from kernelgen.worker.confine import Confinement
 from kernelgen.worker.process import environment
 
 OPPONENTS = ("eager", "compile")
@@ -74,17 +76,14 @@ class Evaluator(ABC):
         self.store = store
         self.work = work
         self.limits = limits
-        caches = cache_folder()
-        shared = {
-            "TRITON_CACHE_DIR": str(caches / "triton"),
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # its pool would outlive a killed worker
-        }
-        scratch = caches / "work"
+        self._private = private.make(cache_folder() / "work")
+        shared, cwd = private.variables(self._private), self._private / "cwd"
+        read, write = (str(quartet), str(store)), (str(self._private),)
         # One thread each: the children of the fork server are many, and torch's threads would fight over the cores.
-        self._compile_worker = Worker("compile", {**shared, "OMP_NUM_THREADS": "1"}, scratch)
+        compiling = Confinement(read, write)
+        self._compile_worker = Worker("compile", {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
         run_environment = {**shared, **dict(device.environment)}
-        self.runner = Worker(run_role, run_environment, scratch)
+        self.runner = Worker(run_role, run_environment, cwd, Confinement(read, write, gpu=run_role == "run"))
         self._profile_env = environment(run_environment)
         self._compiler = Compiler(self._compile_worker, self.spec, device.gpu, store, limits.compile_s)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
@@ -101,6 +100,11 @@ class Evaluator(ABC):
         self._compile_worker.close()
         self.runner.close()
         self._pool.shutdown(wait=True)
+        private.remove(self._private)
+
+    def isolation(self) -> tuple[str, ...]:
+        """What the process that runs candidates is held to, and what this machine cannot do. Raises Failed."""
+        return self.runner.confinement()
 
     def facts(self, candidate: Candidate, cases: Sequence[Case]) -> tuple[tuple[str, StaticFacts], ...]:
         """What the compiled kernels say of themselves, by case label. Raises Failed where it does not compile."""

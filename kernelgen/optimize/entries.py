@@ -35,7 +35,9 @@ SHOWN = 24
 """Candidates listed in a section; the journal has all of them."""
 
 
-def start_entry(bench: Bench, state: State, verified: Evaluation, figures: Evaluation, seconds: float) -> Entry:
+def start_entry(
+    bench: Bench, state: State, verified: Evaluation, figures: Evaluation, seconds: float, confined: list[str]
+) -> Entry:
     """Round 0: the kernel the run starts from, against both baselines."""
     result = [speedup_row(bench, figures), *target_rows(bench, figures)]
     result.append(("accuracy test", accuracy(verified)))
@@ -51,8 +53,10 @@ def start_entry(bench: Bench, state: State, verified: Evaluation, figures: Evalu
         "cases": [started(t, figures.speedups("compile")) for t in times(figures).values()],
         "columns": START_COLUMNS,
         "result": result,
-        "provenance": provenance(bench, state.hash, state.hash, seconds),
-    }
+        "provenance": [
+            *provenance(bench, state.hash, state.hash, seconds), ("candidates run with", cell("; ".join(confined)))
+        ],
+    }  # fmt: skip
 
 
 def round_entry(

@@ -45,12 +45,20 @@ def begin(bench: Bench, state: State) -> None:
     checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
     verified = evaluation_from_json(checked["evaluation"])
     known = figures(bench, start) if verified.status is Status.OK else verified
-    entry = start_entry(bench, state, verified, known, time.monotonic() - began)
+    confined = bench.once("isolation", 0, lambda: {"lines": _isolation(bench)})["lines"]
+    entry = start_entry(bench, state, verified, known, time.monotonic() - began, confined)
     data = {
         "round": 0, "kept": True, "strategy": "start", "hash": start.source_hash, "figures": to_json(known),
         "table": table_to_json(state.plan.table), "current": table_to_json(state.plan.table), "entry": entry,
     }  # fmt: skip
     publish(bench, bench.journal.append("round", data).data)
+
+
+def _isolation(bench: Bench) -> list[str]:
+    try:
+        return list(bench.evaluator.isolation())
+    except Failed as failure:
+        return [f"missing: the worker did not say: {failure.message}"]
 
 
 def play(bench: Bench, state: State) -> str | None:

@@ -1,11 +1,13 @@
-"""The entry of a worker process: `python -m kernelgen.worker ROLE PARENT_PID`."""
+"""The entry of a worker process: `python -m kernelgen.worker ROLE PARENT_PID [CONFINEMENT]`."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 
+from kernelgen.worker import confine, operations
 from kernelgen.worker.lifeline import die_with_parent
 from kernelgen.worker.protocol import ROLES
 
@@ -23,6 +25,11 @@ def main() -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    if len(sys.argv) > 3:
+        wanted = confine.Confinement.from_json(json.loads(sys.argv[3]))
+        operations.achieved = confine.confine(wanted).to_json()
+    if role == "run":  # the other roles give every child a group of its own first
+        confine.hold_group()
     server = importlib.import_module("kernelgen.worker.serve" if role == "run" else "kernelgen.worker.forks")
     server.serve(role, requests, replies)
     return 0

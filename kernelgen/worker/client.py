@@ -10,6 +10,7 @@ from typing import Any
 
 from kernelgen.errors import NoDeviceError
 from kernelgen.outcomes import Status
+from kernelgen.worker.confine import Confinement
 from kernelgen.worker.process import Died, Process, environment
 
 START_LIMIT_S = 180.0
@@ -33,8 +34,11 @@ class Worker:
     A "run" worker handles one request at a time; the others fork a child for each and take any number at once.
     """
 
-    def __init__(self, role: str, extra_env: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, role: str, extra_env: dict[str, str], folder: Path, confinement: Confinement | None = None
+    ) -> None:
         self._role = role
+        self._confinement = confinement
         self._env = environment(extra_env)
         self._folder = folder
         self._process: Process | None = None
@@ -64,6 +68,12 @@ class Worker:
             return self._call(op, args, limit_s, limit_s + GRACE_S)
         with self._turn:
             return self._call(op, args, limit_s, limit_s)
+
+    def confinement(self) -> tuple[str, ...]:
+        """What the worker is held to, and what this machine could not do. Raises Failed."""
+        found = self.call("confinement", {}, START_LIMIT_S)
+        lines = [(key, line) for key in ("holds", "missing") for line in found.get(key, ())]
+        return tuple(str(line)[:200] if key == "holds" else f"missing: {str(line)[:200]}" for key, line in lines)
 
     def close(self) -> None:
         """End the process and all its children."""
@@ -109,7 +119,7 @@ class Worker:
     def _start(self) -> Process:
         """A process that has proved itself: it answers, and on a GPU it computed something right."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        process = Process(self._role, self._env, self._folder)
+        process = Process(self._role, self._env, self._folder, self._confinement)
         try:
             reply = process.send("canary", {}, START_LIMIT_S).result(timeout=START_LIMIT_S)
         except (Died, FutureTimeout) as error:

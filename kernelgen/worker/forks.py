@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from kernelgen.outcomes import Status
-from kernelgen.worker import operations
+from kernelgen.worker import confine, operations
 from kernelgen.worker.lifeline import die_with_parent
 from kernelgen.worker.protocol import (
     MAX_MESSAGE,
@@ -113,6 +113,7 @@ class Server:
             with contextlib.suppress(PermissionError):
                 os.setpgid(0, 0)
             die_with_parent(server)
+            confine.hold_group()
             os.dup2(errors, 1)
             os.dup2(errors, 2)
             os.close(self._replies.fileno())

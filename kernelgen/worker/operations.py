@@ -19,11 +19,15 @@ MODULES = {
 """Each module has OPERATIONS, a table of name to function; importing it makes the process ready for its role."""
 
 
+achieved: dict[str, Any] = {"holds": ["scrubbed environment"], "missing": ["everything else: not asked for"]}
+"""What this process is confined to; the entry of a worker sets it."""
+
+
 def table(role: str) -> dict[str, Operation]:
     """The operations of a role, imported."""
     operations = importlib.import_module(MODULES[role]).OPERATIONS
     assert isinstance(operations, dict)
-    return operations
+    return {**operations, "confinement": lambda: achieved}
 
 
 def perform(operations: dict[str, Operation], request: Request) -> Reply:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -14,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
+from kernelgen.worker.confine import Confinement
 from kernelgen.worker.protocol import MAX_MESSAGE, ProtocolError, Reply, Request, decode_reply, encode, one_line
 
 ALLOWED = (
@@ -38,19 +41,23 @@ def environment(extra: dict[str, str]) -> dict[str, str]:
     kept = {name: os.environ[name] for name in ALLOWED if name in os.environ}
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**kept, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **extra}
+    # a private HOME must not hide what was installed for the user alone
+    base = {"PYTHONUSERBASE": site.getuserbase()} if site.ENABLE_USER_SITE else {}
+    return {**kept, **base, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **extra}
 
 
 class Process:
     """A running worker; `send` returns a future for each request. Thread-safe."""
 
-    def __init__(self, role: str, env: dict[str, str], cwd: Path) -> None:
+    def __init__(self, role: str, env: dict[str, str], cwd: Path, confinement: Confinement | None = None) -> None:
         self._pending: dict[int, Future[Reply]] = {}
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._errors: deque[bytes] = deque(maxlen=16)  # the last chunks of stderr, never more than 64 KiB
         self._reason = ""
         command = [sys.executable, "-P", "-m", "kernelgen.worker", role, str(os.getpid())]
+        if confinement is not None:
+            command.append(json.dumps(confinement.to_json()))
         self._popen: subprocess.Popen[bytes] = _starter.submit(
             subprocess.Popen,
             command,

@@ -1,0 +1,132 @@
+"""What a worker may still do: files, network, system calls and memory, as far as this machine's kernel can hold it.
+
+Everything is asked of Linux through ctypes before torch is imported, while the process has one thread. What the
+machine does not offer is left out and said: `confine` returns what was achieved, and the journal keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelgen.worker.confine import landlock, namespaces, seccomp
+
+FILE_BYTES = 4 << 30
+DESCRIPTORS = 4096
+PROCESSES = 16384
+LEAST_DATA = 8 << 30
+"""Writable memory that a process without a GPU may have, or the machine's own where that is more. A GPU's runtime
+reserves address space far beyond what it uses and is not limited."""
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """What a worker needs of the machine; nothing else is left to it."""
+
+    read: tuple[str, ...] = ()
+    """Files and folders beside Python's own and the system's libraries."""
+    write: tuple[str, ...] = ()
+    """Folders; they are the worker's own."""
+    gpu: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Confinement:
+        return Confinement(tuple(data["read"]), tuple(data["write"]), data["gpu"])
+
+
+@dataclass
+class Achieved:
+    """What holds now, in words, and what this machine could not do."""
+
+    holds: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"holds": self.holds, "missing": self.missing}
+
+
+def confine(wanted: Confinement) -> Achieved:
+    """Give up everything that is not wanted, for this process and all it starts. Never raises: see `Achieved`."""
+    found = Achieved(["scrubbed environment", "own session, killed as a group"])
+    _limits(wanted, found)
+    if sys.platform != "linux":
+        found.missing.append("no namespaces, landlock or seccomp: not Linux")
+        return found
+    _note(found, namespaces.leave_network(), "no network (namespace)", "network namespace")
+    rules = landlock.Rules(_readable(wanted), tuple(wanted.write), _devices(wanted))
+    problem = landlock.restrict(rules)
+    _note(found, problem, f"files: reads listed folders, writes its own (landlock {landlock.abi()})", "landlock")
+    _note(
+        found,
+        seccomp.restrict(unix_sockets=wanted.gpu),
+        "system calls: no sockets, tracing, mounts (seccomp)",
+        "seccomp",
+    )
+    return found
+
+
+def hold_group() -> None:
+    """From here on the process cannot leave its process group, so that killing the group kills all it started."""
+    if sys.platform == "linux":
+        seccomp.hold_group()
+
+
+def _note(found: Achieved, problem: str, holds: str, name: str) -> None:
+    if problem:
+        found.missing.append(f"{name}: {problem}")
+    else:
+        found.holds.append(holds)
+
+
+def _limits(wanted: Confinement, found: Achieved) -> None:
+    """Limits that CUDA survives; none that is already lower is raised."""
+    limits = {"CORE": 0, "FSIZE": FILE_BYTES, "NOFILE": DESCRIPTORS, "NPROC": PROCESSES}
+    if not wanted.gpu:
+        limits["DATA"] = max(LEAST_DATA, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for name, limit in limits.items():
+        kind = getattr(resource, f"RLIMIT_{name}", None)
+        if kind is None:
+            continue
+        _, hard = resource.getrlimit(kind)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        try:
+            resource.setrlimit(kind, (limit, limit))
+        except (OSError, ValueError) as error:
+            found.missing.append(f"limit {name}: {error}")
+    found.holds.append("limits: " + ", ".join(name.lower() for name in limits))
+
+
+SYSTEM = (
+    "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/proc", "/sys", "/etc/ld.so.cache", "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/localtime",
+    "/etc/nvidia", "/etc/OpenCL", "/usr/local/cuda",
+)  # fmt: skip
+"""Libraries, compilers and what they read. Nothing of a user's is below these."""
+FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV")
+FILE_VARIABLES = ("CC", "TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH")
+LIST_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "TRITON_LIBCUDA_PATH")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+
+def _readable(wanted: Confinement) -> tuple[str, ...]:
+    package = Path(__file__).resolve().parents[2]
+    found = [*SYSTEM, sys.prefix, sys.base_prefix, sys.exec_prefix, str(package), *wanted.read]
+    # the folder that the package lies in may be a checkout: of it only names are needed
+    found += [entry for entry in sys.path if entry and Path(entry).resolve() != package.parent]
+    found += [os.environ[name] for name in FOLDER_VARIABLES if os.environ.get(name)]
+    found += [str(Path(os.environ[name]).parent) for name in FILE_VARIABLES if "/" in os.environ.get(name, "")]
+    found += [entry for name in LIST_VARIABLES for entry in os.environ.get(name, "").split(os.pathsep) if entry]
+    return tuple(dict.fromkeys(found))
+
+
+def _devices(wanted: Confinement) -> tuple[str, ...]:
+    if not wanted.gpu:
+        return DEVICES
+    return (*DEVICES, "/dev/dxg", *(str(path) for path in sorted(Path("/dev").glob("nvidia*"))))

@@ -1,0 +1,170 @@
+"""What a worker cannot do: real processes that try. A candidate is device code and never gets this far; this is the second wall."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pytest
+
+from kernelgen import devices
+from kernelgen.worker import private
+from kernelgen.worker.client import Failed, Worker
+from kernelgen.worker.confine import Confinement, landlock, seccomp
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces, landlock and seccomp are Linux's")
+
+
+@dataclass
+class Place:
+    """A confined worker, and what it must not reach."""
+
+    worker: Worker
+    candidates: Path
+    secret: Path
+    port: int
+    reached: list[object]
+    folder: Path
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("confine")
+    (root / "candidates").mkdir()
+    secret = root / "secret.txt"
+    secret.write_text("canary")
+    folder = private.make(root / "work")
+    reached: list[object] = []
+    with socket.socket() as listener, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "sk-canary")
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        listener.settimeout(0.2)
+        threading.Thread(target=accept, args=(listener, reached), daemon=True).start()
+        wanted = Confinement((str(root / "candidates"),), (str(folder),))
+        with Worker("compile", private.variables(folder), folder / "cwd", wanted) as worker:
+            yield Place(worker, root / "candidates", secret, listener.getsockname()[1], reached, folder)
+
+
+def accept(listener: socket.socket, reached: list[object]) -> None:
+    while listener.fileno() >= 0:
+        try:
+            reached.append(listener.accept())
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+
+
+def attempt(place: Place, name: str, code: str) -> str:
+    """What became of some host code in the worker: `done: ...` with the value of `result`, or the error's name."""
+    path = place.candidates / f"{name}.py"
+    lines = "\n".join(f"        {line}" for line in code.strip().splitlines())
+    path.write_text(
+        "import ctypes, os, signal, socket, subprocess, sys\n"
+        f"SECRET, PORT, PARENT = {str(place.secret)!r}, {place.port}, {os.getpid()}\n"
+        "def scale(x):\n    result = None\n    try:\n"
+        f"{lines}\n"
+        "    except OSError as error:\n        raise RuntimeError(f'refused: {type(error).__name__}')\n"
+        "    raise RuntimeError(f'done: {result}')\n"
+    )
+    facts = asdict(devices.find("cpu", "sm_90").facts)
+    case = {"label": "one", "inputs": [[[64], "float32"]]}
+    with pytest.raises(Failed) as caught:
+        place.worker.call("compile", {"path": str(path), "function": "scale", "device": facts, "cases": [case]}, 60.0)
+    return caught.value.message.removeprefix("CompileError: RuntimeError: ")
+
+
+NEEDS_LANDLOCK = pytest.mark.skipif(landlock.abi() < 6, reason="this kernel's landlock does not know it")
+NEEDS_SECCOMP = pytest.mark.skipif(os.uname().machine not in seccomp.CALLS, reason="system calls not known")
+
+FILES = {
+    "read_the_canary": "result = open(SECRET).read()",
+    "write_beside_it": "result = open(SECRET + '.new', 'w').write('x')",
+    "overwrite_it": "result = open(SECRET, 'a').write('x')",
+    "truncate_it": "result = os.truncate(SECRET, 0)",
+    "remove_it": "result = os.remove(SECRET)",
+    "link_it": "os.symlink(SECRET, os.environ['TMPDIR'] + '/link'); result = open(os.environ['TMPDIR'] + '/link').read()",
+    "list_the_root": "result = os.listdir('/root' if os.path.isdir('/root') else '/home')",
+    "read_shadow": "result = open('/etc/hostname').read()",
+    "the_parents_environment": "result = open(f'/proc/{PARENT}/environ').read()",
+    "the_parents_memory": "result = open(f'/proc/{PARENT}/mem', 'rb')",
+    "what_the_kernel_shows_of_it": "result = open('/proc/self/comm', 'a')",
+    "overwrite_torch": "import torch; result = open(torch.__file__, 'a')",
+    "overwrite_the_judge": "import kernelgen.judge; result = open(kernelgen.judge.__file__, 'a')",
+    "a_child_that_reads": "if not subprocess.run(['cat', SECRET], capture_output=True).stdout: raise OSError",
+    "kill_the_parent": "os.kill(PARENT, 0)",
+}
+CALLS = {
+    "loopback": "socket.create_connection(('127.0.0.1', PORT), 2)",
+    "datagrams": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "unix_sockets": "socket.socket(socket.AF_UNIX)",
+    "a_new_session": "os.setsid()",
+    "a_group_of_its_own": "os.setpgid(0, 0)",
+    "trace_the_parent": "if ctypes.CDLL(None, use_errno=True).ptrace(16, PARENT, 0, 0) == -1: raise OSError",
+    "a_new_namespace": "if ctypes.CDLL(None, use_errno=True).unshare(0x10000000) == -1: raise OSError",
+}
+
+
+@NEEDS_LANDLOCK
+@pytest.mark.parametrize("name", FILES)
+def test_files_and_processes_outside_are_out_of_reach(place: Place, name: str) -> None:
+    assert attempt(place, name, FILES[name]).startswith("refused: ")
+    assert place.secret.read_text() == "canary"
+
+
+@NEEDS_SECCOMP
+@pytest.mark.parametrize("name", CALLS)
+def test_the_network_and_other_processes_are_out_of_reach(place: Place, name: str) -> None:
+    assert attempt(place, name, CALLS[name]).startswith("refused: ")
+    assert place.reached == []
+
+
+def test_no_secret_is_in_its_environment(place: Place) -> None:
+    said = attempt(place, "environment", "result = dict(os.environ)")
+    assert said.startswith("done: {")
+    assert "sk-canary" not in said
+    assert "OPENAI" not in said
+
+
+def test_home_temporary_files_and_cache_are_its_own(place: Place) -> None:
+    code = "import tempfile; result = [os.path.expanduser('~'), tempfile.gettempdir(), os.environ['TRITON_CACHE_DIR']]"
+    said = attempt(place, "home", code)
+    assert said.count(str(place.folder)) == 3
+    code = "open(os.path.expanduser('~/f'), 'w').write('x'); result = open(os.path.expanduser('~/f')).read()"
+    assert attempt(place, "own", code) == "done: x"
+
+
+def test_limits_hold(place: Place) -> None:
+    code = "import resource; result = [resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_NOFILE)[1] <= 4096]"
+    assert attempt(place, "limits", code) == "done: [(0, 0), True]"
+    code = "f = open(os.environ['TMPDIR'] + '/big', 'wb'); signal.signal(signal.SIGXFSZ, signal.SIG_IGN); f.truncate(5 << 30)"
+    assert attempt(place, "big_file", code).startswith("refused: ")
+
+
+@NEEDS_LANDLOCK
+@NEEDS_SECCOMP
+def test_what_was_achieved_is_said(place: Place) -> None:
+    lines = place.worker.confinement()
+    assert "files: reads listed folders, writes its own (landlock" in " ".join(lines)
+    assert "seccomp" in " ".join(lines)
+
+
+def test_an_unconfined_worker_says_so(tmp_path: Path) -> None:
+    with Worker("compile", {}, tmp_path) as worker:
+        assert any(line.startswith("missing: everything else") for line in worker.confinement())
+
+
+def test_folders_of_dead_runs_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "999999999-abc").mkdir()
+    (tmp_path / "unrelated").mkdir()
+    mine = private.make(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"unrelated", mine.name}
+    assert mine.stat().st_mode & 0o077 == 0
+    private.remove(mine)
+    assert not mine.exists()
