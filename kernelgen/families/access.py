@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value
 from kernelgen.frontend.graph import Atom
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
-from kernelgen.spec.sizes import names_in
+from kernelgen.spec.sizes import is_expression, names_in, renamed
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Layout:
     rows: tuple[Group, ...]
     columns: Group | None
     """None: the whole space is one run of elements."""
+    parts: tuple[Group, ...]
+    """What the columns are made of, from the outermost, where some tensor does not hold them together."""
     accesses: tuple[Access, ...]
     split: tuple[Group, ...]
     """The row groups whose index some load or store needs on its own."""
@@ -74,8 +77,9 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     indices = [*(v.index for _, v in loads), *(o.index for o in moved)]
     groups = _collapse(len(space.axes), space.outer, indices, alone)
     inner = space.inner_axes()
-    if inner and groups[-1] != inner:
-        raise Unlowerable("a row whose dimensions an input does not hold together")
+    parts = [g for g in groups if set(g) <= set(inner)] if inner else []
+    if len(parts) > 1:
+        groups = [*groups[: -len(parts)], inner]
     if found and not groups:
         raise Unlowerable("an index into a tensor whose result has no dimensions")
     if len(groups) <= 1 and not inner and not found:
@@ -87,16 +91,24 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     named = tuple(
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
+    inside = tuple(
+        Group(axes, size := _size_name(space.axes, axes, taken), _unused(size.lower(), taken))
+        for axes in (parts if len(parts) > 1 else [])
+    )
     outer = tuple(a for g in named for a in g.axes)
     through = {v.tensor for _, v in loads if any(isinstance(e, Expr) for e in v.index)}
     in_rows = {t: all(_holds(_flat(v.index), outer) for _, v in loads if v.tensor == t) for t in through}
     moved = moved if columns else []
     written = [(o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in moved]
-    accesses = _distinct([_access(spec, i, v, named, columns, in_rows.get(v.tensor)) for i, v in (*loads, *written)])
+    accesses = _distinct(
+        [_access(spec, i, v, named, columns, inside, in_rows.get(v.tensor)) for i, v in (*loads, *written)]
+    )
     used = {index for a in accesses for index, _ in a.terms}
     split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
     stores = tuple((o.name, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
-    return Layout(named, columns, accesses[: len(loads)], split, stores, _sizes(found, space.axes, named, taken))
+    return Layout(
+        named, columns, inside, accesses[: len(loads)], split, stores, _sizes(found, space.axes, named, taken)
+    )
 
 
 def _is_moved(stored: Stored, count: int) -> bool:
@@ -168,6 +180,8 @@ def _flat(index: Index) -> tuple[int, ...]:
 
 
 def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
+    if len(group) == 1 and isinstance(axes[group[0]], int):
+        return str(axes[group[0]])  # a number of the reference needs no parameter
     name = "".join(str(axes[a]) if axes[a] != ELLIPSIS else "LEADING" for a in group)
     mentioned = names_in(axes[group[0]]) if len(group) == 1 else ()
     if not name.isidentifier():
@@ -182,6 +196,10 @@ def _index_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str])
     atom = axes[group[-1]]
     mentioned = names_in(atom) if len(group) == 1 else ()
     name = mentioned[0].lower() if len(mentioned) == 1 and atom != ELLIPSIS else f"index_{group[0]}"
+    return _unused(name, taken)
+
+
+def _unused(name: str, taken: set[str]) -> str:
     while name in taken:
         name += "_index"
     taken.add(name)
@@ -199,6 +217,7 @@ def _access(
     value: Value,
     rows: tuple[Group, ...],
     columns: Group | None,
+    parts: tuple[Group, ...],
     in_rows: bool | None,
 ) -> Access:
     """`in_rows`: of a tensor that is read through expressions, whether all its loads run over whole rows."""
@@ -215,15 +234,17 @@ def _access(
         runs.append((ROWS, "m", outer))
     else:
         runs += [(g.index, g.index, g.axes) for g in rows if set(g.axes) <= set(flat)]
-    if set(columns.axes) <= set(flat):
+    if _holds(flat, columns.axes):
         runs.append((COLS, "n", columns.axes))
+    else:
+        runs += [(g.index, g.index, g.axes) for g in parts if set(g.axes) <= set(flat)]
     if not rows and runs == [(COLS, "n", flat)]:  # everything is one run: the wrapper makes it contiguous
         return Access(load, tensor.name, ((COLS, None),), (), None)
     if is_contiguous(spec, tensor.name) and not any(isinstance(index, Expr) for index, _, _ in runs):
         terms = _contiguous_terms(runs, flat)
         if terms is not None:
             return Access(load, tensor.name, terms, (), None)
-    return _strided(tensor, value.index, load, runs, flat, rows if in_rows is None else None)
+    return _strided(tensor, value.index, load, runs, flat, (*rows, *parts) if in_rows is None else None)
 
 
 def _contiguous_terms(
@@ -252,7 +273,8 @@ def _strided(
     own = tuple((-1 - d,) if isinstance(index[d], Expr) else axes for d, axes in enumerate(own))
     dims = {axes: [d for d, dim in enumerate(own) if dim and set(dim) <= set(axes)] for _, _, axes in runs}
     elastic = ELLIPSIS in tensor.shape
-    merged = elastic or any(len(d) != 1 for d in dims.values())
+    # a dimension may also lie partly in one run and partly in the next
+    merged = elastic or any(len(d) != 1 or own[d[0]] != axes for axes, d in dims.items())
     prefix = tensor.name if len(tensor.name) == 1 else f"{tensor.name}_"
     terms, strides = [], []
     ordered = sorted(runs, key=lambda run: flat.index(run[2][0]))
@@ -294,8 +316,8 @@ def _extent(
     return {"m": "M", "n": "N"}.get(run[1], sizes.get(run[2], run[1]))
 
 
-def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...]) -> str:
-    """The wrapper's expression for the product of some axes' sizes."""
+def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], places: Mapping[str, str]) -> str:
+    """The wrapper's expression for the product of some axes' sizes; `places`: where it finds each named size."""
     for tensor in sorted(spec.inputs, key=lambda t: -len(t.shape)):
         value = next((v for v in lowered.values if v.op == "load" and v.tensor == tensor.name), None)
         index = value.index if value else _index_of_like(tensor, lowered)
@@ -306,11 +328,12 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...]) -> 
             continue
         return _span(tensor, spans)
     if len(axes) > 1:
-        return " * ".join(group_sizes(spec, lowered, (a,)) for a in axes)
+        return " * ".join(group_sizes(spec, lowered, (a,), places) for a in axes)
     for tensor, stored in zip(spec.outputs, lowered.outputs, strict=True):
         if axes in stored.index:
             return _span(tensor, [stored.index.index(axes)])
-    return str(lowered.space.axes[axes[0]])
+    atom = str(lowered.space.axes[axes[0]])
+    return renamed(atom, places) if is_expression(atom) else places.get(atom, atom)
 
 
 def _index_of_like(tensor: TensorSpec, lowered: Lowered) -> Index:

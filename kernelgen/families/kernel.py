@@ -156,7 +156,7 @@ class Lines:
                 parts.append(stride if stride is not None and place.text == "1" else whole)
                 continue
             if self.two_d and level == FULL:
-                variable = f"{index}[None, :]" if index == COLS else f"{index}[:, None]"
+                variable = f"{index}[None, :]" if self._along_columns(index) else f"{index}[:, None]"
             else:
                 variable = "row" if index == ROWS and not self.two_d else index
             parts.append(variable if stride is None else f"{variable} * {stride}")
@@ -246,6 +246,19 @@ class Lines:
                 lines.append(f"{group.index} = ({taken}).to(tl.int64)")
         return lines
 
+    def at_columns(self, lines: list[str]) -> list[str]:
+        """Lines behind the indices of those parts of the columns that they mention."""
+        parts, text = self.body.layout.parts, "\n".join(lines)
+        found = []
+        for position, part in enumerate(parts):
+            if not re.search(rf"\b{part.index}\b", text):
+                continue
+            inner = [g.size for g in parts[position + 1 :]]
+            divisor = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
+            quotient = f"cols // {divisor}" if inner else "cols"
+            found.append(f"{part.index} = {quotient}{f' % {part.size}' if position else ''}")
+        return [*found, *lines]
+
     def typed_rows(self) -> bool:
         """Whether the row number is taken apart in the dtype of M."""
         return self.two_d and bool(self.body.layout.split)
@@ -258,7 +271,9 @@ class Lines:
 
     def _along_columns(self, index: str | Expr) -> bool:
         """Whether an index is one of columns, in int32."""
-        return self.index_text.level(index) == COLUMN if isinstance(index, Expr) else index == COLS
+        if isinstance(index, Expr):
+            return self.index_text.level(index) == COLUMN
+        return index == COLS or index in {g.index for g in self.body.layout.parts}
 
     def arguments(self, *sizes: str) -> tuple[str, ...]:
         """Pointers, sizes, then strides. An input that is not read has no pointer."""
@@ -270,9 +285,13 @@ class Lines:
         return (*pointers, *dict.fromkeys([*sizes, *self.divisors(), *counted]), *strides)
 
     def divisors(self) -> tuple[str, ...]:
-        """The sizes that taking rows apart divides by."""
-        text = " ".join(self.row_indices())
-        return tuple(g.size for g in self.body.layout.rows if f" {g.size}" in text.replace("(", " "))
+        """The sizes that taking rows and columns apart divides by."""
+        mentioned = [
+            g.index for a in self.body.layout.all() for g in self.body.layout.parts if g.index in dict(a.terms)
+        ]
+        text = " ".join([*self.row_indices(), *self.at_columns(mentioned)])
+        groups = (*self.body.layout.rows, *self.body.layout.parts)
+        return tuple(g.size for g in groups if g.size.isidentifier() and f" {g.size}" in text.replace("(", " "))
 
 
 def specialized(

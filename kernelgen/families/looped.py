@@ -84,7 +84,7 @@ def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
             Loop(
                 tuple(comment),
                 (),
-                tuple(inside),
+                tuple(lines.at_columns(inside)),
                 tuple(after),
                 bool(schedule["backwards"]),
             )
@@ -167,7 +167,7 @@ def reduced(
             after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc', f'{names[i]}_at').text}")
             done.add(i)
     done.update(maxima, carried)
-    return Loop((), tuple(before), tuple(inside), tuple(after))
+    return Loop((), tuple(before), tuple(lines.at_columns(inside)), tuple(after))
 
 
 def walked_values(

@@ -27,7 +27,7 @@ MAX_ROW_BYTES = 32768
 
 
 def variants(body: Body) -> tuple[str, ...]:
-    if body.lowered.space.order:
+    if body.lowered.space.ends_kept():
         return ("columns", "split_columns") if can_split(body, "split_columns") else ("columns",)
     # what is reduced as a whole has no rows to take several of
     several = ("row", "rows", "looped", "looped_rows", "split")
@@ -65,7 +65,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     A thread works best with 8, 16 or 64 elements of a row that it reads again, the smaller ones where the row length
     is compiled in. Rows too long for that start from the default.
     """
-    if body.lowered.space.order:
+    if body.lowered.space.ends_kept():
         few = few_lanes([(rows, columns)]) if "split_columns" in variants(body) else None
         return (default("columns"), *([fitted("split_columns", *few)] if few else []))
     few = few_long_rows([(rows, columns)])
@@ -105,7 +105,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
 
     `shapes`: rows and columns of the cases that are timed. Rows so few that most of a device would idle are divided.
     """
-    if body.lowered.space.order:
+    if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if "split_columns" in variants(body) else None
         return ((None, fitted("split_columns", *few) if few else default("columns")),)
     few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)])
@@ -191,12 +191,8 @@ def _in_registers(
     lines = Lines(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     early = at_levels(body, (FULL, ROW, SCALAR) if schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN))
-    text = (
-        lines.row_indices()
-        + lines.writer.lines(early, done)
-        + lines.writer.lines(output_values(body), done)
-        + lines.stores()
-    )
+    text = lines.writer.lines(early, done) + lines.writer.lines(output_values(body), done) + lines.stores()
+    text = lines.row_indices() + lines.at_columns(text)
     sizes = ("M", "N") if schedule.variant == "rows" else ("N",)
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if schedule.variant == "rows" else ("BLOCK_SIZE_N",)
     return KernelText(

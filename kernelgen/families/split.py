@@ -83,7 +83,9 @@ def _last(split: _Split, base: str) -> KernelText:
     once += lines.writer.lines([o.value for o in rest], done)
     inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
     after = [lines.store(o) for o in rest]
-    return _text(split, lines, f"{base}_apply_kernel", once, Loop((), (), tuple(inside), ()), after=after)
+    return _text(
+        split, lines, f"{base}_apply_kernel", once, Loop((), (), tuple(lines.at_columns(inside)), ()), after=after
+    )
 
 
 def _begin(split: _Split, lines: Lines, targets: Iterable[int], done: set[int]) -> list[str]:

@@ -97,6 +97,10 @@ class Space:
         """The axes in the order in which a tensor that runs over all of them has its dimensions."""
         return self.order or tuple(range(len(self.axes)))
 
+    def ends_kept(self) -> bool:
+        """Whether the last dimension is kept and others are reduced, so that neighbours in memory are rows."""
+        return self.natural()[-1:] != self.inner_axes()[-1:] and bool(self.inner_axes())
+
     def inner_axes(self) -> tuple[int, ...]:
         return tuple(range(self.outer, len(self.axes)))
 

@@ -129,11 +129,12 @@ def check_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> N
 def _holds(condition: Any) -> bool:
     """Whether a guard holds for all sizes, as far as small ones, odd ones and powers of two tell.
 
-    torch also asks whether a size is one, which tells it about strides and broadcasting: both give the same elements.
+    torch also asks whether a size is one and which of two strides is the lesser (with Min and Max, which references do
+    not write), which tells it about layouts and broadcasting: every answer gives the same elements.
     """
     import sympy  # type: ignore[import-untyped]
 
-    if "Max(" in str(condition) or (isinstance(condition, sympy.Ne) and 1 in condition.args):
+    if any(f in str(condition) for f in ("Max(", "Min(")) or (isinstance(condition, sympy.Ne) and 1 in condition.args):
         return True
     if isinstance(condition, sympy.Ge) and condition.args[1] == 2:
         return True

@@ -114,7 +114,7 @@ def _trace_once(
             given(node)
         elif node.op == "output":
             outputs = node.args[0]
-        elif node.op == "call_function" and node.args and parts.get(node.args[0], (None, 0))[1]:
+        elif node.op == "call_function" and _joins(node, parts):
             tensor, left = parts[node.args[0]]
             parts[node] = tensor, left - 1
             given(node)
@@ -134,6 +134,11 @@ def _trace_once(
 
     declared = outputs_of(spec, outputs, values, binding, builder, leading, sizes)
     return Graph(tuple(builder.nodes), declared, reference.statements), tuple(builder.notes)
+
+
+def _joins(node: Any, parts: dict[Any, tuple[TensorSpec, int]]) -> bool:
+    """Whether a node puts two parts of an input's dimension together; sizes may be asked before."""
+    return bool(node.args and parts.get(node.args[0], (None, 0))[1]) and hasattr(node.meta.get("val"), "shape")
 
 
 def statement_of(reference: Reference, node: Any) -> int | None:

@@ -153,14 +153,19 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     body: Body = plan.body
     if body.layout.columns is None:
         return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
-    outer = tuple(a for g in body.layout.rows for a in g.axes)
-    sizes = [("M", group_sizes(plan.spec, body.lowered, outer))] if outer else []
-    sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes)))
+    outer, places = tuple(a for g in body.layout.rows for a in g.axes), _places(plan.spec)
+    sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
+    sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
     needed = {a for k in kernels for a in k.arguments} | {
         word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()
     }
-    sizes += [(g.size, group_sizes(plan.spec, body.lowered, g.axes)) for g in body.layout.rows if g.size in needed]
-    known, places = {name for name, _ in sizes}, _places(plan.spec)
+    groups = (*body.layout.rows, *body.layout.parts)
+    sizes += [
+        (g.size, group_sizes(plan.spec, body.lowered, g.axes, places))
+        for g in groups
+        if g.size.isidentifier() and g.size in needed
+    ]
+    known = {name for name, _ in sizes}
     sizes += [(p, places[name]) for name, p in body.layout.sizes if p in needed and p not in known]
     return tuple(sizes)
 

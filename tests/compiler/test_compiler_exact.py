@@ -76,6 +76,23 @@ CORNERS: dict[str, Sample] = {
     "two leading dimensions": sample(
         "return x.sum((0, 1)), x.logsumexp((0, 1))", {"x": "A B C"}, {"s": "C", "l": "C"}, {"A": 3, "B": 7, "C": 20},
     ),
+    "all but channels": sample(
+        "n = F.batch_norm(x, None, None, training=True)\nreturn n * w[:, None, None], x.amax((0, 2, 3)) * w + x.sum((0, 2, 3))",
+        {"x": "A B C D", "w": "B"}, {"out": "A B C D", "g": "B"},
+        {"A": 2, "B": 5, "C": 3, "D": 7}, {"A": 3, "B": 4, "C": 1, "D": 6},
+    ),
+    "groups of channels": sample(
+        "return F.group_norm(x, 4) * w[:, None] + b[:, None]",
+        {"x": "A 4*B C", "w": "4*B", "b": "4*B"}, {"out": "A 4*B C"}, {"A": 2, "B": 3, "C": 10},
+    ),
+    "every channel of an image": sample(
+        "return F.instance_norm(x), (x - x.mean((2, 3), keepdim=True)).abs().amax((2, 3))",
+        {"x": "A B C D"}, {"out": "A B C D", "g": "A B"}, {"A": 2, "B": 3, "C": 5, "D": 7},
+    ),
+    "everything": sample(
+        "return x.sum(), (x * y).mean(), x.amax(), x - x.logsumexp((0, 1))",
+        {"x": "A B", "y": "A B"}, {"s": "", "m": "", "g": "", "d": "A B"}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
+    ),
     # losses
     "losses": sample(
         "e = F.mse_loss(x, y, reduction='none') + F.l1_loss(x, y, reduction='none')\n"
