@@ -89,6 +89,8 @@ class Plan:
     """Rows in ascending order of max_bytes; the last has no limit."""
     notes: tuple[str, ...] = ()
     """What a reviewer should know: algebra that changes rounding, copies a wrapper may make."""
+    then: Plan | None = None
+    """What reduces the numbers that this one leaves for every row, where the operator reduces twice."""
 
     def with_table(self, table: tuple[TableRow, ...]) -> Plan:
         return replace(self, table=table)

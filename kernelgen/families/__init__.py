@@ -7,6 +7,7 @@ the rest of kernelgen asks is asked here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 from types import ModuleType
 
@@ -15,6 +16,7 @@ from kernelgen.families import pointwise, reduction, scan
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import lower_values
+from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
 from kernelgen.frontend.indices import leaves
@@ -32,6 +34,7 @@ ITEMSIZE = {
 }  # fmt: skip
 """Bytes an element."""
 
+_TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
 _TAKEN = frozenset(
     ["M", "N", "n_elements", "kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"]
 )
@@ -60,18 +63,26 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
                 ]
             )
     try:
-        lowered = lower_values(spec, graph)
-        body = make_body(spec, lowered, graph.statements, layout(spec, lowered))
+        parts = stages(spec, graph)
+        bodies = [_body(part) for part in parts]
     except Unlowerable as error:
         line = graph.statements[error.statement].line if error.statement is not None else 1
         place = spec.reference_place
         raise UnsupportedError(
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
-    plan = Plan(spec, name, body, (), (*notes, *_notes(spec, body)))
+    plan = Plan(spec, name, bodies[0], (), (*notes, *_notes(spec, bodies[0])))
+    for part, body in zip(parts[1:], bodies[1:], strict=True):
+        then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
+        plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
-    table = FAMILIES[name].first_table(body, shapes)
+    table = FAMILIES[name].first_table(plan.body, shapes)
     return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
+
+
+def _body(part: Stage) -> Body:
+    lowered = lower_values(part.spec, part.graph)
+    return make_body(part.spec, lowered, part.graph.statements, layout(part.spec, lowered))
 
 
 def _family(graph: Graph) -> str:
@@ -193,7 +204,8 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
     split = body.lowered.space.outer > 0
     first = body.lowered.space.axes[0] if split else None
     counted = [e for v in body.lowered.values for e in expressions(v)]
-    if any(0 in axes_of(e) or any(first in leaf.size for leaf in leaves(e)) for e in counted):
+    mixed = any(0 in axes_of(e) or any(first in leaf.size for leaf in leaves(e)) for e in counted)
+    if mixed or plan.then is not None:
         return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for tensor in plan.spec.inputs:
         loads = [v for v in body.lowered.values if v.op == "load" and v.tensor == tensor.name]

@@ -329,8 +329,10 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], pla
         return _span(tensor, spans)
     if len(axes) > 1:
         return " * ".join(group_sizes(spec, lowered, (a,), places) for a in axes)
-    for tensor, stored in zip(spec.outputs, lowered.outputs, strict=True):
-        if axes in stored.index:
+    outputs = {t.name: t for t in spec.outputs}
+    for stored in lowered.outputs:
+        if stored.name in outputs and axes in stored.index:
+            tensor = outputs[stored.name]
             return _span(tensor, [stored.index.index(axes)])
     atom = str(lowered.space.axes[axes[0]])
     return renamed(atom, places) if is_expression(atom) else places.get(atom, atom)

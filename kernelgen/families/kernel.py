@@ -91,6 +91,8 @@ class KernelText:
     """What only the first of the programs that share a row does."""
     scratch: tuple[Scratch, ...] = ()
     """What it leaves for the kernel that is launched after it."""
+    of_rows: bool = False
+    """Whether its elements are what the rows of another kernel left."""
 
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name."""

@@ -131,9 +131,12 @@ def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref
     how, dims = c.get(3, "reduction", _MEAN), dims_of(b, loss, None)
     if how == _NONE:  # torch's shape on tensors without memory is not that of the target
         return b.view("reshape", loss, b.node(c.args[1]).shape)
+    b.rename(loss, "row_losses")
     total = b.reduce("sum", loss, dims, "loss_sum")
     if how == _MEAN:
-        total = b.map("div", total, b.reduce("sum", b.convert(b.map("ne", target, ignored), "float"), dims, "count"))
+        counted = b.convert(b.map("ne", target, ignored), "float")
+        b.rename(counted, "row_counts")
+        total = b.map("div", total, b.reduce("sum", counted, dims, "count"))
     return finish(b, c, total)
 
 

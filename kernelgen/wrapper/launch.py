@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelgen.families import module
 from kernelgen.families.access import COLS, group_sizes, is_contiguous
@@ -65,6 +65,10 @@ class FileText:
     too_large: tuple[str, str] | None
     """Where an index that the kernels keep in int32 would overflow: the condition and what to say of it."""
     branches: tuple[Branch, ...]
+    left: tuple[tuple[str, str], ...] = ()
+    """What the rows leave for the kernel that reduces them, with the expressions that allocate it."""
+    last: tuple[Launch, ...] = ()
+    """The launches that follow whatever branch was taken."""
 
 
 def file_text(plan: Plan) -> FileText:
@@ -73,7 +77,8 @@ def file_text(plan: Plan) -> FileText:
     helpers: dict[str, None] = {}
     texts = flavours(plan)
     sequences = [module(plan).kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
-    kernels: tuple[KernelText, ...] = tuple(itertools.chain(*sequences))
+    last = _last(plan, helpers)
+    kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
     table = tuple(
         TableLine(row.max_bytes, texts[flavour(plan, row.schedule)][1], options(plan, row.schedule))
         for row in plan.table
@@ -85,7 +90,8 @@ def file_text(plan: Plan) -> FileText:
     return FileText(
         kernels, tuple(h for h in HELPERS if h in helpers), table, key, "a row" if body.layout.rows else "the tensor",
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
-        tuple(_branch(plan, sequence) for sequence in sequences),
+        tuple(_branch(plan, sequence) for sequence in sequences), _left(plan),
+        tuple(_launch_last(plan, kernel) for kernel in last),
     )  # fmt: skip
 
 
@@ -176,12 +182,37 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         return None
     tiles = [row.schedule.int("BLOCK_SIZE_N") for row in plan.table if row.schedule.get("grid") == "2d"]
     most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30"
+    if plan.then is not None:
+        return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"
     return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
+
+
+def _last(plan: Plan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
+    """The kernels that reduce what the rows left."""
+    if plan.then is None:
+        return ()
+    name, then = f"{plan.spec.name}_finish_kernel", plan.then
+    made = module(then).kernels(then.spec, then.body, then.table[0].schedule, name, helpers)
+    return tuple(replace(kernel, of_rows=True) for kernel in made)
+
+
+def _left(plan: Plan) -> tuple[tuple[str, str], ...]:
+    device = f"{plan.spec.inputs[0].name}.device"
+    tensors = plan.then.spec.inputs if plan.then else ()
+    return tuple((t.name, f"torch.empty(M, dtype=torch.{t.dtype}, device={device})") for t in tensors)
+
+
+def _launch_last(plan: Plan, kernel: KernelText) -> Launch:
+    """Its elements are the rows of the kernels before."""
+    assert plan.then is not None
+    arguments = ["M" if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
+    values = options(plan.then, kernel.schedule)
+    return Launch(kernel.name, _grid(kernel), (*arguments, *(f"{name}={value}" for name, value in values)))
 
 
 def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:

@@ -24,12 +24,15 @@ CASES = (
     judge.Case({"...": (3,)}, {"T": "float16"}),
     judge.Case({"...": (3,)}, {"T": "bfloat16"}),
     judge.Case({"...": (3,)}, {"T": "float32"}),
+    judge.Case({"...": (2, 5, 7)}, {"T": "float16"}),
+    judge.Case({"...": (2, 5, 7)}, {"T": "bfloat16"}),
+    judge.Case({"...": (2, 5, 7)}, {"T": "float32"}),
+    judge.Case({"...": (16385,)}, {"T": "float16"}),
+    judge.Case({"...": (16385,)}, {"T": "bfloat16"}),
+    judge.Case({"...": (16385,)}, {"T": "float32"}),
     judge.Case({"...": (70, 1000)}, {"T": "float16"}),
     judge.Case({"...": (70, 1000)}, {"T": "bfloat16"}),
     judge.Case({"...": (70, 1000)}, {"T": "float32"}),
-    judge.Case({"...": (1, 300000)}, {"T": "float16"}),
-    judge.Case({"...": (1, 300000)}, {"T": "bfloat16"}),
-    judge.Case({"...": (1, 300000)}, {"T": "float32"}),
 )
 
 

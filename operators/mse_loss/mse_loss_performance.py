@@ -9,6 +9,9 @@ CASES = (
     judge.Case({"...": (16384, 4096)}, {"T": "float16"}),
     judge.Case({"...": (16384, 4096)}, {"T": "bfloat16"}),
     judge.Case({"...": (16384, 4096)}, {"T": "float32"}),
+    judge.Case({"...": (32768, 32768)}, {"T": "float16"}),
+    judge.Case({"...": (32768, 32768)}, {"T": "bfloat16"}),
+    judge.Case({"...": (32768, 32768)}, {"T": "float32"}),
 )
 
 

@@ -39,7 +39,6 @@ def sum_all_split_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
-
     out_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)

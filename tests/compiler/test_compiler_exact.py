@@ -93,6 +93,15 @@ CORNERS: dict[str, Sample] = {
         "return x.sum(), (x * y).mean(), x.amax(), x - x.logsumexp((0, 1))",
         {"x": "A B", "y": "A B"}, {"s": "", "m": "", "g": "", "d": "A B"}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
     ),
+    # rows are reduced first, then what they left
+    "twice": sample(
+        "r = x.logsumexp(-1)\nreturn (r * w).mean(), r.amax(), r, torch.log_softmax(x, -1).sum()",
+        {"x": "A B", "w": "A"}, {"m": "", "g": "", "r": "A", "s": ""}, {"A": 5, "B": 20}, {"A": 1, "B": 1},
+    ),
+    "a mean loss over a batch": sample(
+        "return F.cross_entropy(x, i), F.cross_entropy(x, i, reduction='sum', label_smoothing=0.1)",
+        {"x": "A B", "i": "A: int64 < B"}, {"loss": "", "total": ""}, {"A": 7, "B": 20},
+    ),
     # losses
     "losses": sample(
         "e = F.mse_loss(x, y, reduction='none') + F.l1_loss(x, y, reduction='none')\n"

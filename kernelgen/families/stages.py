@@ -1,0 +1,183 @@
+"""Operators that reduce twice: every row to numbers, and the rows' numbers to one.
+
+A mean loss over a batch is the usual case. The graph is cut where the second reduction reads: what is before it leaves
+a number a row in memory, what comes after is a small kernel that reads those numbers. Both parts are lowered as
+operators of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kernelgen.families.space import atoms_of, size_text
+from kernelgen.families.values import Unlowerable
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref
+from kernelgen.spec.model import Constraint, OperatorSpec, TensorSpec
+
+_SPLITTABLE = ("sum", "max", "min", "prod")
+"""Reductions that may be taken first along the rows and then over them."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of an operator that is lowered on its own."""
+
+    spec: OperatorSpec
+    graph: Graph
+
+
+def stages(spec: OperatorSpec, graph: Graph) -> tuple[Stage, ...]:
+    """The operator itself, or its two parts where it reduces what its rows were reduced to."""
+    graph = _rows_first(graph)
+    ends = _ends(graph)
+    if not ends:
+        return (Stage(spec, graph),)
+    late = _dependent(graph, ends)
+    cuts = sorted({_source(graph.nodes[i]) for i in ends})
+    names = _scratch_names(spec, graph, cuts)
+    tensors = {cut: _tensor(names[cut], graph.nodes[cut]) for cut in cuts}
+    early = [o for o in graph.outputs if o.node not in late]
+    left = [Output(names[cut], cut, tensors[cut].dtype) for cut in cuts]
+    inner = replace(spec, outputs=(*(t for t in spec.outputs if t.name in {o.name for o in early}), *tensors.values()))
+    first = Stage(inner, _pruned(graph, (*early, *left)))
+    rest = tuple(o for o in graph.outputs if o.node in late)
+    outer = replace(
+        spec,
+        inputs=tuple(tensors.values()),
+        outputs=tuple(t for t in spec.outputs if t.name in {o.name for o in rest}),
+        constraints=tuple(Constraint(f"{t.name}.is_contiguous()") for t in tensors.values()),
+    )
+    return first, Stage(outer, _second(graph, late, names, rest))
+
+
+def _source(node: Node) -> int:
+    source = node.args[0]
+    assert isinstance(source, Ref)
+    return source.node
+
+
+def _is_whole(graph: Graph, i: int) -> bool:
+    node = graph.nodes[i]
+    return node.op in REDUCTIONS and len(node.attrs) == len(graph.nodes[_source(node)].shape)
+
+
+def _reduced(graph: Graph, i: int) -> tuple[Dim, ...]:
+    shape = graph.nodes[_source(graph.nodes[i])].shape
+    return tuple(shape[int(d)] for d in graph.nodes[i].attrs)
+
+
+def _ends(graph: Graph) -> list[int]:
+    """Reductions of everything that is left of rows which were reduced before, and those over as many numbers."""
+    found: list[int] = []
+    whole = [i for i in range(len(graph.nodes)) if _is_whole(graph, i)]
+    for i in whole:
+        before = [j for j in _ancestors(graph, i) - {i} if graph.nodes[j].op in REDUCTIONS and j not in found]
+        own = {atom for dim in _reduced(graph, i) for atom in dim}
+        if any(not own & {a for dim in _reduced(graph, j) for a in dim} and _reduced(graph, j) for j in before):
+            found.append(i)
+    rows = [_reduced(graph, i) for i in found]
+    return [i for i in whole if _reduced(graph, i) in rows]
+
+
+def _rows_first(graph: Graph) -> Graph:
+    """Reductions of everything, of values that follow from reductions of rows: along the rows first, then over them."""
+    nodes: list[Node] = []
+    moved: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        own = replace(node, args=tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args))
+        rows = _rows_before(graph, i) if node.op in _SPLITTABLE and _is_whole(graph, i) else None
+        if rows is not None:
+            shape = tuple(() if d - len(node.shape) in rows else dim for d, dim in enumerate(_full(graph, i)))
+            nodes.append(replace(own, shape=shape, attrs=rows, name=None))
+            own = replace(own, args=(Ref(len(nodes) - 1),))
+        moved[i] = len(nodes)
+        nodes.append(own)
+    outputs = tuple(replace(o, node=moved[o.node]) for o in graph.outputs)
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _full(graph: Graph, i: int) -> tuple[Dim, ...]:
+    return graph.nodes[_source(graph.nodes[i])].shape
+
+
+def _rows_before(graph: Graph, i: int) -> tuple[int, ...] | None:
+    """The dimensions of rows that were reduced on the way to a reduction of everything, if what it reads has rows."""
+    shape = _full(graph, i)
+    for j in sorted(_ancestors(graph, i) - {i}):
+        node = graph.nodes[j]
+        if node.op in REDUCTIONS and not _is_whole(graph, j) and _full(graph, j) == shape:
+            return tuple(int(d) for d in node.attrs)
+    return None
+
+
+def _ancestors(graph: Graph, i: int) -> set[int]:
+    found, todo = set[int](), [i]
+    while todo:
+        j = todo.pop()
+        if j not in found:
+            found.add(j)
+            todo += [a.node for a in graph.nodes[j].args if isinstance(a, Ref)]
+    return found
+
+
+def _dependent(graph: Graph, ends: list[int]) -> set[int]:
+    """The reductions over rows and everything that follows from them."""
+    found = set(ends)
+    for i, node in enumerate(graph.nodes):
+        if any(isinstance(a, Ref) and a.node in found for a in node.args):
+            found.add(i)
+    for i in sorted(found):
+        if graph.nodes[i].op in SCANS or atoms_of(graph.nodes[i].shape):
+            raise Unlowerable("what all rows were reduced to, used in rows again", graph.nodes[i].statement)
+    return found
+
+
+def _scratch_names(spec: OperatorSpec, graph: Graph, cuts: list[int]) -> dict[int, str]:
+    """What the numbers of the rows are called in memory."""
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)}
+    names: dict[int, str] = {}
+    for cut in cuts:
+        wanted = graph.nodes[cut].name or "row_results"
+        candidates = (wanted, *(f"{wanted}_{n}" for n in range(2, len(taken) + 3)))
+        names[cut] = next(c for c in candidates if c not in taken)
+        taken.add(names[cut])
+    return names
+
+
+def _tensor(name: str, node: Node) -> TensorSpec:
+    shape = tuple(dim[0] if len(dim) == 1 else size_text(dim) if dim else 1 for dim in node.shape)
+    return TensorSpec(name, shape, "float32" if node.dtype == "float" else node.dtype)
+
+
+def _pruned(graph: Graph, outputs: tuple[Output, ...]) -> Graph:
+    """The graph short of what the outputs do not need."""
+    needed = sorted(set().union(*(_ancestors(graph, o.node) for o in outputs)))
+    place = {old: new for new, old in enumerate(needed)}
+    return replace(
+        graph,
+        nodes=tuple(_moved(graph.nodes[i], place) for i in needed),
+        outputs=tuple(replace(o, node=place[o.node]) for o in outputs),
+    )
+
+
+def _moved(node: Node, place: dict[int, int]) -> Node:
+    return replace(node, args=tuple(Ref(place[a.node]) if isinstance(a, Ref) else a for a in node.args))
+
+
+def _second(graph: Graph, late: set[int], names: dict[int, str], outputs: tuple[Output, ...]) -> Graph:
+    """What follows from the numbers of the rows."""
+    nodes = [
+        Node("input", (), graph.nodes[cut].shape, graph.nodes[cut].dtype, name, None, (name,))
+        for cut, name in names.items()
+    ]
+    place = {cut: i for i, cut in enumerate(names)}
+    for i, node in enumerate(graph.nodes):
+        if i not in late and not (node.op == "full" and i not in place):
+            continue
+        if any(isinstance(a, Ref) and a.node not in place for a in node.args):
+            raise Unlowerable("a number of all rows beside another tensor", node.statement)
+        place[i] = len(nodes)
+        nodes.append(_moved(node, place))
+    return _pruned(
+        replace(graph, nodes=tuple(nodes), outputs=()), tuple(replace(o, node=place[o.node]) for o in outputs)
+    )
