@@ -37,6 +37,8 @@ MAX_ACCESSES = 8
 """Loads that one thread keeps in flight: the compiler hoists about that many before the first use."""
 PROGRAM_S = 0.4e-6
 """What a program costs beside its work: being placed on an SM, index arithmetic, one exposed latency."""
+SMALL = 100
+"""A launch with less than one part in so many of the largest one's accesses moves nothing worth counting."""
 FULL_ISSUE_WARPS = 16
 """Resident warps from which an SM's four schedulers issue at full rate."""
 
@@ -57,7 +59,8 @@ class Prediction:
 def predict(work: Work, facts: Sequence[StaticFacts], device: DeviceFacts) -> Prediction:
     """Time of one call that makes the launches `facts` to do `work`.
 
-    The work is taken as spread evenly over the launches; with no facts it is the roofline alone.
+    The work is spread over the launches in proportion to the bytes that their threads move at a time. A kernel that
+    joins what others found moves few: it costs its launch and one program. With no facts it is the roofline alone.
     """
     moved = work.bytes_read + work.bytes_written
     if not facts:
@@ -65,9 +68,12 @@ def predict(work: Work, facts: Sequence[StaticFacts], device: DeviceFacts) -> Pr
         return _sum(
             [_Terms(dram, moved / device.l2_bytes_per_s, work.flops / device.fp32_flops, 0.0, 1.0)], 1.0, device
         )
-    share = len(facts)
-    launches = [_launch(moved / share, work.flops / share, one, device) for one in facts]
-    return _sum(launches, min(sustained_fraction(one, device) for one in facts), device)
+    weights = [_bytes_at_a_time(one) for one in facts]
+    weights = [weight if weight * SMALL >= max(weights) else 0 for weight in weights]
+    shares = [weight / sum(weights) for weight in weights]
+    launches = [_launch(moved * s, work.flops * s, one, device) for s, one in zip(shares, facts, strict=True)]
+    most = facts[shares.index(max(shares))]
+    return _sum(launches, sustained_fraction(most, device), device)
 
 
 def sustained_fraction(facts: StaticFacts, device: DeviceFacts) -> float:
@@ -105,6 +111,12 @@ def _launch(moved: float, flops: float, facts: StaticFacts, device: DeviceFacts)
         programs=programs * PROGRAM_S / resident,
         stretch=_stretch(programs, device.sms),
     )
+
+
+def _bytes_at_a_time(facts: StaticFacts) -> int:
+    """What all threads of a launch load and store once, at least a byte each."""
+    each = facts.loads * facts.load_bytes + facts.stores * facts.store_bytes
+    return max(math.prod(facts.grid), 1) * facts.num_warps * 32 * max(each, 1)
 
 
 def _resident_warps(facts: StaticFacts, device: DeviceFacts) -> float:

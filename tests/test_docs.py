@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from kernelgen.cli import app
+from kernelgen.frontend.aten import supported
 from kernelgen.settings import Settings
 
 REPO = Path(__file__).parent.parent
@@ -90,3 +91,9 @@ def test_the_benchmark_page_is_made_from_its_data(monkeypatch: pytest.MonkeyPatc
     data = json.loads((folder / "h200.json").read_text("utf-8"))
     assert (folder / "README.md").read_text("utf-8") == measure.table(data)
     assert (folder / "h200.svg").read_text("utf-8") == measure.chart(data)
+
+
+def test_the_list_of_operations_is_whole() -> None:
+    text = (REPO / "docs" / "spec.md").read_text("utf-8")
+    listed = text.split("### Operations", 1)[1].split("##", 1)[0].split(":", 1)[1]
+    assert [name.strip() for name in listed.replace("\n", " ").split(",")] == supported()

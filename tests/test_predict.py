@@ -115,3 +115,16 @@ def test_many_tiny_programs_cost_more_than_their_bytes() -> None:
     tiny, usual = (predict(work, [launch(elements, block, w, 2, 8)], facts.H200) for block, w in ((32, 1), (1024, 4)))
     assert tiny.seconds > 2 * usual.seconds
     assert tiny.bound_by == "programs"
+
+
+def test_a_kernel_that_joins_what_many_programs_found_costs_little_more_than_its_launch() -> None:
+    device = facts.H200
+    work = Work(2**28, 4, 2**27)
+    many = StaticFacts(
+        kernel="k", arch="sm_90", grid=(528,), num_warps=8, registers=40, spill_bytes=0, shared_bytes=0, occupancy=1.0,
+        waves=0.5, load_bytes=16, store_bytes=4, loads=4, stores=1,
+    )  # fmt: skip
+    join = replace(many, kernel="j", grid=(1,), num_warps=4, load_bytes=4, loads=1)
+    alone, both = (predict(work, launched, device) for launched in ([many], [many, join]))
+    assert both.sustained == alone.sustained
+    assert alone.seconds < both.seconds < 1.05 * alone.seconds + 2 * device.launch_latency_s

@@ -126,6 +126,12 @@ GOLDENS = {
         "layer_norm",
         (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped"))),
     ),
+    "split": (
+        "group_norm",
+        (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("split"))),
+    ),
+    "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
+    "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
@@ -97,8 +98,11 @@ class KernelText:
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name."""
         loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
-        text = "\n".join([*self.once, *self.lines, *loops, *self.once_a_row])
-        return re.search(rf"\b{name}\b", text) is not None
+        return _mentions("\n".join([*self.once, *self.lines, *loops, *self.once_a_row]), name)
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
 
 
 def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
@@ -228,10 +232,14 @@ class Lines:
     def stores(self) -> list[str]:
         return [self.store(stored) for stored in self.body.lowered.outputs]
 
-    def row_indices(self) -> list[str]:
-        """The indices of single row groups, taken from the row number from the innermost outwards."""
+    def row_indices(self, used: Sequence[str] | None = None) -> list[str]:
+        """The indices of single row groups, taken from the row number from the innermost outwards.
+
+        `used`: lines of a kernel that need not load everything; what they do not mention is left out.
+        """
         groups, lines = self.body.layout.rows, []
-        if not self.body.layout.split:
+        wanted = [g for g in self.body.layout.split if used is None or _mentions("\n".join(used), g.index)]
+        if not wanted:
             return []
         rest = "short_rows" if self.two_d else "short_row"
         # a single row's number is a program's, which never passes 2**31; M is int64 where it does
@@ -243,7 +251,7 @@ class Lines:
             quotient = (
                 rest if not inner else f"{rest} // {inner[0] if len(inner) == 1 else '(' + ' * '.join(inner) + ')'}"
             )
-            if group in self.body.layout.split:
+            if group in wanted:
                 taken = quotient + (f" % {group.size}" if position else "")
                 lines.append(f"{group.index} = ({taken}).to(tl.int64)")
         return lines
@@ -253,7 +261,7 @@ class Lines:
         parts, text = self.body.layout.parts, "\n".join(lines)
         found = []
         for position, part in enumerate(parts):
-            if not re.search(rf"\b{part.index}\b", text):
+            if not _mentions(text, part.index):
                 continue
             inner = [g.size for g in parts[position + 1 :]]
             divisor = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"

@@ -103,7 +103,7 @@ def _begin(split: _Split, lines: Lines, targets: Iterable[int], done: set[int]) 
         for i in sorted(near - set(targets))
         if split.body.names.levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)
     ]
-    return [*lines.row_indices(), *joined, *lines.writer.lines(rows, done)]
+    return [*joined, *lines.writer.lines(rows, done)]
 
 
 def _near(lowered: Lowered, targets: Iterable[int]) -> set[int]:
@@ -209,6 +209,7 @@ def _text(
 ) -> KernelText:
     """The kernel, with those arguments that its lines mention."""
     walked = loop is not None
+    once = [*lines.row_indices([*once, *(loop.inside if loop else ()), *after]), *once]
     shape = "split_columns" if split.several else "split"
     bare = KernelText(
         name, shape if walked else f"{shape}_join", split.schedule, (), (), tuple(once),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from kernelgen.frontend.aten import TABLE, supported
@@ -36,7 +37,7 @@ def lower_node(
         first = meta[0] if isinstance(meta, list | tuple) else meta
         rule = TABLE.get(name)
         if rule is None:
-            raise Refused(name.removeprefix("aten.") + f" (supported: {', '.join(supported())})")
+            raise Refused(_unknown(name))
         call = Call(
             tuple(_argument(a, values) for a in node.args),
             {k: _argument(v, values) for k, v in node.kwargs.items()},
@@ -46,6 +47,14 @@ def lower_node(
         values[node] = rule(b, call)
     except Refused as refusal:
         raise unsupported(spec, line_of(reference, node), str(refusal)) from None
+
+
+def _unknown(name: str) -> str:
+    """An operation that has no rule, with those that are called nearly like it."""
+    plain, known = name.split(".")[1], supported()
+    near = difflib.get_close_matches(plain.strip("_"), known, n=3, cutoff=0.75)
+    named = f"the nearest: {', '.join(near)}; " if near else ""
+    return f"{name.removeprefix('aten.')} (supported: {named}docs/spec.md lists all {len(known)})"
 
 
 def _size_value(meta: Any, symbols: dict[Any, Atom]) -> Any:

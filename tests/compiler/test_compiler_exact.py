@@ -94,7 +94,7 @@ CORNERS: dict[str, Sample] = {
         {"x": "A B", "y": "A B"}, {"s": "", "m": "", "g": "", "d": "A B"}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
     ),
     # rows are reduced first, then what they left
-    "twice": sample(
+    "reduced twice": sample(
         "r = x.logsumexp(-1)\nreturn (r * w).mean(), r.amax(), r, torch.log_softmax(x, -1).sum()",
         {"x": "A B", "w": "A"}, {"m": "", "g": "", "r": "A", "s": ""}, {"A": 5, "B": 20}, {"A": 1, "B": 1},
     ),
