@@ -59,6 +59,8 @@ CEILING: Mapping[str, float] = {
 
 UNKNOWN = 0.1
 """Share and ceiling of a strategy that the tables above do not know."""
+WRITTEN = {"llm": 0.5}
+"""Share and ceiling of strategies that may change anything of a kernel; the tables above are of single decisions."""
 
 WHY: Mapping[str, str] = {
     "grid_config": "another grid spreads the work over the device differently",
@@ -67,6 +69,7 @@ WHY: Mapping[str, str] = {
     "memory_access": "wider accesses and cache hints move the same bytes in fewer transactions",
     "data_reuse": "data that several programs need is fetched once and kept",
     "dynamic_shape": "sizes that want different schedules each get their own",
+    "llm": "a language model may write the kernel another way",
 }
 
 BANDWIDTH = "bandwidth utilisation"
@@ -131,8 +134,8 @@ def focus(seen: tuple[Seen, ...], device: Peaks) -> Seen:
 
 def _expected(strategy: str, seen: tuple[Seen, ...], device: Peaks) -> float:
     """Geometric mean over the cases of what a strategy could win, each case having a bottleneck of its own."""
-    ceiling = CEILING.get(strategy, UNKNOWN)
-    shares = [SHARE[_bottleneck(s, device)[0]].get(strategy, UNKNOWN) for s in seen]
+    ceiling = CEILING.get(strategy, WRITTEN.get(strategy, UNKNOWN))
+    shares = [SHARE[_bottleneck(s, device)[0]].get(strategy, WRITTEN.get(strategy, UNKNOWN)) for s in seen]
     return geomean([1 + min(ceiling, (headroom(s, device) - 1) * share) for s, share in zip(seen, shares, strict=True)])
 
 

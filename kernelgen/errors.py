@@ -64,3 +64,9 @@ class NoDeviceError(KernelgenError):
     """The device or compiler that was asked for is not on this machine."""
 
     exit_code = 3
+
+
+class LanguageModelError(KernelgenError):
+    """No language model was named, or the server turned the request down; the message never holds a key."""
+
+    exit_code = 4

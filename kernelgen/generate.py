@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelgen import families, frontend, render
+from kernelgen import custom, families, frontend, render
 from kernelgen.errors import HandEditedError
 from kernelgen.files import check_writable, write_atomic
 from kernelgen.plan import Plan, Schedule, TableRow
@@ -61,9 +61,22 @@ def plan_of(spec: OperatorSpec, root: Path) -> Plan:
         table = tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in saved)
     except (KeyError, TypeError, AttributeError):  # written by other hands
         return plan
-    known = families.module(plan).variants(plan.body)
-    fits = all(r.schedule.variant in known and _parameters(plan, r.schedule) for r in table)
+    proposed = custom.is_proposed(plan.with_table(table))
+    fits = _proposed_fits(plan, table) if proposed else all(_fits(plan, row.schedule) for row in table)
     return plan.with_table(table) if fits else plan
+
+
+def _proposed_fits(plan: Plan, table: tuple[TableRow, ...]) -> bool:
+    """A proposed kernel is checked again: it was written for one reference, and the manifest may have been changed."""
+    try:
+        custom.answer_of(plan.spec, table[0].schedule)
+    except custom.Refused:
+        return False
+    return len(table) == 1 and table[0].max_bytes is None
+
+
+def _fits(plan: Plan, schedule: Schedule) -> bool:
+    return schedule.variant in families.module(plan).variants(plan.body) and _parameters(plan, schedule)
 
 
 def _parameters(plan: Plan, schedule: Schedule) -> bool:

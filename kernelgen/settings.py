@@ -34,6 +34,20 @@ class Settings:
     max_minutes: float | None = None
     """Wall-clock cap of one `optimize` call."""
     stop_at_target: bool = False
+    model: str | None = None
+    """The language model's name, as its server knows it."""
+    base_url: str | None = None
+    """Its server; None: what OPENAI_BASE_URL says, or OpenAI's."""
+    stream: bool = False
+    """Answers come in pieces."""
+    max_tokens: int | None = None
+    """Of a run, read and written together."""
+    max_cost: float | None = None
+    """Of a run, in the currency of the prices."""
+    price_in: float | None = None
+    """Of a million tokens that the model reads."""
+    price_out: float | None = None
+    """Of a million tokens that it writes."""
 
 
 def resolve(
@@ -107,6 +121,12 @@ def _name(value: object) -> str:
     return value
 
 
+def _address(value: object) -> str:
+    if not isinstance(value, str) or not value.startswith(("http://", "https://")):
+        raise ValueError("must begin with http:// or https://")
+    return value
+
+
 def whole(low: int, high: int | None = None) -> Callable[[object], int]:
     """A check for a whole number, given as text or as one."""
     bounds = f"a whole number from {low} to {high}" if high else f"a whole number, {low} or more"
@@ -153,5 +173,12 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "jobs": whole(1),
     "max_minutes": positive(" of minutes"),
     "stop_at_target": _flag,
+    "model": _name,
+    "base_url": _address,
+    "stream": _flag,
+    "max_tokens": whole(1),
+    "max_cost": positive(),
+    "price_in": positive(),
+    "price_out": positive(),
 }
 """What makes each value right; every field of Settings has one."""

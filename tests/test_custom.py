@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -71,7 +72,7 @@ def refusal(answer: object, spec: OperatorSpec) -> str:
 
 def test_the_file_of_an_answer_is_formatted_and_holds_what_was_checked(plan: Plan, tmp_path: Path) -> None:
     answer = custom.parse(ANSWER, plan.spec)
-    text = render.triton_source(plan.with_table(custom.table_of(answer)))
+    text = render.triton_source(plan.with_table(custom.table_of(plan.spec, answer)))
     assert KERNEL in text
     assert "proposed by a language model" in text
     assert "BLOCK_SIZE_N=triton.next_power_of_2(D)," in text
@@ -84,12 +85,12 @@ def test_the_file_of_an_answer_is_formatted_and_holds_what_was_checked(plan: Pla
 
 def test_an_answer_survives_as_a_schedule(spec: OperatorSpec) -> None:
     answer = custom.parse(ANSWER, spec)
-    schedule = custom.schedule_of(answer)
+    schedule = custom.schedule_of(spec, answer)
     assert custom.answer_of(spec, Schedule.from_json(json.loads(json.dumps(schedule.to_json())))) == answer
 
 
 def test_a_schedule_that_was_tampered_with_is_refused(spec: OperatorSpec) -> None:
-    schedule = custom.schedule_of(custom.parse(ANSWER, spec))
+    schedule = custom.schedule_of(spec, custom.parse(ANSWER, spec))
     text = schedule["answer"]
     assert isinstance(text, str)
     with pytest.raises(custom.Refused, match="only functions"):
@@ -98,11 +99,14 @@ def test_a_schedule_that_was_tampered_with_is_refused(spec: OperatorSpec) -> Non
         custom.answer_of(spec, schedule.replace(answer=text[:-9]))
     with pytest.raises(custom.Refused, match="no kernel"):
         custom.answer_of(spec, Schedule.make("row", num_warps=2))
+    other = dataclasses.replace(spec, reference=spec.reference.replace("softmax(x", "log_softmax(x"))
+    with pytest.raises(custom.Refused, match="another interface or reference"):
+        custom.answer_of(other, schedule)
 
 
 def test_no_idea_can_end_the_docstring_it_stands_in(plan: Plan) -> None:
     answer = custom.parse(changed(idea='x"""\nimport os\nos.abort()\n"""\\'), plan.spec)
-    text = render.triton_source(plan.with_table(custom.table_of(answer)))
+    text = render.triton_source(plan.with_table(custom.table_of(plan.spec, answer)))
     assert "X''' import os os.abort() '''/." in " ".join(text.split())
 
 

@@ -9,7 +9,7 @@ from rounds_fakes import CASES, COMPILER, START, key_bytes, legal, make_plan, ro
 
 from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.plan import Plan, Schedule, TableRow
-from kernelgen.spec.model import STRATEGIES, Case
+from kernelgen.spec.model import ON_REQUEST, STRATEGIES, Case
 from kernelgen.strategies import Context, History, Observation, strategies
 from kernelgen.strategies.context import changes
 from kernelgen.strategies.dynamic_shape import boundary
@@ -32,7 +32,7 @@ def joined(*histories: History) -> History:
 
 
 def test_every_module_is_found_by_its_name() -> None:
-    assert set(strategies()) == set(STRATEGIES)
+    assert set(strategies()) == {*STRATEGIES, *ON_REQUEST}
 
 
 @pytest.mark.parametrize("name", WALKERS)

@@ -18,7 +18,8 @@ BESIDE = ("torch", "triton")
 
 app = typer.Typer(
     help="From a YAML operator spec to a readable, verified and measured Triton kernel.",
-    epilog="Exit codes: 0 done, 1 wrong or too slow, 2 usage or spec, 3 no device or compiler, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 wrong or too slow, 2 usage or spec, 3 no device or compiler, 4 language model, "
+    "130 interrupted.",
     rich_markup_mode=None,  # rich's boxes cost more time than the rest of --help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

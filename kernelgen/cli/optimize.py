@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, caps, client
 from kernelgen.cli.names import ROOT, Quartet
 from kernelgen.cli.new import load
 from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip
@@ -16,6 +18,7 @@ from kernelgen.cli.terminal import emit, note
 from kernelgen.errors import UsageError, WrongOrSlowError
 from kernelgen.outcomes import to_json
 from kernelgen.settings import MAX_ROUNDS, Settings, resolve
+from kernelgen.spec.model import ON_REQUEST, STRATEGIES
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
@@ -36,6 +39,9 @@ MaxMinutes = Annotated[
 ]
 Candidates = Annotated[str | None, typer.Option("--candidates", metavar="N", help="At most so many a round.")]
 Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile processes; by default one a core.")]
+Strategies = Annotated[
+    list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this strategy, such as llm.")
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")]
 
 
@@ -52,6 +58,14 @@ def optimize(
     candidates: Candidates = None,
     jobs: Jobs = None,
     fresh: Fresh = False,
+    strategy: Strategies = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    stream: Stream = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
     force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -59,7 +73,8 @@ def optimize(
     """Make a kernel faster, in rounds.
 
     A round diagnoses, searches the candidates of one strategy, verifies the best, and keeps or reverts it.
-    An interrupted run is resumed. --dtype, --only and --skip can be given more than once.
+    An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once.
+    The strategy llm asks a language model; its key is read from OPENAI_API_KEY alone.
     """
     settings = resolve(
         {
@@ -70,12 +85,20 @@ def optimize(
             "max_minutes": max_minutes,
             "candidates": candidates,
             "jobs": jobs,
+            "model": model,
+            "base_url": base_url,
+            "stream": stream,
+            "max_tokens": max_tokens,
+            "max_cost": max_cost,
+            "price_in": price_in,
+            "price_out": price_out,
         }
     )
     from kernelgen.devices import find
 
     here = find(settings.device, settings.arch)
-    spec = load(name)
+    written = load(name)
+    spec = _with_strategies(written, strategy or [])
     cases = chosen(spec, dtype or [], only or [], skip or [])
     options = _options(settings, spec, force, fresh)
     quartet = Quartet(spec.name, options.operators / spec.folder)
@@ -85,7 +108,7 @@ def optimize(
         generate.plan_of(spec, options.operators)  # says what is wrong with the reference
         return _announce(spec, cases, here, options, quartet, json)
     if not quartet.file("triton").is_file():
-        generate.new(spec, options.operators, force=force)
+        generate.new(written, options.operators, force=force)  # what is generated follows from the file alone
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generate.plan_of(spec, options.operators)
     result = _run(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
@@ -94,6 +117,17 @@ def optimize(
     else:
         _show(result, quartet)
     return 0 if result.works else WrongOrSlowError.exit_code
+
+
+def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
+    """The spec with the strategies of the command. Raises UsageError for one that does not exist."""
+    known = (*STRATEGIES, *ON_REQUEST)
+    for name in names:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise UsageError(f"--strategy {name}: no such strategy; {hint}")
+    return replace(spec, optimization_strategies=tuple(dict.fromkeys(names))) if names else spec
 
 
 def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[str]) -> tuple[Case, ...]:
@@ -122,6 +156,8 @@ def _options(settings: Settings, spec: OperatorSpec, force: bool, fresh: bool) -
         force=force,
         fresh=fresh,
     )
+    if "llm" in spec.optimization_strategies:
+        options = replace(options, client=client(settings, "the strategy llm"), caps=caps(settings))
     return replace(options, candidates=settings.candidates) if settings.candidates else options
 
 
@@ -184,6 +220,8 @@ def _show(result: RunResult, quartet: Quartet) -> None:
     for one in result.targets:
         how = f" ({result.source})" if result.source == "predicted" and one.state != "unknown" else ""
         print(f"  {one.state}{how}: {one.target}")
+    if result.model and not result.model.startswith("none"):
+        print(f"  model    {result.model}")
     print(f"  kernel   {quartet.file('triton')}")
     print(f"  log      {quartet.folder / 'optimization_log.md'}")
     print(f"  journal  {result.folder}")

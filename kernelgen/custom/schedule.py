@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 
 from kernelgen.custom.form import Answer, Refused, from_json, to_json
@@ -12,9 +13,17 @@ PROPOSED = "proposed"
 """The variant of a schedule that holds a whole answer."""
 
 
-def schedule_of(answer: Answer) -> Schedule:
+def meaning(spec: OperatorSpec) -> str:
+    """A hash of what a kernel was written for: the interface and the reference."""
+    tensors = [(t.name, t.shape, t.dtype, t.role, t.below) for t in (*spec.inputs, *spec.outputs)]
+    text = repr((spec.name, tensors, spec.dtypes, [c.text for c in spec.constraints], spec.reference))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def schedule_of(spec: OperatorSpec, answer: Answer) -> Schedule:
     """The schedule that stands for an answer."""
-    return Schedule.make(PROPOSED, answer=json.dumps(to_json(answer), sort_keys=True, separators=(",", ":")))
+    text = json.dumps(to_json(answer), sort_keys=True, separators=(",", ":"))
+    return Schedule.make(PROPOSED, answer=text, meaning=meaning(spec))
 
 
 def answer_of(spec: OperatorSpec, schedule: Schedule) -> Answer:
@@ -22,6 +31,8 @@ def answer_of(spec: OperatorSpec, schedule: Schedule) -> Answer:
     text = schedule.get("answer")
     if schedule.variant != PROPOSED or not isinstance(text, str):
         raise Refused(("this schedule holds no kernel",))
+    if schedule.get("meaning") != meaning(spec):
+        raise Refused(("the kernel was written for another interface or reference",))
     try:
         data = json.loads(text)
     except ValueError:
@@ -34,6 +45,6 @@ def is_proposed(plan: Plan) -> bool:
     return any(row.schedule.variant == PROPOSED for row in plan.table)
 
 
-def table_of(answer: Answer) -> tuple[TableRow, ...]:
+def table_of(spec: OperatorSpec, answer: Answer) -> tuple[TableRow, ...]:
     """The schedule table of an answer: one line."""
-    return (TableRow(None, schedule_of(answer)),)
+    return (TableRow(None, schedule_of(spec, answer)),)

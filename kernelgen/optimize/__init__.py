@@ -6,6 +6,7 @@ import time
 
 from kernelgen.devices import Device
 from kernelgen.journal import locked
+from kernelgen.llm import Author, spent
 from kernelgen.log import FILE
 from kernelgen.log import append as append_log
 from kernelgen.optimize import resume, rounds
@@ -45,6 +46,7 @@ def optimize(
                     plan, device, evaluator, journal, compiler, options, reporter or Silent(),
                     journal.records("run")[0].data["ordinal"], resume.triton_file(plan, options),
                     resume.quartet_folder(plan, options) / FILE,
+                    Author(options.client, journal, options.caps, device.facts) if options.client else None,
                 )  # fmt: skip
                 return _run(bench, resumed)
         finally:
@@ -111,5 +113,6 @@ def _result(bench: Bench, resumed: bool, reason: str) -> RunResult:
         start_speedup=overall(first),
         speedup=overall(last),
         targets=_targets(bench, state),
+        model=spent(bench.journal.records()).line(),
         works=state.figures is not None and state.figures.status is Status.OK,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from kernelgen.devices import Device
 from kernelgen.evaluate import Evaluator
 from kernelgen.journal import Journal
+from kernelgen.llm import Author
 from kernelgen.optimize.model import Options, Reporter
 from kernelgen.outcomes import Source
 from kernelgen.plan import Plan
@@ -32,6 +33,8 @@ class Bench:
     """The how many-th run of the operator this is: the first part of a version."""
     triton_file: Path
     log_file: Path
+    author: Author | None = None
+    """A language model that may write kernels."""
 
     @property
     def run(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from kernelgen.diagnose import Advice, Diagnosis, Seen
-from kernelgen.log import Entry, cell
+from kernelgen.llm.author import refusals
+from kernelgen.log import Entry, TriedRow, cell
 from kernelgen.optimize import lessons
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.decide import gain, overall, show
@@ -99,7 +100,7 @@ def round_entry(
             bench.journal.source(before.hash),
             bench.compiler.source(before.plan.with_table(outcome.proposed)),
         ),
-        "tried": [tried_row(one) for one in best_first(tried)[:SHOWN]],
+        "tried": [*(tried_row(one) for one in best_first(tried)[:SHOWN]), *_refused(bench, number)],
         "cases": [compared(t) for t in timings],
         "columns": COLUMNS,
         "result": result,
@@ -108,6 +109,14 @@ def round_entry(
         "next": lessons.upcoming(before, diagnosis, advice.strategy, tried, outcome),
         "provenance": provenance(bench, before.hash, outcome.hash, seconds),
     }
+
+
+def _refused(bench: Bench, number: int) -> list[TriedRow]:
+    """Answers of a language model that became no candidate, each with why."""
+    return [
+        {"what": "an answer of the model's", "expected": "-", "outcome": cell(f"refused: {why}")}
+        for why in refusals(bench.journal, number)
+    ]
 
 
 def end_entry(bench: Bench, state: State, reason: str) -> Entry:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from kernelgen.errors import KernelgenError
 from kernelgen.evaluate import Evaluator
+from kernelgen.llm import Caps
+from kernelgen.llm.exchange import Asks
 from kernelgen.optimize.decide import Judged, all_reached
 from kernelgen.outcomes import Evaluation, Interval, Source
 
@@ -34,6 +36,10 @@ class Options:
     """Overwrite a `_triton.py` that was changed by hand."""
     fresh: bool = False
     """Start a new run even where an unfinished one could go on."""
+    client: Asks | None = None
+    """A language model that may write kernels."""
+    caps: Caps = field(default_factory=Caps)
+    """Where asking it ends."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class RunResult:
     """The same of the kernel it ended with."""
     targets: tuple[Judged, ...]
     """The spec's targets, each reached, missed or unknown."""
+    model: str
+    """What a language model was asked and what that cost, in words."""
     works: bool
     """Whether the kernel passes its own accuracy test and runs; False: nothing was optimised."""
 

@@ -54,7 +54,7 @@ def settle(bench: Bench, state: State, tried: list[Tried]) -> Outcome:
     if not decision.keep:
         return Outcome(False, decision.why, table, state.hash, final)
     new, cases = _composed(bench, state, table)
-    data = bench.once("verify", number, lambda: _step(new, table, cases, bench.evaluator.verify(new)))
+    data = bench.once("verify", number, lambda: _step(new, table, cases, _verified(bench, new)))
     verified = evaluation_from_json(data["evaluation"])
     if verified.status is not Status.OK:
         why = f"the winner is not right: {verified.message or verified.status}"
@@ -137,6 +137,12 @@ def _better_rows(
             rows[index] = row
             kept.extend(own)
     return (tuple(rows), decide(tuple(kept))) if kept else (table, decide(timings))
+
+
+def _verified(bench: Bench, candidate: Candidate) -> Evaluation:
+    """What is known already of a candidate that was verified in the search, else the accuracy test now."""
+    known = [r.data for r in bench.journal.records("checked") if r.data["hash"] == candidate.source_hash]
+    return evaluation_from_json(known[0]["evaluation"]) if known else bench.evaluator.verify(candidate)
 
 
 def _step(candidate: Candidate, table: Table, cases: tuple[Case, ...], evaluation: Evaluation) -> dict[str, Any]:

@@ -43,6 +43,7 @@ def resume_key(plan: Plan, device: Device, options: Options) -> str:
         device=device.describe(),
         cases=[case.label for case in plan.spec.performance],
         candidates=options.candidates,
+        strategies=list(plan.spec.optimization_strategies),
     )
 
 

@@ -14,7 +14,7 @@ from kernelgen import generate, log
 from kernelgen.diagnose import Advice, Diagnosis, Seen, diagnose, focus
 from kernelgen.evaluate import Failed
 from kernelgen.files import write_atomic
-from kernelgen.optimize import search
+from kernelgen.optimize import authored, search
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.decide import MARGIN
 from kernelgen.optimize.entries import round_entry, start_entry
@@ -142,13 +142,15 @@ def _compiled(bench: Bench, state: State, facts: dict[str, tuple[StaticFacts, ..
 
 def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Choice | None:
     """The strategy with the largest predicted gain that still has something new to try on the current kernel."""
-    for record in bench.journal.records("choice"):
-        if record.data["round"] == number:
-            pairs = search.load_choice(bench.journal, bench.plan, record.data)
-            return Advice(**record.data["advice"]), tuple(proposal for proposal, _ in pairs)
+    recorded = search.recorded_choice(bench.journal, number, 1)
+    if recorded is not None:
+        pairs = search.load_choice(bench.journal, bench.plan, recorded)
+        return Advice(**recorded["advice"]), tuple(proposal for proposal, _ in pairs)
     found: list[Choice] = []
     for advice in diagnosis.ranked:
-        if advice.strategy in state.tried or advice.strategy not in strategies():
+        if advice.strategy not in strategies() or authored.is_authored(advice.strategy):
+            continue
+        if advice.strategy in state.tried:
             continue
         proposals = strategies()[advice.strategy].propose(_context(bench, state, diagnosis, bench.options.candidates))
         fresh = tuple(p for p, _ in search.distinct(state, bench.compiler, proposals, {state.hash}))
@@ -156,7 +158,13 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
             best = max(p.predicted_gain for p in fresh)
             found.append((Advice(advice.strategy, best, advice.reason), fresh))
     promising = [choice for choice in found if choice[0].gain > 1 + MARGIN]
-    return max(promising, key=_promise) if promising else None
+    best_found = max(promising, key=_promise, default=None)
+    asked = authored.advice(bench, state, diagnosis)
+    if asked is not None and (best_found is None or asked.gain - 1 > _promise(best_found)):
+        written = authored.first(bench, _context(bench, state, diagnosis, bench.options.candidates), number)
+        if written is not None:
+            return asked, written
+    return best_found
 
 
 def _promise(choice: Choice) -> float:
@@ -166,7 +174,7 @@ def _promise(choice: Choice) -> float:
 
 
 def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:
-    return Context(state.plan, state.cases, diagnosis, state.history, bench.compiler, limit)
+    return Context(state.plan, state.cases, diagnosis, state.history, bench.compiler, limit, bench.author)
 
 
 def _search(
@@ -174,6 +182,8 @@ def _search(
 ) -> list[Tried]:
     """A wave of candidates; if it got somewhere, half a wave more around the place it got to."""
     tried = _wave(bench, state, advice, 1, first)
+    if authored.is_authored(advice.strategy):
+        return _rewritten(bench, state, diagnosis, advice, tried)
     table, best = search.winners(state.plan, tried)
     if not any((one.score or 0) > WORTH_A_SECOND_WAVE for one in best):
         return tried
@@ -186,6 +196,22 @@ def _search(
     steps = tuple(p if p.row is None else rebased(state, p, p.row) for p in around)
     steps = tuple(p for p in steps if p.row is None or _owns(bench, state, advice.strategy, p, p.row))
     return tried + _wave(bench, state, advice, 2, steps, {one.candidate.source_hash for one in tried})
+
+
+def _rewritten(bench: Bench, state: State, diagnosis: Diagnosis, advice: Advice, tried: list[Tried]) -> list[Tried]:
+    """Candidates go back to their author with what became of them, until one is faster or the waves are over."""
+    for wave in range(2, authored.WAVES + 1):
+        if any((one.score or 0) > 1 for one in tried):
+            break
+        again: tuple[Proposal, ...] = ()
+        if search.recorded_choice(bench.journal, state.rounds + 1, wave) is None:
+            now = fold(bench.plan, bench.compiler, bench.journal.records())
+            there = _context(bench, replace(now, plan=state.plan), diagnosis, bench.options.candidates)
+            again = authored.again(bench, there, tried)
+            if not again:
+                break
+        tried = tried + _wave(bench, state, advice, wave, again, {one.candidate.source_hash for one in tried})
+    return tried
 
 
 def _owns(bench: Bench, state: State, strategy: str, proposal: Proposal, row: int) -> bool:
@@ -213,9 +239,9 @@ def _wave(
 ) -> list[Tried]:
     """Evaluate what the journal does not have yet, recording each as it completes."""
     number = state.rounds + 1
-    recorded = [r.data for r in bench.journal.records("choice") if (r.data["round"], r.data["wave"]) == (number, wave)]
-    if recorded:
-        pairs = search.load_choice(bench.journal, state.plan, recorded[0])
+    recorded = search.recorded_choice(bench.journal, number, wave)
+    if recorded is not None:
+        pairs = search.load_choice(bench.journal, state.plan, recorded)
     else:
         pairs = list(search.distinct(state, bench.compiler, proposals, {state.hash, *(known or ())}))
         head = {"round": number, "wave": wave, "advice": to_json(advice)}
@@ -225,6 +251,8 @@ def _wave(
     now = incumbent(bench, state, state.cases)
     for made, evaluation in bench.evaluator.search([made for _, made in waiting.values()], now) if waiting else ():
         proposal = waiting[made.source_hash][0]
+        if authored.is_authored(advice.strategy):
+            evaluation = authored.checked(bench, Tried(proposal, made, evaluation))
         data = {
             "round": number, "wave": wave, "hash": made.source_hash, "table": table_to_json(proposal.table),
             "what": proposal.what, "cases": [c.label for c in made.cases], "evaluation": to_json(evaluation),

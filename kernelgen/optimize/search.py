@@ -119,6 +119,12 @@ def load_choice(journal: Journal, plan: Plan, data: dict[str, Any]) -> list[tupl
     return pairs
 
 
+def recorded_choice(journal: Journal, number: int, wave: int) -> dict[str, Any] | None:
+    """What a wave of a round was recorded to try."""
+    found = (r.data for r in journal.records("choice") if (r.data["round"], r.data["wave"]) == (number, wave))
+    return next(found, None)
+
+
 def evaluations(journal: Journal, number: int) -> dict[str, Evaluation]:
     """What this round's candidates already came to, by hash."""
     return {

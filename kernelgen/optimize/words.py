@@ -6,7 +6,9 @@ import difflib
 from collections.abc import Sequence
 
 from kernelgen import __version__
+from kernelgen.custom import PROPOSED
 from kernelgen.diagnose import BANDWIDTH, Advice, Diagnosis, Seen, bandwidth_utilisation
+from kernelgen.llm import spent
 from kernelgen.log import CaseRow, TriedRow, cell
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.decide import gain, overall, show, verdict
@@ -113,6 +115,8 @@ def modification(bench: Bench, before: State, advice: Advice, tried: list[Tried]
     explain = strategies()[advice.strategy].explain
     structure = _restructured(bench, before, outcome)
     extent = "performance parameters, some of which change the kernel's text" if structure else "performance parameters"
+    if any(row.schedule.variant == PROPOSED for row in outcome.proposed):
+        extent = "device code written by a language model, behind a wrapper of kernelgen's"
     rows = [
         ("type", f"{extent}: only `{bench.plan.spec.name}_triton.py` changes; interface and logic stay"),
         ("strategy", advice.strategy),
@@ -202,6 +206,14 @@ def accuracy(verified: Evaluation | None) -> str:
     return cell(f"passed, {passed} of {passed} cases{out}")
 
 
+def _asked(bench: Bench) -> str:
+    """What the round asked of a language model: the round is as many as are finished, round 0 included."""
+    records = bench.journal.records()
+    number = sum(r.kind == "round" for r in records)
+    models = dict.fromkeys(r.data["model"] for r in records if r.kind == "asked" and r.data["round"] == number)
+    return cell("; ".join([*models, spent(records, number).line()]))
+
+
 def provenance(bench: Bench, before: str, after: str, seconds: float) -> list[Pair]:
     """All that is needed to judge or repeat the figures."""
     spec = bench.plan.spec
@@ -212,5 +224,5 @@ def provenance(bench: Bench, before: str, after: str, seconds: float) -> list[Pa
         ("device", cell(", ".join([device, *(f"{name} {value}" for name, value in where.items())]))),
         ("SHA-256", f"spec {spec.sha256[:16]}, {spec.name}_triton.py {source}"),
         ("seconds", f"{seconds:.1f}"),
-        ("language model", "none used: 0 tokens, no cost"),
+        ("language model", _asked(bench)),
     ]

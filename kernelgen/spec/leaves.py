@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from pydantic_core import PydanticCustomError
 
-from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ROLES, STRATEGIES, Size
+from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES, Size
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.sizes import check_size, names_in
 from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
@@ -139,7 +139,7 @@ def tensor_dtype(value: object) -> str:
 
 
 def strategy(value: object) -> str:
-    return one_of(value, "strategy", STRATEGIES)
+    return one_of(value, "strategy", (*STRATEGIES, *ON_REQUEST))
 
 
 def family(value: object) -> str:

@@ -18,6 +18,9 @@ ELLIPSIS = "..."
 
 STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse", "dynamic_shape")
 
+ON_REQUEST = ("llm",)
+"""Strategies that a spec or a command must name: they need something that not everybody has."""
+
 FAMILIES = ("pointwise", "reduction", "scan")
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
 

@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from kernelgen.spec import leaves
-from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ROLES, STRATEGIES
+from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES
 from kernelgen.spec.nearest import hint, nearest
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind, shorten
 
@@ -27,7 +27,7 @@ TensorDtype = Annotated[str, *_leaf(leaves.tensor_dtype)]
 DtypeName = Annotated[str, *_leaf(leaves.dtype_name, enum=list(DTYPES))]
 Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
 Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
-Strategy = Annotated[str, *_leaf(leaves.strategy, enum=list(STRATEGIES))]
+Strategy = Annotated[str, *_leaf(leaves.strategy, enum=[*STRATEGIES, *ON_REQUEST])]
 Role = Annotated[str, *_leaf(leaves.role, enum=list(ROLES))]
 Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
 Speedup = Annotated[float, *_leaf(leaves.number, type="number", exclusiveMinimum=0)]

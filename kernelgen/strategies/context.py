@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Protocol
 
 from kernelgen.diagnose import Diagnosis
-from kernelgen.plan import Parameter, Plan, Schedule, TableRow
+from kernelgen.plan import Parameter, Plan, Scalar, Schedule, TableRow
 from kernelgen.spec.model import Case
 
 Table = tuple[TableRow, ...]
 
 HUGE = 1 << 40
 """A key that stands for "any size": more bytes than a device holds."""
+LONGEST_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,13 @@ class History:
         return bool(broken & {c.label for c in cases}) or all(c.label in tried for c in cases)
 
 
+class Author(Protocol):
+    """Who writes whole kernels."""
+
+    def propose(self, context: Context) -> tuple[Proposal, ...]:
+        """New kernels; what came to nothing is in the journal."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What a strategy may look at."""
@@ -73,6 +83,8 @@ class Context:
     compiler: Compiler
     limit: int = 16
     """The most candidates to propose."""
+    author: Author | None = None
+    """A language model, where one was asked for."""
 
     def bound(self, row: int) -> tuple[Case, ...]:
         """The performance cases that a row of the current table serves."""
@@ -133,8 +145,14 @@ class Proposal:
 def changes(before: Schedule, after: Schedule) -> str:
     """What differs between two schedules, such as `BLOCK_SIZE 1024 -> 2048, num_warps 4 -> 8`."""
     old, new = dict(before.values), dict(after.values)
-    parts = [f"{name} {old[name]} -> {value}" for name, value in new.items() if name in old and old[name] != value]
+    both = [name for name in new if name in old and old[name] != new[name]]
+    parts = [f"{name} {_shown(old[name])} -> {_shown(new[name])}" for name in both]
     if before.variant != after.variant:
         parts = [f"variant {before.variant} -> {after.variant}", *parts]
-        parts += [f"{name} = {value}" for name, value in new.items() if name not in old]
+        parts += [f"{name} = {_shown(value)}" for name, value in new.items() if name not in old]
     return ", ".join(parts) or "no change"
+
+
+def _shown(value: Scalar) -> Scalar:
+    """A value for people; a whole kernel by its hash."""
+    return value if len(str(value)) <= LONGEST_SHOWN else sha256(str(value).encode()).hexdigest()[:8]

@@ -1,0 +1,50 @@
+"""The language model of a command: its options, and what is missing where there is none."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelgen.errors import LanguageModelError, UsageError
+from kernelgen.settings import Settings
+
+if TYPE_CHECKING:
+    from kernelgen.llm import Caps, Client
+
+Model = Annotated[str | None, typer.Option("--model", metavar="NAME", help="The language model that llm asks.")]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", metavar="URL", help="A server that speaks OpenAI's protocol.")
+]
+Stream = Annotated[bool | None, typer.Option("--stream", help="Take the model's answers in pieces.")]
+MaxTokens = Annotated[str | None, typer.Option("--max-tokens", metavar="N", help="Ask no more after so many tokens.")]
+MaxCost = Annotated[str | None, typer.Option("--max-cost", metavar="X", help="Ask no more after so much money.")]
+PriceIn = Annotated[str | None, typer.Option("--price-in", metavar="X", help="Of a million tokens read.")]
+PriceOut = Annotated[str | None, typer.Option("--price-out", metavar="X", help="Of a million tokens written.")]
+
+KEY, ADDRESS = "OPENAI_API_KEY", "OPENAI_BASE_URL"
+
+
+def client(settings: Settings, what: str) -> Client:
+    """Raises LanguageModelError, in one line, where `what` has no model to ask."""
+    key, base_url = os.environ.get(KEY) or None, settings.base_url or os.environ.get(ADDRESS) or None
+    if key is None and base_url is None:
+        raise LanguageModelError(
+            f"{what} needs a language model: set {KEY}, or name your own server by --base-url"
+        )
+    if settings.model is None:
+        raise LanguageModelError(f"{what} needs the name of a language model: --model NAME, or KERNELGEN_MODEL")
+    from kernelgen.llm import Client, Endpoint
+
+    return Client(Endpoint(settings.model, base_url, key, settings.stream))
+
+
+def caps(settings: Settings) -> Caps:
+    """Where asking ends. Raises UsageError for a cap on cost without prices."""
+    from kernelgen.llm import Caps, Prices
+
+    if settings.max_cost is not None and (settings.price_in is None or settings.price_out is None):
+        raise UsageError("--max-cost needs --price-in and --price-out, each for a million tokens")
+    prices = Prices(settings.price_in or 0.0, settings.price_out or 0.0)
+    return Caps(settings.max_tokens, settings.max_cost, settings.max_minutes, prices)
