@@ -30,9 +30,7 @@ def client(settings: Settings, what: str) -> Client:
     """Raises LanguageModelError, in one line, where `what` has no model to ask."""
     key, base_url = os.environ.get(KEY) or None, settings.base_url or os.environ.get(ADDRESS) or None
     if key is None and base_url is None:
-        raise LanguageModelError(
-            f"{what} needs a language model: set {KEY}, or name your own server by --base-url"
-        )
+        raise LanguageModelError(f"{what} needs a language model: set {KEY}, or name your own server by --base-url")
     if settings.model is None:
         raise LanguageModelError(f"{what} needs the name of a language model: --model NAME, or KERNELGEN_MODEL")
     from kernelgen.llm import Client, Endpoint

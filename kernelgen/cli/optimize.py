@@ -76,24 +76,7 @@ def optimize(
     An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once.
     The strategy llm asks a language model; its key is read from OPENAI_API_KEY alone.
     """
-    settings = resolve(
-        {
-            "rounds": rounds,
-            "device": device,
-            "arch": arch,
-            "stop_at_target": stop_at_target,
-            "max_minutes": max_minutes,
-            "candidates": candidates,
-            "jobs": jobs,
-            "model": model,
-            "base_url": base_url,
-            "stream": stream,
-            "max_tokens": max_tokens,
-            "max_cost": max_cost,
-            "price_in": price_in,
-            "price_out": price_out,
-        }
-    )
+    settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
     from kernelgen.devices import find
 
     here = find(settings.device, settings.arch)
