@@ -55,6 +55,15 @@ def test_only_what_is_faster_beyond_doubt_is_kept(timings: list[CaseTiming], kee
     assert decision.why
 
 
+def test_a_time_that_physics_forbids_is_never_kept() -> None:
+    fast = replace(timing(1.9, 2.0, 2.1), time_us=4.0, floor_us=10.0)
+    decision = decide((fast,))
+    assert not decision.keep
+    assert "4.00 µs is impossible: the bytes alone need 10.00 µs" in decision.why
+    assert decide((replace(fast, time_us=6.0),)).keep
+    assert decide((replace(fast, source="predicted", interval=None),)).keep
+
+
 def test_the_interval_of_a_mean_is_narrower_than_of_its_parts() -> None:
     one = overall((timing(0.9, 1.0, 1 / 0.9),))
     four = overall(tuple(timing(0.9, 1.0, 1 / 0.9, str(i)) for i in range(4)))

@@ -11,6 +11,7 @@ import torch
 
 from . import device as devices
 from . import guards, inputs, values
+from .fences import Fences
 from .model import Case, Function, Operator, Trial
 from .mutants import Suite
 from .oracle import as_tuple
@@ -58,10 +59,11 @@ def run(setting: Setting) -> Trial:
     try:
         eager = _eager(setting, buffers)
         before = guards.fingerprints([b.flat for b in buffers])
+        fences = Fences(guards.POISONS[0], setting.device)
         with guards.poison(_output_sizes(setting), guards.POISONS[0], setting.device) as reached:
-            got = _call(setting, buffers)
+            got = _call(setting, buffers, fences)
         _check_form(setting, buffers, got, eager)
-        trial = replace(trial, poison_reached=all(reached(o) for o in got))
+        trial = replace(trial, poison_reached=all(fences.covers(o) or reached(o) for o in got))
         _check_inputs(setting, buffers, before)
         mutants = values.Mutants(setting.suite, setting.distribution) if setting.suite else None
         views = [b.view for b in buffers]
@@ -107,7 +109,7 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
 
 def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal: ValueError) -> None:
     try:
-        _call(setting, buffers)
+        _call(setting, buffers, Fences(guards.POISONS[0], setting.device))
     except WrongError as wrong:
         if not isinstance(wrong.__cause__, ValueError):
             raise WrongError(f"baseline refuses the inputs ({first_line(refusal)}), but the {wrong}") from wrong
@@ -115,9 +117,9 @@ def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal:
         raise WrongError(f"accepts what the baseline refuses: {first_line(refusal)}")
 
 
-def _call(setting: Setting, buffers: Sequence[inputs.Buffer]) -> list[torch.Tensor]:
+def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), fences, warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy on NaN and infinity
             outputs = list(as_tuple(setting.kernel(*(b.view for b in buffers))))
         devices.synchronize(setting.device)
@@ -126,6 +128,8 @@ def _call(setting: Setting, buffers: Sequence[inputs.Buffer]) -> list[torch.Tens
     except Exception as error:
         kind = LostError if devices.is_lost(setting.device) else WrongError
         raise kind(f"kernel raises {type(error).__name__}: {first_line(error)}") from error
+    if not fences.intact():
+        raise WrongError("writes outside the memory that its wrapper allocated")
     return outputs
 
 
@@ -164,7 +168,7 @@ def _check_repeat(setting: Setting, buffers: Sequence[inputs.Buffer], got: list[
     del output
     got.clear()
     with guards.poison(_output_sizes(setting), guards.POISONS[1], setting.device):
-        again = _call(setting, buffers)
+        again = _call(setting, buffers, Fences(guards.POISONS[1], setting.device))
     if guards.fingerprints(again) != first:
         raise WrongError("a second call on the same inputs gives other bits")
 

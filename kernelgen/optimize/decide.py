@@ -15,6 +15,11 @@ MARGIN = 0.01
 """A case is called faster or slower only beyond this; a prediction must promise more than this to be followed."""
 
 
+IMPOSSIBLE = 0.5
+"""No time below this share of the floor is believed. The floor counts every byte at the memory's peak; writes that stay in
+the L2 may beat it a little, never by half."""
+
+
 @dataclass(frozen=True)
 class Decision:
     """Keep or revert, and why."""
@@ -68,6 +73,10 @@ def decide(timings: tuple[CaseTiming, ...]) -> Decision:
     mean = overall(timings)
     if mean is None:
         return Decision(False, None, "there is no timing of it against the current kernel")
+    for t in timings:
+        if t.source == "measured" and t.floor_us and t.time_us < IMPOSSIBLE * t.floor_us:
+            why = f"{t.case}: {t.time_us:.2f} µs is impossible: the bytes alone need {t.floor_us:.2f} µs"
+            return Decision(False, mean, why)
     slower = [t.case for t in timings if verdict(t) == "slower"]
     if slower:
         return Decision(False, mean, f"slower for {', '.join(slower)}")

@@ -1,0 +1,74 @@
+"""Writes docs/trust.md from the collection of attacks: `python tests/attacks/table.py`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from collection import ATTACKS
+from honest import honest
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
+
+HEAD = """\
+# Trust
+
+Who writes a kernel has no say in whether it is right or fast. A candidate from a language model is data: the text of
+`@triton.jit` functions, a schedule and a declarative launch. Its text is held against an allow-list, its expressions have a
+grammar of their own, and the wrapper is always kernelgen's. What is left is device code, which the judge holds against a
+float64 reference on secret inputs ([measuring.md](measuring.md)) in a process that is confined.
+
+This page is made from `tests/attacks/` by `python tests/attacks/table.py`; a test fails where it is stale.
+
+## Attacks
+
+{count} ways to win without doing the work, each tried plain and disguised (`tests/attacks/collection.py`). *refused*: before
+anything runs; *rejected*: by the judge. Beside them {honest} honest kernels that look odd are accepted
+(`tests/attacks/honest.py`).
+
+| class | what it is | how it is stopped | refused or rejected | where it is tested |
+|---|---|---|---|---|
+"""
+
+ELSEWHERE = (
+    ("seeds and references", "a reference that is constant, insensitive, an identity or random", "remarks of the accuracy test", "`tests/judge/test_judge_mutants.py`"),
+    ("tests that cannot fail", "accuracy cases that accept a wrong result", "mutants: `cannot discriminate`", "`tests/judge/test_judge_mutants.py`"),
+    ("hangs", "a kernel that does not end", "a time limit; the process group is killed, the worker replaced", "`tests/test_worker.py`, `tests/test_evaluate.py`"),
+    ("crashes", "faults, `os._exit`, signals", "a typed outcome; a canary before the next candidate", "`tests/test_worker.py`, `tests/test_evaluate.py`"),
+    ("forged results", "answers written to the worker's pipes", "replies on a private descriptor, bounded, checked field by field", "`tests/test_worker.py`"),
+    ("secrets", "keys in the environment, files, the parent's memory", "a scrubbed environment, landlock, seccomp", "`tests/test_confine.py`"),
+    ("the network", "loopback and other sockets", "an empty namespace, seccomp", "`tests/test_confine.py`"),
+    ("tampered files", "candidates changed in the manifest or the journal", "checked again whenever they are read; checksums", "`tests/test_custom.py`, `tests/test_journal.py`"),
+    ("impossible times", "faster than the memory can be", "no time below half of the floor is believed", "`tests/test_optimize.py`"),
+    ("cached results in L2", "data that survives the flush", "twice the L2 is zeroed before each sample, persisting lines are given back", "`kernelgen/judge/cuda.py`, on a GPU"),
+)  # fmt: skip
+"""What is not device code, each with its test."""
+
+
+def document() -> str:
+    """The whole text."""
+    rows = [_row(attack) for attack in ATTACKS]
+    more = [f"| {name} | {what} | {how} | {where} |" for name, what, how, where in ELSEWHERE]
+    head = HEAD.format(count=len(ATTACKS), honest=sum(1 for _ in honest()))
+    tail = [
+        "",
+        "## Beside device code",
+        "",
+        "| class | what it is | how it is stopped | where it is tested |",
+        "|---|---|---|---|",
+        *more,
+    ]
+    return "\n".join([head.rstrip("\n"), *rows, *tail, ""])
+
+
+def _row(attack: object) -> str:
+    a = attack
+    stops = list(dict.fromkeys(stop.partition(":")[0] for _, stop in (a.plain, a.disguised)))  # type: ignore[attr-defined]
+    where = "on a GPU" if a.gpu else "everywhere"  # type: ignore[attr-defined]
+    return f"| {a.name} | {a.what} | {a.stopped} | {', '.join(stops)} | `test_attacks.py`, {where} |"  # type: ignore[attr-defined]
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document(), "utf-8")
