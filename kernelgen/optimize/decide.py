@@ -16,8 +16,8 @@ MARGIN = 0.01
 
 
 IMPOSSIBLE = 0.5
-"""No time below this share of the floor is believed. The floor counts every byte at the memory's peak; writes that stay in
-the L2 may beat it a little, never by half."""
+"""No time below this share of the floor is believed. The floor counts every byte at the memory's peak; writes that stay
+in the L2 may beat it a little, never by half."""
 
 
 @dataclass(frozen=True)
