@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kernelgen import __version__
-from kernelgen.cli import export, importing, info, kernelbench, measure, new, optimize
+from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize
 from kernelgen.errors import KernelgenError, NoDeviceError, SpecError
 
 INTERRUPTED = 130
@@ -35,6 +35,7 @@ for _command in (
     info.doctor,
     info.schema,
     importing.import_,
+    draft.draft,
     kernelbench.kernelbench,
     export.export,
 ):
