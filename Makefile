@@ -20,7 +20,7 @@ HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find
 # A driver that answers counts, a leftover of one does not.
 EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
 
-.PHONY: demo install dev test test-gpu bench clean
+.PHONY: demo install dev test test-gpu nightly bench clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -70,6 +70,10 @@ test: dev
 
 test-gpu: dev
 	$(BIN)/pytest -m gpu
+
+# some thousand random references instead of some dozen: hours on two cores
+nightly: dev
+	KERNELGEN_RANDOM_TIMES=32 $(BIN)/pytest tests/compiler/test_compiler_random.py -n auto --dist worksteal
 
 # on a GPU: the shipped operators against eager, torch.compile and max-autotune, as data, table and chart
 bench: dev

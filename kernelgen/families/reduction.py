@@ -35,8 +35,8 @@ def variants(body: Body) -> tuple[str, ...]:
     if body.lowered.space.ends_kept():
         return ("columns", "split_columns") if can_split(body, "split_columns") else ("columns",)
     # what is reduced as a whole has no rows to take several of
-    several = ("row", "rows", "looped", "looped_rows", "split")
-    return several if body.layout.rows else ("row", "looped", "split")
+    whole = ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
+    return (*whole, "split") if can_split(body, "split") else whole
 
 
 def default(variant: str) -> Schedule:
@@ -73,7 +73,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     if body.lowered.space.ends_kept():
         few = few_lanes([(rows, columns)]) if "split_columns" in variants(body) else None
         return (default("columns"), *([fitted("split_columns", *few)] if few else []))
-    few = few_long_rows([(rows, columns)])
+    few = few_long_rows([(rows, columns)]) if "split" in variants(body) else None
     return (*_whole_rows(body, columns), *([fitted("split", *few)] if few else []))
 
 
@@ -113,7 +113,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if "split_columns" in variants(body) else None
         return ((None, fitted("split_columns", *few) if few else default("columns")),)
-    few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)])
+    few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)]) if "split" in variants(body) else None
     row = default("row")
     return (
         (4096, row.replace(num_warps=2)),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kernelgen.families.kernel import STORES, Body
 from kernelgen.families.naming import FULL
+from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Parameter, Scalar, Schedule
 
@@ -22,10 +23,10 @@ _SPLITS = tuple(1 << n for n in range(1, 12))
 
 
 def can_split(body: Body, variant: str) -> bool:
-    """Lanes along the rows need every reduction to have a result for every row."""
+    """Whether there is something to divide; lanes along the rows need a result of every reduction for every row."""
     values, levels = body.lowered.values, body.names.levels
-    sources = [v.args[0] for v in values if v.op in REDUCTIONS]
-    return variant == "split" or all(levels[getattr(s, "value", 0)] == FULL for s in sources)
+    sources = [a.value for v in values if v.op in REDUCTIONS for a in v.args if isinstance(a, Use)]
+    return bool(sources) and (variant == "split" or all(levels[s] == FULL for s in sources))
 
 
 def default(variant: str) -> Schedule:

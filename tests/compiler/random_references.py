@@ -74,6 +74,16 @@ CHAINS = [
     *("torch.where({0} > 0.1, {0}, y)", "{} * torch.rsqrt({}.square().mean(-1, keepdim=True) + 1e-5)"),
 ]
 
+OVER = [
+    *("{}.sum({dims}, keepdim=True)", "{}.mean({dims}, True)", "{}.amax({dims}, True)"),
+    *(
+        "{}.logsumexp({dims}, True)",
+        "{}.var({dims}, correction=0, keepdim=True)",
+        "{}.square().mean({dims}, True).sqrt()",
+    ),
+]
+"""Reductions over the dimensions `dims`."""
+
 SCANS = ["cumsum(-1)", "cumsum(-1)", "cummax(-1).values", "cummin(-1).values", "logcumsumexp(-1)"]
 BEFORE_SCANS = [
     *("torch.tanh({})", "torch.where(m, {}, 0).clamp(-1, 1)", "torch.sigmoid({} * m)", "({} + w).clamp(-1.5, 1)"),
@@ -89,8 +99,8 @@ AFTER_SCANS = [
 ]
 
 _SIZES: list[dict[str, Any]] = [
-    {"...": (3,), "A": 5, "B": 7, "D": 37}, {"...": (), "A": 1, "B": 19, "D": 1},
-    {"...": (2, 2), "A": 3, "B": 1, "D": 16}, {"...": (0,), "A": 2, "B": 17, "D": 33},
+    {"...": (3,), "A": 5, "B": 7, "C": 2, "D": 37}, {"...": (), "A": 1, "B": 19, "C": 3, "D": 1},
+    {"...": (2, 2), "A": 3, "B": 1, "C": 4, "D": 16}, {"...": (0,), "A": 2, "B": 17, "C": 1, "D": 33},
 ]  # fmt: skip
 
 
@@ -154,6 +164,33 @@ def reductions(draw: st.DrawFn) -> Sample:
     outputs = {f"{row}.squeeze(-1)": outer for row in draw(st.lists(st.sampled_from(rows), max_size=2, unique=True))}
     if draw(st.booleans()) or not outputs:
         outputs[value] = full
+    if outer in ("A", "A B") and draw(st.booleans()):
+        outputs[f"{rows[-1]}.{draw(st.sampled_from(['mean()', 'sum()', 'amax()']))}"] = ""
+    used = " ".join([*lines, *outputs])
+    inputs = [t for t in inputs if t.name == "x" or _mentions(used, t.name)]
+    return _declared(draw, inputs, lines, list(outputs), outputs)
+
+
+@st.composite
+def over_dimensions(draw: st.DrawFn) -> Sample:
+    """Reductions over any dimensions, one after the other, between steps that broadcast their results."""
+    sizes = draw(st.sampled_from(["A B", "A B D", "A B C D"])).split()
+    dims = sorted(draw(st.lists(st.integers(0, len(sizes) - 1), min_size=1, unique=True)))
+    kept = " ".join(s for d, s in enumerate(sizes) if d not in dims)
+    weight = draw(st.sampled_from(sizes))
+    place = "".join(", None" for _ in sizes[sizes.index(weight) + 1 :])
+    inputs = [tensor("x", " ".join(sizes)), tensor("w", weight)]
+    lines, value, outputs = [], "x", {}
+    for step in range(draw(st.integers(1, 2))):
+        form = draw(st.sampled_from(OVER)).format(value, dims=tuple(dims))
+        back = draw(st.sampled_from(["{} - t{}", "{} / (t{}.abs() + 1)"])).format(value, step)
+        lines += [f"t{step} = {form}", f"u{step} = {back}"]
+        value = f"u{step}"
+        outputs[
+            f"t{step}.reshape({', '.join(f'x.shape[{d}]' for d in range(len(sizes)) if d not in dims) or '()'})"
+        ] = kept
+    if draw(st.booleans()):
+        outputs[f"{value} * w[:{place}]"] = " ".join(sizes)
     used = " ".join([*lines, *outputs])
     inputs = [t for t in inputs if t.name == "x" or _mentions(used, t.name)]
     return _declared(draw, inputs, lines, list(outputs), outputs)
@@ -212,6 +249,6 @@ def _declared(
 
 
 def _example(declared: Any, dtype: torch.dtype) -> torch.Tensor:
-    values = {"...": (3,), "A": (5,), "B": (7,), "D": (9,)}
+    values = {"...": (3,), "A": (5,), "B": (7,), "C": (2,), "D": (9,)}
     shape = [s for entry in declared.shape for s in ((entry,) if isinstance(entry, int) else values[entry])]
     return torch.ones(shape, dtype=dtype if declared.dtype == "T" else getattr(torch, declared.dtype))
