@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+from kernelgen import generate
 from kernelgen.cli import app
 from kernelgen.frontend.aten import supported
 from kernelgen.settings import Settings
+from kernelgen.spec import load_spec
 
 REPO = Path(__file__).parent.parent
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
@@ -97,3 +101,16 @@ def test_the_list_of_operations_is_whole() -> None:
     text = (REPO / "docs" / "spec.md").read_text("utf-8")
     listed = text.split("### Operations", 1)[1].split("##", 1)[0].split(":", 1)[1]
     assert [name.strip() for name in listed.replace("\n", " ").split(",")] == supported()
+
+
+def test_the_operator_of_the_guide_is_generated_and_right(tmp_path: Path) -> None:
+    guide = (REPO / "docs" / "adding.md").read_text("utf-8")
+    spec = re.search(r"^## An operator$.*?^```yaml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
+    assert spec is not None
+    (tmp_path / "double.yaml").write_text(spec[1], encoding="utf-8")
+    generate.new(load_spec(tmp_path / "double.yaml"), tmp_path)
+    test = subprocess.run(
+        [sys.executable, "double_accuracy.py"], cwd=tmp_path / "double", capture_output=True, text=True
+    )
+    assert test.returncode == 0, test.stdout + test.stderr
+    assert " 0 failed" in test.stdout
