@@ -73,6 +73,15 @@ def test_a_problem_that_hangs_costs_its_time_and_no_other(folder: Path) -> None:
     assert outcome["state"] == "timed out"
     assert outcome["reason"] in ("still at 'import' after 8 s", "still at 'start' after 8 s")
     assert 8 <= outcome["seconds"] < 30
+    left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _bytes(p)]
+    assert left == []
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""
 
 
 def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -14,6 +15,7 @@ from kernelgen.errors import KernelgenError, SpecError
 from kernelgen.importer import naming, source
 from kernelgen.importer.load import load
 from kernelgen.importer.write import Imported, spec_of
+from kernelgen.lifeline import die_with_parent
 
 
 def imported(path: Path, name: str | None, function: str | None) -> Imported:
@@ -44,4 +46,5 @@ def main(request: Path, answer: Path) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
     main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -46,7 +46,8 @@ def _cases(operator: Operator, cases: Sequence[Case]) -> tuple[Case | None, Case
         return min(math.prod(case.shape(t)) for t in operator.outputs)
 
     fit = [case for case in cases if size(case) <= MOST and results(case)]
-    large = [case for case in fit if results(case) >= LEAST] or fit
+    # where everything is reduced to a number, many elements of the inputs have to do
+    large = [case for case in fit if results(case) >= LEAST] or [case for case in fit if size(case) >= LEAST] or fit
     return min(large, key=size, default=None), max(large, key=size, default=None)
 
 

@@ -34,7 +34,7 @@ def compare(original: Path, exported: Path, dtype: str, device: str = "cuda") ->
         with torch.no_grad():
             try:
                 wanted = models[0](*inputs)
-            except (RuntimeError, NotImplementedError) as error:
+            except RuntimeError as error:  # so torch says of a dtype that an operation does not take, too
                 return {"right": None, "message": f"the original fails: {str(error).splitlines()[0]}"}
             got = models[1](*inputs)
         if wanted.shape != got.shape:

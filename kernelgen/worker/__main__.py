@@ -7,8 +7,8 @@ import json
 import os
 import sys
 
+from kernelgen.lifeline import die_with_parent
 from kernelgen.worker import confine, operations
-from kernelgen.worker.lifeline import die_with_parent
 from kernelgen.worker.protocol import ROLES
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from kernelgen.lifeline import die_with_parent
 from kernelgen.outcomes import Status
 from kernelgen.worker import confine, operations
-from kernelgen.worker.lifeline import die_with_parent
 from kernelgen.worker.protocol import (
     MAX_MESSAGE,
     ProtocolError,

@@ -1,4 +1,4 @@
-"""A worker never outlives its parent."""
+"""A process that runs what is not ours never outlives its parent."""
 
 from __future__ import annotations
 
