@@ -200,13 +200,14 @@ def test_a_layer_is_the_call_that_gives_the_same(layer: str, inputs: str, call: 
     assert reference(text).splitlines()[-1].strip() == f"return {call}"
 
 
-def test_what_only_a_parameter_has_is_a_number_and_a_multiple_a_constraint(tmp_path: Path) -> None:
+def test_what_only_a_parameter_has_is_a_number_and_a_multiple_is_declared_as_one(tmp_path: Path) -> None:
     linear = of(LAYER.format(layer="Linear(6, 5)", names="x", inputs=FOUR), tmp_path)
     assert "{name: weight, shape: [5, W]," in linear
     assert "{name: out,    shape: [B, C, H, 5]," in linear
     group = parse_spec(of(LAYER.format(layer="GroupNorm(4, 8)", names="x", inputs=FOUR), tmp_path))
-    assert [c.text for c in group.constraints] == ["x.shape[1] % 4 == 0"]
-    assert all(dict(case.sizes)["C"] % 4 == 0 for case in group.accuracy)
+    assert [t.shape for t in group.inputs] == [("B", "4 * C", "H", "W"), ("4 * C",), ("4 * C",)]
+    assert group.outputs[0].shape == ("B", "4 * C", "H", "W")
+    assert dict(group.performance[0].sizes)["C"] == 2
 
 
 def forward(body: str) -> str:

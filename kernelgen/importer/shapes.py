@@ -16,6 +16,7 @@ from typing import Any
 from kernelgen.importer.load import said
 from kernelgen.importer.naming import size_names, spare
 from kernelgen.importer.rewrite import Input
+from kernelgen.spec.sizes import evaluate
 
 Size = int | str
 Function = Any
@@ -30,7 +31,6 @@ class Shapes:
     outputs: tuple[tuple[Size, ...], ...]
     sizes: dict[str, int]
     """Every size name and its value in the file."""
-    constraints: tuple[str, ...]
     accuracy: tuple[dict[str, int], ...]
 
 
@@ -53,8 +53,8 @@ def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     if sizes and not accepted:
         raise ShapeError("no small shape was found that the reference accepts")
     accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
-    found = Shapes(tuple(declared), (), sizes, _divisible(shapes, inputs), accuracy)
-    return replace(found, outputs=_outputs(function, inputs, found))
+    found = Shapes(tuple(declared), (), sizes, accuracy)
+    return _as_multiples(replace(found, outputs=_outputs(function, inputs, found)), _factors(shapes, declared))
 
 
 def _traced(function: Function, inputs: Sequence[Input], free: list[list[bool]]) -> list[tuple[Any, ...]]:
@@ -97,22 +97,35 @@ def _named(inputs: Sequence[Input], shapes: list[tuple[Any, ...]]) -> list[tuple
     return declared
 
 
-def _divisible(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str, ...]:
-    """The conditions of the trace that a size is a multiple of a number, as constraints."""
-    symbols: dict[str, tuple[str, Any]] = {}
-    for shape, tensor in zip(shapes, inputs, strict=True):
-        for i, size in enumerate(shape):
+def _factors(shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]) -> dict[str, int]:
+    """The sizes that the trace needs to be multiples of a number, which it is."""
+    names: dict[str, str] = {}
+    environment: Any = None
+    for shape, entries in zip(shapes, declared, strict=True):
+        for size, name in zip(shape, entries, strict=True):
             if not isinstance(size, int):
-                symbols.setdefault(str(size), (f"{tensor.name}.shape[{i}]", size.node.shape_env))
-    if not symbols:
-        return ()
-    environment = next(iter(symbols.values()))[1]
-    found = []
-    for guard in environment.guards:
+                names.setdefault(str(size), str(name))
+                environment = size.node.shape_env
+    found: dict[str, int] = {}
+    for guard in environment.guards if environment is not None else ():
         match = re.fullmatch(r"Eq\(Mod\((\w+), (\d+)\), 0\)", str(environment.replace(guard.expr)))
-        if match and match[1] in symbols:
-            found.append(f"{symbols[match[1]][0]} % {match[2]} == 0")
-    return tuple(dict.fromkeys(found))
+        if match and match[1] in names:
+            name = names[match[1]]
+            found[name] = math.lcm(found.get(name, 1), int(match[2]))
+    return found
+
+
+def _as_multiples(shapes: Shapes, factors: dict[str, int]) -> Shapes:
+    """A size that must be a multiple is declared as one, 8 * C, so that what divides it may count on it."""
+
+    def entry(size: Size) -> Size:
+        return f"{factors[size]} * {size}" if isinstance(size, str) and size in factors else size
+
+    def counts(sizes: dict[str, int]) -> dict[str, int]:
+        return {name: value // factors.get(name, 1) for name, value in sizes.items()}
+
+    inputs, outputs = (tuple(tuple(map(entry, dims)) for dims in all_) for all_ in (shapes.inputs, shapes.outputs))
+    return Shapes(inputs, outputs, counts(shapes.sizes), tuple(map(counts, shapes.accuracy)))
 
 
 _SMALL: dict[int, tuple[tuple[int, ...], ...]] = {
@@ -178,7 +191,7 @@ def tensors(inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], bindi
     generator = torch.Generator().manual_seed(0)
     made = []
     for tensor, entries in zip(inputs, declared, strict=True):
-        shape = tuple(entry if isinstance(entry, int) else binding[entry] for entry in entries)
+        shape = tuple(entry if isinstance(entry, int) else evaluate(entry, binding) for entry in entries)
         dtype = getattr(torch, tensor.dtype)
         if dtype.is_floating_point:
             made.append(torch.rand(shape, generator=generator).add(0.1).to(dtype))

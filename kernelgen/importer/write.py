@@ -20,6 +20,7 @@ from kernelgen.importer.shapes import Shapes, Size
 from kernelgen.importer.trees import body_of, body_span
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
+from kernelgen.spec.sizes import names_in
 
 FLOATS = ("float16", "bfloat16", "float32")
 
@@ -56,7 +57,6 @@ def spec_of(loaded: Loaded, name: str) -> Imported:
         inputs=cells[: len(inputs)],
         outputs=cells[len(inputs) :],
         dtypes=dtypes,
-        constraints=shapes.constraints,
         reference=written.text,
         accuracy=[_binding(case) for case in shapes.accuracy] if shapes.sizes else [],
         performance=_binding(shapes.sizes),
@@ -120,10 +120,11 @@ def _compare(loaded: Loaded, function: Any, written: Rewritten, shapes: Shapes) 
 
     weights = [t for t in written.inputs if t.role == "parameter"]
     fixed = {
-        entry
+        name
         for tensor, declared in zip(written.inputs, shapes.inputs, strict=True)
         if tensor.role == "parameter"
         for entry in declared
+        for name in names_in(entry)
     }
     if sum(math.prod(t.shape) for t in weights) > COMPARED_ELEMENTS:
         return ["the reference was not run beside the file: its parameters are too large"]
