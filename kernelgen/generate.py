@@ -8,17 +8,23 @@ spec now renders to is stale.
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom, families, frontend, render
-from kernelgen.errors import HandEditedError
+from kernelgen.errors import HandEditedError, Mistake, SpecError, UnsupportedError
 from kernelgen.files import check_writable, write_atomic
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import OperatorSpec
+
+if TYPE_CHECKING:
+    from kernelgen.backward import Backward
+    from kernelgen.frontend.graph import Graph
 
 MANIFEST = "generated.json"
 
@@ -44,15 +50,39 @@ class Written:
     agreement: tuple[Agreement, ...]
     plan: Plan
 
+    def with_parts(self, parts: Sequence[Written]) -> Written:
+        """With what was written for the parts of its backward, which lie in folders below its own."""
+        below = [(p, p.folder.relative_to(self.folder)) for p in parts]
+        return replace(
+            self,
+            written=(*self.written, *(str(at / name) for p, at in below for name in p.written)),
+            unchanged=(*self.unchanged, *(str(at / name) for p, at in below for name in p.unchanged)),
+        )
+
 
 def folder_of(spec: OperatorSpec, root: Path) -> Path:
     """Where an operator's files go."""
     return root / (spec.folder or spec.name)
 
 
+@functools.lru_cache(maxsize=1)
+def _traced(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
+    """A backward is derived from the graph that its forward was just lowered from."""
+    return frontend.trace(spec)
+
+
+def backward_of(spec: OperatorSpec) -> Backward | None:
+    """The gradients of a spec that says `backward: true`."""
+    if not spec.backward:
+        return None
+    from kernelgen.backward import backward
+
+    return backward(spec, _traced(spec)[0])
+
+
 def plan_of(spec: OperatorSpec, root: Path) -> Plan:
     """The plan of a spec, with the schedule table that was last chosen for it where that still fits."""
-    graph, notes = frontend.trace(spec)
+    graph, notes = _traced(spec)
     plan = families.lower(spec, graph, notes)
     saved = read_manifest(folder_of(spec, root)).get("schedules")
     if not saved:
@@ -86,13 +116,36 @@ def _parameters(plan: Plan, schedule: Schedule) -> bool:
 
 def new(spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = False) -> Written:
     """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file."""
-    plan = plan_of(spec, root)
-    folder = folder_of(spec, root)
-    files = render.quartet(plan)
-    edited = hand_edited(folder)
+    made = _made(spec, root)
+    folders = [folder_of(one, root) for one, _, _ in made]
+    edited = [folder / name for folder in folders for name in hand_edited(folder)]
     if edited and not force:
-        listed = ", ".join(str(folder / name) for name in edited)
+        listed = ", ".join(map(str, edited))
         raise HandEditedError(f"{listed}: changed by hand since it was generated; --force overwrites it")
+    if not dry_run:
+        check_writable(folder_of(spec, root))
+    forward, *parts = [_write(*one, root, dry_run=dry_run) for one in made]
+    return forward.with_parts(parts)
+
+
+def _made(spec: OperatorSpec, root: Path) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
+    """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be."""
+    plan = plan_of(spec, root)
+    derived = backward_of(spec)
+    made = [(spec, plan, render.quartet(plan) | (derived.files if derived else {}))]
+    for part in derived.parts if derived else ():
+        try:
+            plan = plan_of(part.spec, root)
+        except SpecError as error:
+            place = spec.reference_place
+            message = f"unsupported: the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
+            raise UnsupportedError([Mistake(spec.path, place.line, place.column, message)]) from None
+        made.append((part.spec, plan, render.quartet(plan)))
+    return made
+
+
+def _write(spec: OperatorSpec, plan: Plan, files: dict[str, str], root: Path, *, dry_run: bool) -> Written:
+    folder = folder_of(spec, root)
     agreement = interface_agreement(spec, files)
     broken = [a.item for a in agreement if not a.agrees]
     assert not broken, f"generated files disagree on {broken}"
@@ -120,16 +173,17 @@ def _change(spec: OperatorSpec, folder: Path, before: dict[str, str | None], cha
 
 def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
     """The files that are missing or no longer what the spec renders to, each with why."""
-    folder = folder_of(spec, root)
-    files = render.quartet(plan_of(spec, root))
-    edited = hand_edited(folder)
     found = []
-    for name, text in files.items():
-        present = _text(folder / name)
-        if present is None:
-            found.append(f"{folder / name}: missing")
-        elif present != text:
-            found.append(f"{folder / name}: {'changed by hand' if name in edited else 'no longer matches its spec'}")
+    for one, _, files in _made(spec, root):
+        folder = folder_of(one, root)
+        edited = hand_edited(folder)
+        for name, text in files.items():
+            present = _text(folder / name)
+            if present is None:
+                found.append(f"{folder / name}: missing")
+            elif present != text:
+                why = "changed by hand" if name in edited else "no longer matches its spec"
+                found.append(f"{folder / name}: {why}")
     return tuple(found)
 
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import re
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
@@ -66,9 +67,15 @@ def baseline_source(spec: OperatorSpec) -> str:
     )  # fmt: skip
 
 
-def custom_op_context(spec: OperatorSpec) -> dict[str, Any]:
+def operator_context(spec: OperatorSpec) -> dict[str, Any]:
     """What the templates of a package with a registered operator print of a spec."""
     return _common(spec)
+
+
+def accuracy_context(spec: OperatorSpec) -> dict[str, Any]:
+    """What the template of an accuracy test prints of an operator that is judged as a whole."""
+    whole = dict.fromkeys(t.name for t in (*spec.inputs, *spec.outputs))
+    return {"operator": _judged(spec, whole, False), "name": spec.name, "header": _header(spec), "cases": spec.accuracy}
 
 
 def quartet(plan: Plan) -> dict[str, str]:
@@ -93,8 +100,10 @@ def interface_hash(spec: OperatorSpec) -> str:
 
 
 def _operator(plan: Plan) -> dict[str, Any]:
-    rows = independent_dims(plan)
-    spec = plan.spec
+    return _judged(plan.spec, independent_dims(plan), plan.body.exact)
+
+
+def _judged(spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool) -> dict[str, Any]:
     return {
         "name": spec.name,
         "inputs": [
@@ -112,7 +121,7 @@ def _operator(plan: Plan) -> dict[str, Any]:
             {"name": t.name, "shape": t.shape, "dtype": t.dtype, "like": False, "rows": rows[t.name], "below": None}
             for t in spec.outputs
         ],
-        "exact": plan.body.exact,
+        "exact": exact,
     }
 
 

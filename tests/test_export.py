@@ -204,7 +204,7 @@ def test_the_custom_op_passes_opcheck_and_compiles_whole(scale: Path) -> None:
 def test_a_fake_output_has_its_shape_from_the_inputs(inputs: str, output: str, made: str, tmp_path: Path) -> None:
     text = SPEC.replace("shape: [N]", f"shape: {inputs}", 1).replace("shape: [N]", f"shape: {output}", 1)
     spec = parse_spec(text.partition("accuracy:")[0])
-    fake = custom_op_files("", spec, tmp_path)[tmp_path / "double_op" / "__init__.py"]
+    fake = custom_op_files("", spec, tmp_path, tmp_path)[tmp_path / "double_op" / "__init__.py"]
     assert f"    return {made}\n" in fake
 
 

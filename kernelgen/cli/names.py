@@ -61,6 +61,12 @@ def spec_of(quartet: Quartet) -> str:
     return str(read_manifest(quartet.folder).get("spec", f"{quartet.name}.yaml"))
 
 
+def generated_spec(name: str, root: Path = ROOT) -> Path | None:
+    """The spec that was generated with an operator's backward, by its name."""
+    file = f"{name.removesuffix('.yaml')}.yaml"
+    return next((q.folder / file for q in quartets(root) if (q.folder / file).is_file()), None)
+
+
 def spec_names() -> list[str]:
     """The specs of the working folder and the shipped ones, by the stem of their files."""
     from kernelgen.spec import shipped_specs

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.names import ROOT, no_kernels, quartets, spec_of
+from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, spec_of
 from kernelgen.cli.options import DryRun, Force, Json, OptionalSpec
 from kernelgen.cli.terminal import emit, note, table
 from kernelgen.errors import StaleError, UsageError
@@ -51,11 +51,17 @@ def new(
         _show(done, dry_run, seconds)
 
 
-def load(name_or_path: str) -> OperatorSpec:
-    """The spec that was meant; says which file it took."""
+def load(name_or_path: str, root: Path = ROOT) -> OperatorSpec:
+    """The spec that was meant; says which file it took. A part of a backward has its spec beside its quartet."""
     from kernelgen.spec import find_spec, load_spec
 
-    path, shipped = find_spec(name_or_path)
+    try:
+        path, shipped = find_spec(name_or_path)
+    except UsageError:
+        generated = generated_spec(name_or_path, root)
+        if generated is None:
+            raise
+        path, shipped = generated, False
     note(f"spec: {path.name}, shipped with kernelgen" if shipped else f"spec: {path}")
     return load_spec(path)
 
@@ -64,7 +70,7 @@ def _check(names: list[str], root: Path, json: bool) -> None:
     """Raise StaleError with a line for every file that is not what its spec gives."""
     from kernelgen.generate import stale
 
-    found = [line for name in names for line in stale(load(name), root)]
+    found = [line for name in names for line in stale(load(name, root), root)]
     if json:
         emit({"operators": names, "stale": found})
     elif not found:

@@ -34,6 +34,6 @@ def export_custom_op(spec: OperatorSpec, folder: Path, to: Path, *, force: bool 
     """Write a package that registers the operator with torch.library; raises as `export` does."""
     from kernelgen.export.custom_op import custom_op_files
 
-    texts = custom_op_files(read(folder / f"{spec.name}_triton.py"), spec, to)
+    texts = custom_op_files(read(folder / f"{spec.name}_triton.py"), spec, folder, to)
     check_free(to, force)
     return write(texts)

@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from kernelgen.render import custom_op_context, render
+from kernelgen.export.writing import read
+from kernelgen.render import operator_context, render
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 
 NAMESPACE = "kernelgen"
 
 
-def custom_op_files(kernel: str, spec: OperatorSpec, to: Path) -> dict[Path, str]:
-    """The files of the package: the kernel as it was generated, its registration, and a test."""
+def custom_op_files(kernel: str, spec: OperatorSpec, folder: Path, to: Path) -> dict[Path, str]:
+    """The files of the package: the kernels as they were generated in `folder`, their registration, and a test."""
     package = f"{spec.name}_op"
     context: dict[str, Any] = {
-        **custom_op_context(spec),
+        **operator_context(spec),
         "namespace": NAMESPACE,
         "package": package,
         "description": json.dumps(spec.summary),
         "outputs": [_made(spec, output) for output in spec.outputs],
         "examples": [_example(spec, tensor) for tensor in spec.inputs],
     }
+    kernels = {"kernel.py": kernel, "__init__.py": render("custom_op.py.jinja", **context)}
+    if spec.backward:
+        kernels |= _differentiable(spec, folder)
     return {
         to / "pyproject.toml": render("custom_op_project.toml.jinja", **context),
         to / "README.md": render("custom_op_readme.md.jinja", **context),
-        to / package / "__init__.py": render("custom_op.py.jinja", **context),
-        to / package / "kernel.py": kernel,
+        **{to / package / name: text for name, text in kernels.items()},
         to / "tests" / f"test_{spec.name}.py": render("custom_op_test.py.jinja", **context),
     }
+
+
+def _differentiable(spec: OperatorSpec, folder: Path) -> dict[str, str]:
+    """NAME_autograd.py as the package itself, and the parts of the backward as modules of it."""
+    text = read(folder / f"{spec.name}_autograd.py")
+    parts = re.findall(r"^from (backward\w*)\.(\w+)_triton import", text, re.MULTILINE)
+    text = text.replace(f"from {spec.name}_triton import", "from .kernel import")
+    text = re.sub(r"^from backward\w*\.(\w+)_triton import", r"from .\1 import", text, flags=re.MULTILINE)
+    text = text.replace(f"from {spec.name}_autograd import", f"from {spec.name}_op import")
+    return {"__init__.py": text, **{f"{name}.py": read(folder / at / f"{name}_triton.py") for at, name in parts}}
 
 
 def _made(spec: OperatorSpec, output: TensorSpec) -> dict[str, str]:

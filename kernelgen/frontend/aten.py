@@ -80,14 +80,14 @@ def _clamp(b: Builder, c: Call) -> Ref:
     value: Ref = c.args[0]
     low, high = c.get(1, "min"), c.get(2, "max")
     if low is not None:
-        value = b.map("maximum", value, low, dtype=c.dtype)
+        value = b.map("maximum", value, low, dtype=c.dtype, attrs=("closed",))
     if high is not None:
-        value = b.map("minimum", value, high, dtype=c.dtype)
+        value = b.map("minimum", value, high, dtype=c.dtype, attrs=("closed",))
     return value
 
 
 def _clamp_max(b: Builder, c: Call) -> Ref:
-    return b.map("minimum", c.args[0], c.args[1], dtype=c.dtype)
+    return b.map("minimum", c.args[0], c.args[1], dtype=c.dtype, attrs=("closed",))
 
 
 def _where(b: Builder, c: Call) -> Ref:
@@ -202,7 +202,7 @@ TABLE: dict[str, Rule] = {
     "aten.addcmul.default": _addc("mul"),
     "aten.addcdiv.default": _addc("div"),
     "aten.relu.default": composites.relu,
-    "aten.relu6.default": lambda b, c: b.map("minimum", b.map("maximum", c.args[0], 0.0), 6.0),
+    "aten.relu6.default": lambda b, c: composites.between(b, c.args[0], 0.0, 6.0),
     "aten.silu.default": composites.silu,
     "aten.gelu.default": composites.gelu,
     "aten.softplus.default": composites.softplus,

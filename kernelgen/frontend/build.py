@@ -37,10 +37,17 @@ class Builder:
         self.nodes: list[Node] = []
         self.statement: int | None = None
         self.notes: dict[str, None] = {}
+        self.held: set[int] = set()
+        self.shortcuts: list[tuple[int, str, int]] = []
 
     def note(self, text: str) -> None:
         """Keep something that a reviewer of the kernel should know, once."""
         self.notes[text] = None
+
+    def hold(self, ref: Ref) -> Ref:
+        """A value on which the result does not depend, although it is computed with it: no gradient flows there."""
+        self.held.add(ref.node)
+        return ref
 
     def node(self, ref: Ref) -> Node:
         return self.nodes[ref.node]
@@ -63,7 +70,9 @@ class Builder:
             raise Refused(f"the number {value}")
         return self._add(Node("full", (value,), shape, dtype, None, self.statement))
 
-    def map(self, op: str, *args: Arg, name: str | None = None, dtype: str | None = None) -> Ref:
+    def map(
+        self, op: str, *args: Arg, name: str | None = None, dtype: str | None = None, attrs: tuple[str, ...] = ()
+    ) -> Ref:
         """An element-by-element operation; shapes broadcast, dtypes promote as torch promotes them."""
         for value in args:
             if not isinstance(value, Ref | SizeOf | int | float):
@@ -74,7 +83,7 @@ class Builder:
         if kind == "bool" and op in ("sub", "neg"):
             raise Refused(f"{op} of booleans")
         shape = broadcast(*(self.node(a).shape for a in args if isinstance(a, Ref)))
-        return self._add(Node(op, args, shape, kind, name, self.statement))
+        return self._add(Node(op, args, shape, kind, name, self.statement, attrs))
 
     def _operands(self, op: str, args: tuple[Arg, ...], kind: str) -> tuple[Arg, ...]:
         """The operands in the class of value that the operation works on."""

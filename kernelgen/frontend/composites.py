@@ -10,7 +10,7 @@ from kernelgen.frontend.rule import Call
 
 
 def relu(b: Builder, c: Call) -> Ref:
-    return b.map("maximum", c.args[0], 0.0 if c.dtype == "float" else 0)
+    return b.map("maximum", c.args[0], 0.0 if c.dtype == "float" else 0, attrs=("open",))
 
 
 def silu(b: Builder, c: Call) -> Ref:
@@ -34,12 +34,14 @@ def softplus(b: Builder, c: Call) -> Ref:
     scaled = x if beta == 1 else b.map("mul", x, float(beta))
     soft = b.map("log1p", b.map("exp", scaled))
     soft = soft if beta == 1 else b.map("div", soft, float(beta))
-    return b.map("where", b.map("gt", scaled, float(threshold)), x, soft)
+    return b.map("where", b.map("gt", scaled, float(threshold)), x, soft, attrs=("piecewise",))
 
 
 def leaky_relu(b: Builder, c: Call) -> Ref:
     x = c.args[0]
-    return b.map("where", b.map("gt", x, 0.0), x, b.map("mul", x, float(c.get(1, "negative_slope", 0.01))))
+    return b.map(
+        "where", b.map("gt", x, 0.0), x, b.map("mul", x, float(c.get(1, "negative_slope", 0.01))), attrs=("piecewise",)
+    )
 
 
 def elu(b: Builder, c: Call) -> Ref:
@@ -51,17 +53,21 @@ def elu(b: Builder, c: Call) -> Ref:
         negative = b.map("mul", negative, alpha * scale)
     if scale != 1:
         positive = b.map("mul", x, scale)
-    return b.map("where", b.map("gt", x, 0.0), positive, negative)
+    return b.map("where", b.map("le", x, 0.0), negative, positive, attrs=("piecewise",))
+
+
+def between(b: Builder, x: Ref, low: float, high: float) -> Ref:
+    """The nearest number of an interval; at its ends torch lets no gradient through."""
+    return b.map("minimum", b.map("maximum", x, low, attrs=("open",)), high, attrs=("open",))
 
 
 def hardtanh(b: Builder, c: Call) -> Ref:
     low, high = float(c.get(1, "min_val", -1)), float(c.get(2, "max_val", 1))
-    return b.map("minimum", b.map("maximum", c.args[0], low), high)
+    return between(b, c.args[0], low, high)
 
 
 def hardsigmoid(b: Builder, c: Call) -> Ref:
-    clipped = b.map("minimum", b.map("maximum", b.map("add", c.args[0], 3.0), 0.0), 6.0)
-    return b.map("div", clipped, 6.0)
+    return b.map("div", between(b, b.map("add", c.args[0], 3.0), 0.0, 6.0), 6.0)
 
 
 def hardswish(b: Builder, c: Call) -> Ref:
@@ -73,5 +79,7 @@ def mish(b: Builder, c: Call) -> Ref:
 
 
 def log_sigmoid(b: Builder, c: Call) -> Ref:
-    x = c.args[0]
-    return b.map("sub", b.map("minimum", x, 0.0), b.map("log1p", b.map("exp", b.map("neg", b.map("abs", x)))))
+    x: Ref = c.args[0]
+    result = b.map("sub", b.map("minimum", x, 0.0), b.map("log1p", b.map("exp", b.map("neg", b.map("abs", x)))))
+    b.shortcuts.append((result.node, "log_sigmoid", x.node))
+    return result

@@ -139,7 +139,9 @@ def _holds(condition: Any) -> bool:
     if isinstance(condition, sympy.Ge) and condition.args[1] == 2:
         return True
     symbols = sorted(condition.free_symbols, key=str)
-    grid = itertools.product((1, 2, 3, 4, 5, 8, 33, 128), repeat=len(symbols)) if len(symbols) < 4 else ()
+    # A * B != A asks for a size of one as well
+    sizes = (2, 3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
+    grid = itertools.product(sizes, repeat=len(symbols)) if len(symbols) < 4 else ()
     samples = [dict(zip(symbols, values, strict=True)) for values in grid]
     return bool(samples) and all(condition.subs(sample) == sympy.true for sample in samples)
 

@@ -71,7 +71,9 @@ class Node:
     statement: int | None
     """Index into Graph.statements."""
     attrs: tuple[int | str, ...] = ()
-    """Reduction, scan, iota: negative dimensions; permute: the order; round: the dtype or dtype variable; input: its
+    """Reduction, scan, iota: negative dimensions; maximum, minimum: `open` or `closed` where they bound a value and the
+    gradient does not or does flow at the bound itself; where: `piecewise` where it joins the pieces of one function,
+    which has pieces for a gradient too; permute: the order; round: the dtype or dtype variable; input: its
     name; index: the dimensions that it does no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
@@ -94,6 +96,10 @@ class Graph:
     nodes: tuple[Node, ...]
     outputs: tuple[Output, ...]
     statements: tuple[Statement, ...]
+    held: frozenset[int] = frozenset()
+    """Nodes that steady the arithmetic and cancel in the result, such as a row's maximum: no gradient flows there."""
+    shortcuts: tuple[tuple[int, str, int], ...] = ()
+    """Results of composites whose derivative is better known as a whole: the node, what it is, its operand's node."""
 
     def is_view(self, node: Node) -> bool:
         return node.op in VIEWS

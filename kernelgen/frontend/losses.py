@@ -50,7 +50,7 @@ def _smooth(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
     if beta == 0:
         return distance
     square = b.map("mul", distance if beta == 0.5 else b.map("mul", 0.5 / beta, distance), distance)
-    return b.map("where", b.map("lt", distance, beta), square, b.map("sub", distance, 0.5 * beta))
+    return b.map("where", b.map("lt", distance, beta), square, b.map("sub", distance, 0.5 * beta), attrs=("piecewise",))
 
 
 def _huber(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
@@ -58,7 +58,7 @@ def _huber(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
     square = b.map("mul", b.map("mul", 0.5, distance), distance)
     line = b.map("sub", distance, 0.5 * delta)
     line = line if delta == 1 else b.map("mul", delta, line)
-    return b.map("where", b.map("le", distance, delta), square, line)
+    return b.map("where", b.map("le", distance, delta), square, line, attrs=("piecewise",))
 
 
 def _with_logits(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
@@ -75,7 +75,9 @@ def _with_logits(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
 def _divergence(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
     if c.kwargs.get("log_target"):
         return b.map("mul", b.map("exp", target), b.map("sub", target, x))
-    entropy = b.map("where", b.map("eq", target, 0.0), 0.0, b.map("mul", target, b.map("log", target)))
+    entropy = b.map(
+        "where", b.map("eq", target, 0.0), 0.0, b.map("mul", target, b.map("log", target)), attrs=("piecewise",)
+    )
     return b.map("sub", entropy, b.map("mul", target, x))
 
 
@@ -120,13 +122,13 @@ def _indices(b: Builder, x: Ref, target: Ref, weight: Ref | None) -> Ref:
 def _picked(b: Builder, x: Ref, target: Ref, name: str) -> Ref:
     """x at the target's class: the sum over the row of what stands there and zeros elsewhere."""
     dim = _classes(b, x)
-    is_target = b.map("eq", b.iota(x, dim), target)
+    is_target = b.map("eq", b.iota(x, dim), target, name="is_target")
     return b.reduce("sum", b.map("where", is_target, x, 0.0), (dim,), name)
 
 
 def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref:
     """Rows whose class is ignored count as zero, and not among those that a mean is taken of."""
-    is_ignored = b.map("eq", target, ignored)
+    is_ignored = b.map("eq", target, ignored, name="is_ignored")
     loss = b.map("where", is_ignored, 0.0, loss)
     how, dims = c.get(3, "reduction", _MEAN), dims_of(b, loss, None)
     if how == _NONE:  # torch's shape on tensors without memory is not that of the target
@@ -151,7 +153,7 @@ def cross_entropy(b: Builder, c: Call) -> Ref:
     x = as_float(b, c.args[0])
     target = _indices(b, x, c.args[1], c.get(2, "weight"))
     dims, smoothing = (_classes(b, x),), float(c.get(5, "label_smoothing", 0.0))
-    row_max = b.reduce("max", x, dims, "row_max")
+    row_max = b.hold(b.reduce("max", x, dims, "row_max"))
     numerator = b.map("exp", b.map("sub", x, row_max), name="numerator")
     log_sum = b.map("log", b.reduce("sum", numerator, dims, "denominator"), name="log_denominator")
     target_logit = _picked(b, x, target, "target_logit")

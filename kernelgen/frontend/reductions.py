@@ -165,7 +165,7 @@ def cosine_similarity(b: Builder, c: Call) -> Ref:
 def logsumexp(b: Builder, c: Call) -> Ref:
     x = as_float(b, c.args[0])
     dims = dims_of(b, x, c.get(1, "dim"))
-    row_max = b.reduce("max", x, dims, "row_max")
+    row_max = b.hold(b.reduce("max", x, dims, "row_max"))
     # as torch does, so that a row with an infinity has the limit and not NaN
     shift = b.map("where", b.map("isinf", row_max), 0.0, row_max, name="shift")
     numerator = b.map("exp", b.map("sub", x, shift), name="numerator")
@@ -173,7 +173,7 @@ def logsumexp(b: Builder, c: Call) -> Ref:
 
 
 def _shifted_exp(b: Builder, x: Ref, dims: tuple[int, ...]) -> tuple[Ref, Ref]:
-    row_max = b.reduce("max", x, dims, "row_max")
+    row_max = b.hold(b.reduce("max", x, dims, "row_max"))
     return row_max, b.map("exp", b.map("sub", x, row_max), name="numerator")
 
 

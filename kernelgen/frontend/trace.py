@@ -133,7 +133,10 @@ def _trace_once(
         return declared_dim(entry, exported, symbols)
 
     declared = outputs_of(spec, outputs, values, binding, builder, leading, sizes)
-    return Graph(tuple(builder.nodes), declared, reference.statements), tuple(builder.notes)
+    graph = Graph(
+        tuple(builder.nodes), declared, reference.statements, frozenset(builder.held), tuple(builder.shortcuts)
+    )
+    return graph, tuple(builder.notes)
 
 
 def _joins(node: Any, parts: dict[Any, tuple[TensorSpec, int]]) -> bool:

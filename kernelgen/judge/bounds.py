@@ -5,8 +5,9 @@ An element with fp64 reference r and error e passes if
     e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  BACKWARD * P(g))    and
     e <= f * max(CAP(T) * max(|r|, S),  K * BACKWARD * P(g),  K * ulps(T) * ulp_T(r))
 
-T: dtype of the output; S: largest |r|; g: the binade of r; E(g), P(g): the largest error of PyTorch and of the
-disturbed oracle among elements up to binade g (at least POOL of them); f: the operator's tolerance_factor.
+T: dtype of the output; S: largest |r|, or the largest element of the operator's terms if that is larger; g: the binade
+of r; E(g), P(g): the largest error of PyTorch and of the disturbed oracle among elements up to binade g (at least POOL
+of them); f: the operator's tolerance_factor.
 docs/measuring.md gives the reasons.
 """
 

@@ -66,7 +66,8 @@ def check(
     run = _Run(operator, case, arguments, got, eager, seed, mutants)
     if operator.exact:
         return _check_bits(run)
-    tallies = [Tally(case.dtype(t), operator.tolerance_factor) for t in operator.outputs]
+    scale = _terms(operator, arguments)
+    tallies = [Tally(case.dtype(t), operator.tolerance_factor, scale=scale) for t in operator.outputs]
     whole: list[torch.Tensor] = []
     keep = mutants is not None and _fits_one_tile(run)
 
@@ -100,6 +101,12 @@ def _mutate(run: _Run, right: Sequence[torch.Tensor], rejects: Sequence[Reject])
     assert run.mutants is not None
     rounded = [r.to(run.case.dtype(t)) for t, r in zip(run.operator.outputs, right, strict=True)]
     run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects)
+
+
+def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
+    """The largest finite element of the inputs that results are differences of; 0 where there are none."""
+    found = [x for t, x in zip(operator.inputs, arguments, strict=True) if t.name in operator.terms and x.numel()]
+    return max((float(torch.where(torch.isfinite(x), x, 0).abs().max()) for x in found), default=0.0)
 
 
 def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:

@@ -150,6 +150,11 @@ def role(value: object) -> str:
     return one_of(value, "role", ROLES)
 
 
+def flag(value: object) -> bool:
+    """`true` or `false`."""
+    return one_of(value, "word", ("true", "false")) == "true"
+
+
 def _name(value: object) -> str:
     if not isinstance(value, Text) or value.is_null:
         raise fail(value, f"needs a name, got {_kind(value)}")

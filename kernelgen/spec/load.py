@@ -104,6 +104,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         max_rounds=file.max_rounds,
         folder=file.folder or file.name,
         module=reference.trimmed(file.module or ""),
+        backward=file.backward,
         path=path,
         sha256=sha256,
     )

@@ -133,6 +133,8 @@ class OperatorSpec:
     """Where the quartet goes below `operators/`; the operator's name when the spec does not say."""
     module: str = ""
     """The module the operator was imported from, its forward calling the operator; empty where it was not."""
+    backward: bool = False
+    """Whether kernels for its gradients are generated as well."""
     path: str = "<spec>"
     """The file as the user named it."""
     sha256: str = ""

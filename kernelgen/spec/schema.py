@@ -25,6 +25,7 @@ Name = Annotated[str, *_leaf(leaves.identifier, type="string", pattern=_NAME_PAT
 FreeText = Annotated[str, *_leaf(leaves.text, type="string", minLength=1)]
 TensorDtype = Annotated[str, *_leaf(leaves.tensor_dtype)]
 DtypeName = Annotated[str, *_leaf(leaves.dtype_name, enum=list(DTYPES))]
+Flag = Annotated[bool, *_leaf(leaves.flag, type="boolean")]
 Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
 Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
 Strategy = Annotated[str, *_leaf(leaves.strategy, enum=[*STRATEGIES, *ON_REQUEST])]
@@ -127,6 +128,9 @@ class SpecFile(_Entry):
     max_rounds: Rounds = Field(default=5, description="Rounds of one optimize run, unless --rounds says otherwise.")
     folder: Folder | None = Field(
         default=None, description="Where the quartet goes below operators/; the name if not given."
+    )
+    backward: Flag = Field(
+        default=False, description="Whether kernels for the gradients are generated from the reference as well."
     )
     module: FreeText | None = Field(
         default=None,

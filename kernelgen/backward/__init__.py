@@ -1,0 +1,38 @@
+"""The backward of an operator: its gradients, derived from the reference, as specs of their own and the file that joins
+them to an operator that autograd and torch.compile know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.backward.differentiate import gradients
+from kernelgen.backward.joined import joined_files
+from kernelgen.backward.parts import partition
+from kernelgen.backward.specs import Derived, derived
+from kernelgen.errors import Mistake, UnsupportedError
+from kernelgen.frontend.build import Refused
+from kernelgen.frontend.graph import Graph
+from kernelgen.spec.model import OperatorSpec
+
+
+@dataclass(frozen=True)
+class Backward:
+    """The gradients of an operator."""
+
+    parts: tuple[Derived, ...]
+    """In the order in which they run."""
+    files: dict[str, str]
+    """What lies beside the forward's quartet, by name: the operator with gradients, their test, the specs of parts."""
+
+
+def backward(spec: OperatorSpec, graph: Graph) -> Backward:
+    """The gradients of a traced operator. Raises UnsupportedError where one cannot be derived."""
+    try:
+        tape, found = gradients(spec, graph)
+        parts = derived(spec, tape, partition(tape, found))
+    except Refused as refusal:
+        place = spec.reference_place
+        raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
+    passed = {n: str(tape.node(ref).attrs[0]) for n, ref in found.items() if tape.node(ref).op == "input"}
+    specs = {f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}
+    return Backward(parts, {**joined_files(spec, parts, passed), **specs})

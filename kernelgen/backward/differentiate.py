@@ -1,0 +1,120 @@
+"""The gradients of a reference, derived from its graph: from the outputs back to the inputs, one rule an operation.
+
+The graph and not torch's joint graph is what is differentiated: its composites are written out already with the names
+that a reader expects, its few operations need few rules, and no private part of torch is asked. That the rules are
+right is for the judge to say, which holds the result against torch's own autograd in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kernelgen.backward.rules import RULES, SHORTCUTS
+from kernelgen.backward.tape import Tape
+from kernelgen.frontend.build import BOOLEAN, Refused
+from kernelgen.frontend.graph import VIEWS, Graph, Node, Ref
+from kernelgen.spec.model import OperatorSpec
+
+NOUNS = {
+    "mul": "product", "add": "total", "sub": "difference", "div": "ratio", "exp": "exponential", "where": "chosen",
+    "neg": "negative", "max": "row_max", "sum": "row_sum", "sqrt": "root", "rsqrt": "rstd", "expm1": "grown",
+    "lt": "is_less", "gt": "is_greater", "le": "is_at_most", "ge": "is_at_least", "eq": "is_equal", "ne": "differs",
+    "maximum": "larger", "minimum": "smaller", "convert": "converted", "iota": "columns", "logical_not": "is_not",
+    "reshape": "reshaped", "permute": "permuted", "expand": "expanded", "round": "rounded",
+}  # fmt: skip
+"""What a value without a name is called, by its operation."""
+
+
+def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
+    """The graph with its gradients, and by its name the gradient of every input that has one.
+
+    The gradients of outputs are inputs called grad_OUTPUT. Raises Refused where an operation has no derivative here.
+    """
+    tape = Tape(graph)
+    active = _active(spec, graph)
+    flowing: dict[int, list[Ref]] = {}
+    for output in graph.outputs:
+        node = graph.nodes[output.node]
+        if output.node in active:
+            seed = tape.input(f"grad_{output.name}", node.shape, "float")
+            flowing.setdefault(output.node, []).append(seed)
+    found: dict[str, Ref] = {}
+    for i in reversed(range(len(graph.nodes))):
+        node = graph.nodes[i]
+        parts = flowing.pop(i, [])
+        if not parts or i not in active or i in graph.held:
+            continue
+        g = tape.total(parts)
+        if node.op == "input":
+            found[str(node.attrs[0])] = tape.view("expand", g, node.shape)
+        elif tape.node(g).op != "input" and g.node >= len(graph.nodes):
+            if node.name:
+                tape.call(g, f"grad_{node.name}")
+            tape.hints.setdefault(g.node, f"grad_{NOUNS.get(node.op, node.op)}")
+        for source, part in _shortcut(tape, graph, i, g) or _parts(tape, i, node, g):
+            if source in active:
+                flowing.setdefault(source, []).append(part)
+    return tape, {t.name: found[t.name] for t in spec.inputs if t.name in found}
+
+
+def _active(spec: OperatorSpec, graph: Graph) -> set[int]:
+    """The floats that depend on an input which can have a gradient."""
+    wanted = {t.name for t in spec.inputs if t.role != "like"}
+    found: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        below = any(isinstance(a, Ref) and a.node in found for a in node.args)
+        if node.dtype == "float" and (below or (node.op == "input" and node.attrs[0] in wanted)):
+            found.add(i)
+    return found
+
+
+def _shortcut(tape: Tape, graph: Graph, i: int, g: Ref) -> list[tuple[int, Ref]]:
+    """Past the operations of a composite, where it has a derivative that is better known as a whole."""
+    for made, name, source in graph.shortcuts:
+        if made == i:
+            return [(source, SHORTCUTS[name](tape, Ref(source), g))]
+    return []
+
+
+def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
+    """What the operands of a node get, each in a shape that broadcasts to its own."""
+    refs = [a for a in node.args if isinstance(a, Ref)]
+    if node.op in ("input", "full", "iota", "place", "convert", *BOOLEAN):
+        return
+    if node.op in ("sum", "round"):
+        yield refs[0].node, g
+    elif node.op in VIEWS:
+        part = _through_view(tape, node, refs[0], g)
+        if part is not None:
+            yield refs[0].node, part
+    elif node.op in RULES:
+        parts = RULES[node.op](tape, node, Ref(i), g)
+        for arg, part in zip(node.args, parts, strict=False):
+            if isinstance(arg, Ref) and part is not None:
+                reduced = tape.summed_to(part, node.shape, tape.node(arg).shape)
+                if reduced is not None:
+                    yield arg.node, reduced
+    else:
+        raise Refused(f"the gradient of {node.op}")
+
+
+def _through_view(tape: Tape, node: Node, source: Ref, g: Ref) -> Ref | None:
+    """The gradient of what a view shows."""
+    shape = tape.node(source).shape
+    if node.op == "expand":
+        return tape.summed_to(g, node.shape, shape)
+    own = ((),) * (len(node.shape) - tape.rank(g)) + tape.node(g).shape
+    if node.op == "permute":
+        order = [int(d) for d in node.attrs]
+        back = tuple(order.index(d) for d in range(len(order)))
+        if tape.rank(g) < len(order):
+            g = tape.view("reshape", g, own)
+        return tape.view("permute", g, tuple(own[d] for d in back), back)
+    if own == node.shape:
+        return tape.view("reshape", g, shape)
+    kept = [d for d in node.shape if d != ()]
+    if kept != [d for d in shape if d != ()]:
+        return tape.view("reshape", tape.view("expand", g, node.shape), shape)
+    # only sizes of one come or go: what is the same along a dimension stays so
+    left = iter([d for d, whole in zip(own, node.shape, strict=True) if whole != ()])
+    return tape.view("reshape", g, tuple(() if d == () else next(left) for d in shape))

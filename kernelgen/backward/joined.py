@@ -1,0 +1,122 @@
+"""The file that joins forward and backward kernels to one operator of torch, and the test of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kernelgen.backward.specs import Derived
+from kernelgen.families.line import LINE, fit
+from kernelgen.render import accuracy_context, operator_context, render
+from kernelgen.spec.model import OperatorSpec, TensorSpec
+from kernelgen.wrapper import allocation
+
+
+def joined_files(spec: OperatorSpec, parts: Sequence[Derived], passed: dict[str, str]) -> dict[str, str]:
+    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output."""
+    whole = _whole(spec, parts)
+    saved = [t.name for t in spec.inputs if t.name in {i.name for i in whole.inputs}]
+    found = {o.name for o in whole.outputs}
+    returned = [passed.get(t.name) or (f"grad_{t.name}" if f"grad_{t.name}" in found else "None") for t in spec.inputs]
+    incoming = [f"grad_{o.name}" for o in spec.outputs]
+    context = {
+        **operator_context(spec),
+        "parts": [_part(p.spec) | {"import_line": _import(p)} for p in parts],
+        "whole": _part(whole) | {"contract": operator_context(whole)["contract"] if parts else ""},
+        "define": _define,
+        "made": _made,
+        "saved": saved,
+        "unpacked": [t.name if t.name in saved else "_" for t in spec.inputs],
+        "tuple": _tuple,
+        "incoming": incoming,
+        "returned": returned,
+    }
+    files = {f"{spec.name}_autograd.py": render("autograd.py.jinja", **context)}
+    wanted = [t.name for t in spec.inputs if f"grad_{t.name}" in found]
+    if wanted and spec.accuracy:
+        files[f"{spec.name}_gradients_accuracy.py"] = render(
+            "gradients_accuracy.py.jinja", **_accuracy(spec, wanted, incoming)
+        )
+    return files
+
+
+def _whole(spec: OperatorSpec, parts: Sequence[Derived]) -> OperatorSpec:
+    """All parts as one operator: every input of the forward or gradient of an output that a part reads."""
+    read: dict[str, TensorSpec] = {}
+    for part in parts:
+        for tensor in part.spec.inputs:
+            known = read.get(tensor.name)
+            read[tensor.name] = tensor if known is None or known.role == "like" else known
+    own = [t.name for t in spec.inputs]
+    inputs = [t for n, t in read.items() if n not in own and n in {f"grad_{o.name}" for o in spec.outputs}]
+    inputs += [read[n] for n in own if n in read]
+    outputs = tuple(TensorSpec(f"grad_{t.name}", t.shape, t.dtype) for t in spec.inputs if _has(parts, t.name))
+    return replace(spec, name=f"{spec.name}_gradients", inputs=tuple(inputs), outputs=outputs, constraints=())
+
+
+def _has(parts: Sequence[Derived], name: str) -> bool:
+    return any(name in p.gradients for p in parts)
+
+
+def _part(spec: OperatorSpec) -> dict[str, Any]:
+    count = len(spec.outputs)
+    return {
+        "spec": spec,
+        "name": spec.name,
+        "names": ", ".join(t.name for t in spec.inputs),
+        "results": ", ".join(o.name for o in spec.outputs),
+        "returns": "torch.Tensor" if count == 1 else f"tuple[{', '.join(['torch.Tensor'] * count)}]",
+    }
+
+
+def _import(part: Derived) -> str:
+    module, name = f"{part.folder}.{part.spec.name}_triton", part.spec.name
+    line = f"from {module} import {name}"
+    return line if len(line) <= LINE else f"from {module} import (\n    {name},\n)"
+
+
+def _define(name: str, spec: OperatorSpec, indent: int = 0) -> str:
+    """The first line of a function with an operator's parameters, or its lines."""
+    space, returns = " " * indent, _part(spec)["returns"]
+    arguments = [f"{t.name}: torch.Tensor" for t in spec.inputs]
+    line = f"{space}def {name}({', '.join(arguments)}) -> {returns}:"
+    if len(line) <= LINE:
+        return line
+    inner = "".join(f"{space}    {a},\n" for a in arguments)
+    return f"{space}def {name}(\n{inner}{space}) -> {returns}:"
+
+
+def _made(spec: OperatorSpec) -> str:
+    """The body of a fake: its outputs without their elements."""
+    if len(spec.outputs) == 1:
+        return fit(f"return {allocation(spec, spec.outputs[0])}", 4)
+    lines = [fit(f"{o.name} = {allocation(spec, o)}", 4) for o in spec.outputs]
+    return "\n".join([*lines, f"    return {', '.join(o.name for o in spec.outputs)}"])
+
+
+def _tuple(names: Sequence[str]) -> str:
+    """Names on the left of an assignment."""
+    return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
+
+
+def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str]) -> dict[str, Any]:
+    own = {t.name: t for t in spec.inputs}
+    gradients = tuple(TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)
+    judged = replace(
+        spec,
+        inputs=(*gradients, *spec.inputs),
+        outputs=tuple(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n in wanted),
+    )
+    results = [o.name for o in spec.outputs]
+    return {
+        **accuracy_context(judged),
+        "forward": ", ".join(own),
+        "names": ", ".join(t.name for t in judged.inputs),
+        "wanted": wanted,
+        "terms": [f'"{name}"' for name in incoming],
+        "wanted_tuple": f"({_tuple(wanted)})" if len(wanted) > 1 else _tuple(wanted),
+        "results": ", ".join(results),
+        "results_tuple": results[0] if len(results) == 1 else f"({', '.join(results)})",
+        "incoming_tuple": incoming[0] if len(results) == 1 else f"({', '.join(incoming)})",
+    }

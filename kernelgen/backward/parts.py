@@ -1,0 +1,130 @@
+"""Which gradients one kernel computes together, and what a kernel hands on to another.
+
+A kernel has one iteration space: all its reductions run over the same dimensions. A gradient that is summed over other
+dimensions than the rows' own is a part for itself, and gets from the rows' part what every row was reduced to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kernelgen.backward.source import needed
+from kernelgen.backward.tape import Tape
+from kernelgen.frontend.build import Refused
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Ref
+
+Key = tuple[Atom, ...]
+"""The sizes that reductions run over; empty where there are none."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Nodes that one kernel computes."""
+
+    gradients: tuple[tuple[str, int], ...]
+    """The inputs of the forward, each with the node of its gradient."""
+    saved: tuple[int, ...]
+    """Nodes that it computes for other parts as well."""
+    given: tuple[int, ...]
+    """Nodes that it gets from another part."""
+
+
+def partition(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
+    """The parts in the order in which they run. A gradient that is an output's gradient itself is in none."""
+    keys = {name: _final(tape, ref.node) for name, ref in found.items() if tape.node(ref).op != "input"}
+    wanted: dict[str, tuple[int, ...]] = {name: _cut(tape, found[name].node, keys[name]) for name in keys}
+    saved = dict.fromkeys(node for nodes in wanted.values() for node in nodes)
+    groups: dict[Key, list[str]] = {}
+    for name, key in keys.items():
+        groups.setdefault(key, []).append(name)
+    if () in groups:  # what has no reductions joins the rows whose elements it runs over
+        shape = tape.node(found[groups[()][0]]).shape
+        host = next((k for k, g in groups.items() if k and any(tape.node(found[n]).shape == shape for n in g)), None)
+        if host is not None:
+            groups[host] += groups.pop(())
+    sources = {node: _only(_keys(tape, [node], ())) for node in saved}
+    for key in sources.values():
+        groups.setdefault(key, [])
+    order = sorted(groups, key=lambda k: (k not in sources.values(), list(groups).index(k)))
+    parts = []
+    for key in order:
+        names = [n for n in found if n in groups[key]]
+        given = tuple(dict.fromkeys(node for n in names for node in wanted[n]))
+        made = tuple(node for node, source in sources.items() if source == key)
+        if any(sources[node] == key for node in given):
+            raise Refused("gradients that need one another's sums")
+        parts.append(Part(tuple((n, found[n].node) for n in names), made, given))
+    return tuple(parts)
+
+
+def _keys(tape: Tape, targets: Iterable[int], given: Iterable[int]) -> set[Key]:
+    """What the reductions below some nodes run over."""
+    found = set()
+    for i in needed(tape, targets, dict.fromkeys(given)):
+        node = tape.nodes[i]
+        if node.op in SCANS:
+            raise Refused(f"the gradient of {node.op}")
+        if node.op in REDUCTIONS:
+            source = node.args[0]
+            assert isinstance(source, Ref)
+            shape = tape.node(source).shape
+            found.add(tuple(atom for d in node.attrs for atom in shape[int(d)]))
+    return found
+
+
+def _only(keys: set[Key]) -> Key:
+    if len(keys) > 1:
+        raise Refused("a gradient with sums over more than two sets of dimensions")
+    return next(iter(keys), ())
+
+
+def _final(tape: Tape, target: int) -> Key:
+    """What the last reductions above a gradient run over: those that no other reduction follows."""
+    keys = _keys(tape, [target], ())
+    if len(keys) < 2:
+        return _only(keys)
+    last = {
+        k
+        for i in _last(tape, target)
+        for k in _keys(tape, [i], [a.node for a in tape.nodes[i].args if isinstance(a, Ref)])
+    }
+    return _only(last)
+
+
+def _last(tape: Tape, target: int) -> list[int]:
+    """The reductions that a node depends on through no other reduction."""
+    found, todo, seen = [], [target], set()
+    while todo:
+        i = todo.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if tape.nodes[i].op in REDUCTIONS:
+            found.append(i)
+        else:
+            todo += [a.node for a in tape.nodes[i].args if isinstance(a, Ref)]
+    return found
+
+
+def _cut(tape: Tape, target: int, key: Key) -> tuple[int, ...]:
+    """The values of whole rows, made by reductions over something else, that a gradient needs."""
+    inside = needed(tape, [target], {})
+    foreign = {i for i in inside if _keys(tape, [i], ()) - {key}}
+    if not foreign:
+        return ()
+    rows = {i for i in foreign if key not in _keys(tape, [i], ()) and _is_row(tape, i)}
+    found = []
+    for i in inside:
+        users = [j for j in inside if Ref(i) in tape.nodes[j].args]
+        if i in rows and any(j not in rows for j in users):
+            found.append(i)
+    if _keys(tape, [target], found) - {key}:
+        raise Refused("a gradient with sums over several dimensions in turn")
+    return tuple(found)
+
+
+def _is_row(tape: Tape, i: int) -> bool:
+    """Whether a value is the same along what the reductions below it ran over."""
+    reduced = {atom for key in _keys(tape, [i], ()) for atom in key}
+    return not reduced & {atom for dim in tape.nodes[i].shape for atom in dim}

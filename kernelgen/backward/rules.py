@@ -1,0 +1,118 @@
+"""The derivative of every map operation: what each operand gets of the gradient of the result.
+
+Formulas and what happens at ties as in PyTorch's derivatives.yaml.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kernelgen.backward.tape import Tape
+from kernelgen.frontend.build import Refused
+from kernelgen.frontend.graph import Arg, Node, Ref
+
+Parts = tuple[Ref | None, ...]
+Rule = Callable[[Tape, Node, Ref, Ref], Parts]
+"""The tape, the node, its value and the value's gradient; an entry for every operand, None where nothing flows."""
+
+
+def _ref(arg: Arg) -> Ref:
+    assert isinstance(arg, Ref)
+    return arg
+
+
+def _of_operand(factor: Callable[[Tape, Ref], Arg]) -> Rule:
+    """The gradient times a function of the operand."""
+    return lambda t, node, y, g: (t.times(g, factor(t, _ref(node.args[0]))),)
+
+
+def _of_result(factor: Callable[[Tape, Ref], Arg]) -> Rule:
+    """The gradient times a function of the result."""
+    return lambda t, node, y, g: (t.times(g, factor(t, y)),)
+
+
+def _mul(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+    a, b = node.args
+    if a == b:
+        return t.times(t.times(2.0, g), a), None
+    return t.times(g, b), t.times(g, a)
+
+
+def _div(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+    quotient = t.over(g, node.args[1])
+    return quotient, t.minus(t.times(quotient, y)) if isinstance(node.args[1], Ref) else None
+
+
+def _abs(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+    x = _ref(node.args[0])
+    rest = t.map("where", t.map("lt", x, 0.0), t.minus(g), t.times(g, x))  # 0 at 0, NaN at NaN
+    return (t.map("where", t.map("gt", x, 0.0), g, rest),)
+
+
+def _where(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+    condition = node.args[0]
+    parts = t.map("where", condition, g, 0.0), t.map("where", condition, 0.0, g)
+    if "piecewise" in node.attrs:
+        t.pieces.update(parts)
+    return None, *parts
+
+
+def _extreme(beyond: str, short: str) -> Rule:
+    """maximum and minimum. `beyond`: the comparison by which an operand is the result, `short`: by which it is not."""
+
+    def rule(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+        a, b = node.args
+        if "open" in node.attrs:  # relu, hardtanh: nothing at the bound itself
+            return t.map("where", t.map(f"{short[0]}e", a, b), 0.0, g), None
+        if "closed" in node.attrs or not isinstance(b, Ref):  # clamp: all of it at the bound
+            return t.map("where", t.map(f"{beyond[0]}e", a, b), g, 0.0), t.map("where", t.map(short, a, b), g, 0.0)
+        halved = t.map("where", t.map("eq", a, b), t.times(0.5, g), g)  # two that are equal share it
+        return t.map("where", t.map(short, a, b), 0.0, halved), t.map("where", t.map(beyond, a, b), 0.0, halved)
+
+    return rule
+
+
+def _sqrt(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+    return (t.over(g, t.times(2.0, y)),)
+
+
+def _cube(t: Tape, y: Ref) -> Ref:
+    return t.times(t.times(-0.5, y), t.times(y, y))
+
+
+def _step(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
+    raise Refused(f"the gradient of {node.op}, which is zero wherever it exists")
+
+
+RULES: dict[str, Rule] = {
+    "add": lambda t, node, y, g: (g, g),
+    "sub": lambda t, node, y, g: (g, t.minus(g)),
+    "mul": _mul,
+    "div": _div,
+    "neg": lambda t, node, y, g: (t.minus(g),),
+    "abs": _abs,
+    "where": _where,
+    "maximum": _extreme("gt", "lt"),
+    "minimum": _extreme("lt", "gt"),
+    "exp": _of_result(lambda t, y: y),
+    "exp2": _of_result(lambda t, y: t.times(math.log(2), y)),
+    "expm1": _of_result(lambda t, y: t.map("add", y, 1.0)),
+    "sigmoid": _of_result(lambda t, y: t.times(y, t.map("sub", 1.0, y))),
+    "tanh": _of_result(lambda t, y: t.map("sub", 1.0, t.times(y, y))),
+    "sqrt": _sqrt,
+    "rsqrt": _of_result(_cube),
+    "erf": _of_operand(lambda t, x: t.times(2 / math.sqrt(math.pi), t.map("exp", t.minus(t.times(x, x))))),
+    "sin": _of_operand(lambda t, x: t.map("cos", x)),
+    "cos": _of_operand(lambda t, x: t.minus(t.map("sin", x))),
+    "log": lambda t, node, y, g: (t.over(g, node.args[0]),),
+    "log2": lambda t, node, y, g: (t.over(g, t.times(math.log(2), node.args[0])),),
+    "log1p": lambda t, node, y, g: (t.over(g, t.map("add", node.args[0], 1.0)),),
+    **dict.fromkeys(("rint", "floor", "ceil", "trunc"), _step),
+}
+"""By the name of the operation."""
+
+SHORTCUTS: dict[str, Callable[[Tape, Ref, Ref], Ref]] = {
+    "log_sigmoid": lambda t, x, g: t.times(g, t.map("sub", 1.0, t.map("sigmoid", x))),
+}
+"""By the name of a composite: the gradient of its operand, from the operand and the gradient of the result."""

@@ -1,0 +1,249 @@
+"""Nodes of a graph as the PyTorch function that computes them: the reference of a backward part.
+
+Statements follow the graph's order; a value gets a variable where it has a name that helps, is used twice, or would
+make a line too long. Casts that the forward makes in between are left out: gradients are computed in float32
+throughout.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from kernelgen.backward.differentiate import NOUNS
+from kernelgen.backward.sizes import Sizes
+from kernelgen.backward.tape import Shape, Tape
+from kernelgen.frontend.build import Refused
+from kernelgen.frontend.graph import REDUCTIONS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.spec.model import ELLIPSIS
+
+LINE = 84
+"""A statement's width within the function."""
+
+_BINARY: dict[str, type[ast.operator]] = {
+    "add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "div": ast.Div, "and": ast.BitAnd, "or": ast.BitOr,
+    "xor": ast.BitXor,
+}  # fmt: skip
+_COMPARED: dict[str, type[ast.cmpop]] = {
+    "eq": ast.Eq, "ne": ast.NotEq, "lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE,
+}  # fmt: skip
+_UNARY: dict[str, type[ast.unaryop]] = {"neg": ast.USub, "logical_not": ast.Invert, "invert": ast.Invert}
+_FUNCTIONS = frozenset(
+    [
+        *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p"),
+        *("isnan", "isinf", "where", "floor", "ceil", "trunc"),
+    ]
+)
+_CALLED = {"rint": "round", "int_maximum": "maximum", "int_minimum": "minimum"}
+_REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
+
+
+class Source:
+    """Writes statements; `given` says which nodes are inputs of the function, and what those are called."""
+
+    def __init__(self, tape: Tape, sizes: Sizes, given: Mapping[int, str], reserved: Iterable[str]) -> None:
+        self.tape, self.sizes, self.given = tape, sizes, given
+        self.variables: dict[int, str] = {}
+        self.outputs: frozenset[int] = frozenset()
+        self.used = {*given.values(), *reserved}
+        self.lines: list[str] = []
+
+    def write(self, outputs: Mapping[int, str]) -> None:
+        """The statements that assign the outputs, by node, to variables of the given names."""
+        order = needed(self.tape, outputs, self.given)
+        uses = Counter(a.node for i in order for a in self.tape.nodes[i].args if isinstance(a, Ref))
+        self.used |= set(outputs.values())
+        self.outputs = frozenset(outputs)
+        for i in order:
+            node = self.tape.nodes[i]
+            plain = node.op in ("full", "round", *VIEWS)
+            if i in outputs:
+                self._assign(i, outputs[i])
+            elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
+                self._assign(i, self._unique(self._name(i)))
+
+    def _name(self, i: int) -> str:
+        node = self.tape.nodes[i]
+        return node.name or self.tape.hints.get(i) or NOUNS.get(node.op, node.op)
+
+    def _unique(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self.used:
+            name, number = f"{wanted}_{number}", number + 1
+        self.used.add(name)
+        return name
+
+    def _assign(self, i: int, name: str) -> None:
+        if name != self.given.get(i):
+            text = self._text(i)
+            while len(f"{name} = {text}") > LINE and (part := self._longest_part(i, len(text))) is not None:
+                self._assign(part, self._unique(self._name(part)))
+                text = self._text(i)
+            self.lines.append(f"{name} = {text}")
+        self.variables[i] = name
+
+    def _longest_part(self, i: int, length: int) -> int | None:
+        """The longest value written out within another that is at most two thirds of it."""
+        inner = [n for n in needed(self.tape, [i], {**self.given, **self.variables}) if n != i]
+        inner = [n for n in inner if self.tape.nodes[n].op not in ("full", "round", "iota", *VIEWS)]
+        inner = [n for n in inner if not self._leads(self.tape.nodes[n])]
+        texts = {n: len(self._text(n)) for n in inner}
+        fitting = [n for n in inner if 12 < texts[n] <= length * 2 // 3] or [n for n in inner if texts[n] > 12]
+        return max(fitting, key=texts.__getitem__, default=None)
+
+    def _leads(self, node: Node) -> bool:
+        """Whether a node is a sum over leading dimensions, which has no dimensions in their place."""
+        source = node.args[0] if node.op in REDUCTIONS else None
+        shape = self.tape.node(source).shape if isinstance(source, Ref) else ()
+        return shape[:1] == ((ELLIPSIS,),) and -len(shape) in node.attrs
+
+    def _text(self, i: int) -> str:
+        return ast.unparse(ast.fix_missing_locations(ast.Expression(self._expression(i))))
+
+    def value(self, i: int) -> ast.expr:
+        name = self.variables.get(i) or self.given.get(i)
+        return ast.Name(name) if name else self._expression(i)
+
+    def _arg(self, arg: Arg) -> ast.expr:
+        if isinstance(arg, Ref):
+            return self.value(arg.node)
+        if isinstance(arg, SizeOf):
+            return ast.parse(self.sizes.number(arg.dim), mode="eval").body
+        return ast.Constant(arg) if arg >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-arg))
+
+    def _expression(self, i: int) -> ast.expr:
+        node = self.tape.nodes[i]
+        op, args = node.op, node.args
+        if op in ("round", "expand") and not (op == "expand" and i in self.outputs):
+            return self._arg(args[0])
+        if op in VIEWS:
+            return self._view(node)
+        if op in REDUCTIONS:
+            return self._reduction(i)
+        mean = self._mean(node)
+        if mean is not None:
+            return mean
+        if op in _BINARY:
+            return ast.BinOp(self._arg(args[0]), _BINARY[op](), self._arg(args[1]))
+        if op in _COMPARED:
+            return ast.Compare(self._arg(args[0]), [_COMPARED[op]()], [self._arg(args[1])])
+        if op in _UNARY:
+            return ast.UnaryOp(_UNARY[op](), self._arg(args[0]))
+        if op in ("maximum", "minimum", "int_maximum", "int_minimum") and not isinstance(args[1], Ref):
+            bound = ast.keyword("min" if op.endswith("maximum") else "max", self._arg(args[1]))
+            return ast.Call(ast.Attribute(self._arg(args[0]), "clamp"), [], [bound])
+        if op in (*_FUNCTIONS, *_CALLED, "maximum", "minimum", "abs"):
+            function = ast.Attribute(ast.Name("torch"), _CALLED.get(op, op))
+            return ast.Call(function, [self._arg(a) for a in args], [])
+        if op == "convert":
+            return _method(self._arg(args[0]), "float") if node.dtype == "float" else self._to(node)
+        if op == "iota":
+            return ast.parse(self.sizes.counted(node), mode="eval").body
+        if op == "full":
+            return self._arg(args[0])
+        raise Refused(f"the gradient of what {node.op} gave")
+
+    def _to(self, node: Node) -> ast.expr:
+        return _method(self._arg(node.args[0]), "to", ast.Attribute(ast.Name("torch"), node.dtype))
+
+    def _mean(self, node: Node) -> ast.expr | None:
+        """A sum that is divided by how many it is of."""
+        if node.op != "div" or not isinstance(node.args[0], Ref) or not isinstance(node.args[1], SizeOf):
+            return None
+        i = node.args[0].node
+        total = self.tape.nodes[i]
+        if total.op != "sum" or not self._is_inlined(node.args[0]):
+            return None
+        source = total.args[0]
+        assert isinstance(source, Ref)
+        whole = self.tape.size(source, tuple(int(d) for d in total.attrs))
+        return self._reduction(i, "mean") if whole == node.args[1] else None
+
+    def _reduction(self, i: int, method: str | None = None, *, keep: bool = True) -> ast.expr:
+        node = self.tape.nodes[i]
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        if node.op not in _REDUCED:
+            raise Refused(f"the gradient of {node.op}")
+        shape = self.tape.node(source).shape
+        value, dims = self._arg(source), [int(d) for d in node.attrs]
+        # an expression that only repeats what varies less is as short as what it repeats
+        if shape and shape[0] == (ELLIPSIS,):
+            if self._leads(node):
+                if keep:
+                    raise Refused("a sum over the leading dimensions that is used again")
+                value = _method(value, "reshape", *(ast.parse(e, mode="eval").body for e in self.sizes.rows(shape)))
+                dims = [d + len(shape) for d in dims]
+        elif dims != [-1]:
+            dims = [d + len(shape) for d in dims]
+        shown: list[ast.expr] = [_number(d) for d in dims]
+        which = shown[0] if len(shown) == 1 else ast.Tuple(shown)
+        kept = [ast.keyword("keepdim", ast.Constant(True))] if keep else []
+        return ast.Call(ast.Attribute(value, method or _REDUCED[node.op]), [], [ast.keyword("dim", which), *kept])
+
+    def _is_inlined(self, ref: Ref) -> bool:
+        return ref.node not in self.variables and ref.node not in self.given
+
+    def _view(self, node: Node) -> ast.expr:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        while node.op == "reshape" and self._is_inlined(source) and self.tape.node(source).op == "reshape":
+            further = self.tape.node(source).args[0]
+            assert isinstance(further, Ref)
+            source = further
+        before, after = self.tape.node(source).shape, node.shape
+        if node.op == "expand":
+            return _method(self._arg(source), "expand", ast.parse(self.sizes.whole(after), mode="eval").body)
+        if node.op == "permute":
+            return self._permuted(node, source)
+        inner = self.tape.node(source)
+        if inner.op == "sum" and self._is_inlined(source):
+            gone = {int(d) for d in inner.attrs}
+            if after == tuple(d for i, d in enumerate(before) if i - len(before) not in gone):
+                return self._reduction(source.node, keep=False)
+        return self._resized(self._arg(source), before, after)
+
+    def _resized(self, value: ast.expr, before: Shape, after: Shape) -> ast.expr:
+        """Sizes of one that come or go, or a reshape to sizes that are written out."""
+        if (ELLIPSIS,) not in before:
+            return _method(value, "reshape", *(ast.parse(e, mode="eval").body for e in self.sizes.each(after)))
+        if [d for d in before if d] != [d for d in after if d] or len(before) == len(after):
+            raise Refused("the gradient of a reshape of leading dimensions")
+        method, longer, shorter = "unsqueeze", list(after), list(before)
+        if len(before) > len(after):
+            method, longer, shorter = "squeeze", list(before), list(after)
+        for back in range(1, len(longer) + 1):
+            if longer[-back] == () and (back > len(shorter) or shorter[-back] != ()):
+                value = _method(value, method, _number(-back))
+                shorter.insert(len(shorter) - back + 1, ())
+        return value
+
+    def _permuted(self, node: Node, source: Ref) -> ast.expr:
+        order = [int(d) for d in node.attrs]
+        moved = [i for i, d in enumerate(order) if i != d]
+        if len(moved) == 2:
+            return _method(self._arg(source), "transpose", *(_number(i - len(order)) for i in moved))
+        if (ELLIPSIS,) in node.shape:
+            raise Refused("the gradient of a permutation of leading dimensions")
+        return _method(self._arg(source), "permute", *(_number(d) for d in order))
+
+
+def needed(tape: Tape, targets: Iterable[int], given: Mapping[int, object]) -> list[int]:
+    """The nodes that the targets depend on, themselves included and what is given left out, in the graph's order."""
+    found: set[int] = set()
+    todo = list(targets)
+    while todo:
+        i = todo.pop()
+        if i not in found and i not in given:
+            found.add(i)
+            todo += [a.node for a in tape.nodes[i].args if isinstance(a, Ref)]
+    return sorted(found)
+
+
+def _method(value: ast.expr, name: str, *args: ast.expr) -> ast.expr:
+    return ast.Call(ast.Attribute(value, name), list(args), [])
+
+
+def _number(n: int) -> ast.expr:
+    return ast.Constant(n) if n >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-n))

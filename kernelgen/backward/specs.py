@@ -1,0 +1,197 @@
+"""The parts of an operator's backward as specs of their own, generated like any other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kernelgen.backward.differentiate import NOUNS
+from kernelgen.backward.parts import Part
+from kernelgen.backward.sizes import Sizes
+from kernelgen.backward.source import LINE, Source, needed
+from kernelgen.backward.tape import Tape
+from kernelgen.render import render
+from kernelgen.spec import parse_spec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.sizes import names_in
+
+
+@dataclass(frozen=True)
+class Derived:
+    """One part of a backward: an operator with a spec of its own."""
+
+    spec: OperatorSpec
+    text: str
+    """The spec's YAML."""
+    folder: str
+    """Where its quartet goes below the forward's."""
+    gradients: tuple[str, ...]
+    """The inputs of the forward whose gradients are its first outputs."""
+
+
+def derived(spec: OperatorSpec, tape: Tape, parts: tuple[Part, ...]) -> tuple[Derived, ...]:
+    """The specs of all parts, in the order in which they run. Raises Refused where a part cannot be written out."""
+    made: dict[int, TensorSpec] = {}
+    found = []
+    for number, part in enumerate(parts):
+        suffix = "_".join(["backward", *([n for n, _ in part.gradients] if number else [])])
+        writer = _Writer(spec, tape, part, f"{spec.name}_{suffix}", f"{spec.folder or spec.name}/{suffix}", made)
+        text = writer.text()
+        made |= writer.saved
+        path = f"{writer.name}.yaml"
+        found.append(Derived(parse_spec(text, path), text, suffix, tuple(n for n, _ in part.gradients)))
+    return tuple(found)
+
+
+class _Writer:
+    """Writes the spec of one part; `known` are the tensors that parts before it have saved, by node."""
+
+    def __init__(
+        self, spec: OperatorSpec, tape: Tape, part: Part, name: str, folder: str, known: Mapping[int, TensorSpec]
+    ) -> None:
+        self.spec, self.tape, self.part, self.name, self.folder = spec, tape, part, name, folder
+        self.saved: dict[int, TensorSpec] = {}
+        taken = {t.name for t in (*spec.inputs, *spec.outputs, *known.values())}
+        for i in part.saved:
+            self.saved[i] = self._saved(i, taken)
+        given = {i: known[i] for i in part.given}
+        targets = [*(i for _, i in part.gradients), *part.saved]
+        used = [i for i in needed(tape, targets, given) if tape.nodes[i].op == "input"]
+        self.nodes = {i: str(tape.nodes[i].attrs[0]) for i in used} | {i: t.name for i, t in given.items()}
+        read = set(self.nodes.values())
+        own = {t.name: t for t in spec.inputs}
+        outputs = [TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs]
+        self.outputs = [
+            *(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n, _ in part.gradients), *self.saved.values()
+        ]  # fmt: skip
+        inputs = [t for t in (*outputs, *spec.inputs) if t.name in read] + list(given.values())
+        self.inputs = [*inputs, *self._likes(inputs, [own[n] for n, _ in part.gradients])]
+
+    def _saved(self, i: int, taken: set[str]) -> TensorSpec:
+        """A value of whole rows as an output; its name is none of those `taken`, to which it is added."""
+        node = self.tape.nodes[i]
+        wanted = name = node.name or NOUNS.get(node.op, node.op)
+        number = 2
+        while name in taken:
+            name, number = f"{wanted}_{number}", number + 1
+        taken.add(name)
+        return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), "float32")
+
+    def _likes(self, inputs: list[TensorSpec], wanted: list[TensorSpec]) -> Iterator[TensorSpec]:
+        """Inputs of which only the shape or the dtype is needed: those that outputs have and no other input shows."""
+        sizes = {n for t in inputs for e in t.shape for n in names_in(e)}
+        kinds = {t.dtype for t in inputs}
+        variables = {name for name, _ in self.spec.dtypes}
+        for tensor in wanted:
+            new = {n for e in tensor.shape for n in names_in(e)} - sizes
+            if new or (tensor.dtype in variables and tensor.dtype not in kinds):
+                sizes |= new
+                kinds.add(tensor.dtype)
+                yield TensorSpec(tensor.name, tensor.shape, tensor.dtype, "like")
+
+    def text(self) -> str:
+        """The YAML of the part."""
+        inputs = {n for t in self.inputs for n in (t.name,)}
+        sizes = list(dict.fromkeys(n for t in self.inputs for e in t.shape for n in names_in(e)))
+        kinds = {t.dtype for t in (*self.inputs, *self.outputs)}
+        return render(
+            "backward_spec.yaml.jinja",
+            name=self.name,
+            forward=self.spec.name,
+            summary=self._summary(),
+            inputs=_columns(self.inputs),
+            outputs=_columns(self.outputs),
+            dtypes=[(n, v) for n, v in self.spec.dtypes if n in kinds],
+            constraints=[c.text for c in self.spec.constraints if _mentions(c.text, self.spec) <= inputs],
+            reference=self._reference(),
+            strategies=self.spec.optimization_strategies,
+            accuracy=_bindings(self.spec.accuracy, sizes),
+            performance=_bindings(self.spec.performance, sizes),
+            timed=_timed(self.spec, kinds),
+            folder=self.folder,
+            rounds=self.spec.max_rounds,
+        )
+
+    def _summary(self) -> str:
+        names = [n for n, _ in self.part.gradients]
+        what = f"the gradient of {' and of '.join(names)}" if names else "what its gradients need of every row"
+        return f"Backward of {self.spec.name}: {what}"
+
+    def _reference(self) -> str:
+        sizes = Sizes(self._forward_first())
+        source = Source(self.tape, sizes, self.nodes, ["torch", "F", "math", "dtype", self.name])
+        results = {i: f"grad_{n}" for n, i in self.part.gradients}
+        body, kinds = self._casts()
+        source.write({**results, **{i: t.name for i, t in self.saved.items()}})
+        returned = [(t.name, f"{t.name}.to({kinds[t.dtype]})" if t.dtype in kinds else t.name) for t in self.outputs]
+        lines = [*body, *source.lines, f"return {', '.join(text for _, text in returned)}"]
+        head = f"def {self.name}({', '.join(t.name for t in self.inputs)}):"
+        return "\n".join([head, *(f"    {line}" for line in lines)])
+
+    def _forward_first(self) -> list[TensorSpec]:
+        """The inputs, those of the forward before gradients: what sizes and dtypes are read from."""
+        own = {t.name for t in self.spec.inputs}
+        return sorted(self.inputs, key=lambda t: t.name not in own)
+
+    def _casts(self) -> tuple[list[str], dict[str, str]]:
+        """The statements that make float32 of the inputs, and what every output's dtype is called afterwards."""
+        dtypes = dict(self.spec.dtypes)
+        wide = [
+            t.name
+            for t in self.inputs
+            if t.role != "like" and any("float" in d and d != "float32" for d in dtypes.get(t.dtype, (t.dtype,)))
+        ]
+        lines, kinds = [], {}
+        for tensor in self.outputs:
+            if tensor.dtype == "float32" or tensor.dtype in kinds:
+                continue
+            if tensor.dtype not in dtypes:
+                kinds[tensor.dtype] = f"torch.{tensor.dtype}"
+                continue
+            carrier = next(t for t in self._forward_first() if t.dtype == tensor.dtype)
+            kinds[tensor.dtype] = f"{tensor.dtype.lower()}_dtype" if kinds else "dtype"
+            lines.append(f"{kinds[tensor.dtype]} = {carrier.name}.dtype")
+        cast = f"{', '.join(wide)} = {', '.join(f'{n}.float()' for n in wide)}"
+        lines += [cast] if wide and len(cast) <= LINE else [f"{n} = {n}.float()" for n in wide]
+        return lines, kinds
+
+
+def _entry(dim: tuple[int | str, ...]) -> Size:
+    return dim[0] if len(dim) == 1 else " * ".join(map(str, dim)) or 1
+
+
+def _columns(tensors: list[TensorSpec]) -> list[str]:
+    """The entries of inputs or outputs, in columns."""
+    names = [f"{t.name}," for t in tensors]
+    shapes = [f"[{', '.join(map(str, t.shape))}]," for t in tensors]
+    return [
+        f"{{name: {name:{max(map(len, names))}} shape: {shape:{max(map(len, shapes))}} dtype: {t.dtype}"
+        f"{', role: like' if t.role == 'like' else ''}{f', below: {t.below}' if t.below is not None else ''}}}"
+        for t, name, shape in zip(tensors, names, shapes, strict=True)
+    ]
+
+
+def _mentions(constraint: str, spec: OperatorSpec) -> set[str]:
+    names = {n.id for n in ast.walk(ast.parse(constraint, mode="eval")) if isinstance(n, ast.Name)}
+    return names & {t.name for t in spec.inputs}
+
+
+def _bindings(cases: Iterable[Case], sizes: list[str]) -> list[str]:
+    """The shapes of some cases as entries of a spec."""
+    found: dict[str, None] = {}
+    for case in cases:
+        bound = dict(case.sizes)
+        shown = {n: list(v) if isinstance(v := bound[n], tuple) else v for n in sizes}
+        found["{" + ", ".join(f"{n if n != ELLIPSIS else '...'}: {v}" for n, v in shown.items()) + "}"] = None
+    return list(found)
+
+
+def _timed(spec: OperatorSpec, kinds: set[str]) -> list[tuple[str, list[str]]]:
+    """The dtypes that are timed, where those are not all."""
+    found = []
+    for name, values in spec.dtypes:
+        timed = [v for v in values if any(dict(c.dtypes)[name] == v for c in spec.performance)]
+        if name in kinds and len(timed) < len(values):
+            found.append((name, timed))
+    return found

@@ -1,0 +1,319 @@
+"""Gradients: the derived references, their kernels against autograd in float64, and the operators that join them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from references import Sample, load, plan_of, sample, tensor
+
+from kernelgen import frontend, generate, judge, render
+from kernelgen.backward import Backward, backward
+from kernelgen.cli.new import load as load_named
+from kernelgen.errors import UnsupportedError
+from kernelgen.export import export_custom_op
+from kernelgen.spec import load_spec, parse_spec
+from kernelgen.spec.model import OperatorSpec
+
+RANDOM = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+ROW = {"x": "... D"}, {"out": "... D"}
+SIZES: tuple[dict[str, Any], ...] = ({"...": (3,), "D": 37}, {"...": (), "D": 16}, {"...": (2, 2), "D": 5})
+SPECS = Path(__file__).parents[2] / "specs"
+
+
+def derived(spec: OperatorSpec) -> Backward:
+    return backward(spec, frontend.trace(spec)[0])
+
+
+def references(spec: OperatorSpec) -> list[list[str]]:
+    """The statements of every part."""
+    return [part.spec.reference.rstrip().split("\n")[1:] for part in derived(spec).parts]
+
+
+def composed(made: Backward) -> Callable[..., dict[str, torch.Tensor]]:
+    """All parts in turn, by their kernels; tensors in and out by name."""
+    kernels = [getattr(load(render.triton_source(plan_of(part.spec))), part.spec.name) for part in made.parts]
+
+    def run(known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        for part, kernel in zip(made.parts, kernels, strict=True):
+            results = kernel(*(known[t.name] for t in part.spec.inputs))
+            results = results if isinstance(results, tuple) else (results,)
+            known = {**known, **dict(zip((o.name for o in part.spec.outputs), results, strict=True))}
+        return known
+
+    return run
+
+
+def judged(found: Sample, made: Backward) -> list[str]:
+    """What the judge has against the gradients that the kernels of a sample give."""
+    spec = found.spec()
+    forward = load(render.baseline_source(spec)).reference
+    wanted = [name for part in made.parts for name in part.gradients]
+    own = {t.name: t for t in spec.inputs}
+    names = [f"grad_{o.name}" for o in spec.outputs] + list(own)
+    run = composed(made)
+
+    def by_kernels(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        results = run(dict(zip(names, tensors, strict=True)))
+        return tuple(results[f"grad_{n}"] for n in wanted)
+
+    def by_autograd(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        known = dict(zip(names, tensors, strict=True))
+        with torch.enable_grad():
+            leaves = {n: known[n].detach().requires_grad_() for n in wanted}
+            results = forward(*(leaves.get(n, known[n]) for n in own))
+            results = results if isinstance(results, tuple) else (results,)
+            incoming = [known[f"grad_{o.name}"] for o in spec.outputs]
+            return torch.autograd.grad(results, list(leaves.values()), incoming)
+
+    incoming = tuple(judge.Tensor(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)
+    operator = judge.Operator(
+        "gradients", by_kernels, by_autograd, by_autograd,
+        (*incoming, *(judge.Tensor(t.name, t.shape, t.dtype, below=t.below) for t in spec.inputs)),
+        tuple(judge.Tensor(f"grad_{n}", own[n].shape, own[n].dtype) for n in wanted),
+    )  # fmt: skip
+    said = []
+    for sizes in found.sizes:
+        case = judge.Case(sizes, {"T": "float32"})
+        report = judge.accuracy_case(operator, case, seed=1, seeds=1, distributions=("normal",))
+        if not report.passed:
+            said.append(f"{case.label}: {report.message}\n" + "\n".join(p.spec.reference for p in made.parts))
+    return said
+
+
+def check(found: Sample) -> None:
+    problems = judged(found, derived(found.spec()))
+    assert not problems, "\n\n".join([found.source(), *problems])
+
+
+def of(lines: str, *tensors: dict[str, str]) -> Sample:
+    inputs, outputs = tensors or ROW
+    return replace(sample(lines, inputs, outputs, *SIZES), dtypes=(("T", ("float32",)),))
+
+
+# what a derived reference looks like
+
+
+def test_factors_that_terms_share_are_taken_out() -> None:
+    inputs = {"gate": "...", "up": "..."}
+    (lines,) = references(sample("return F.silu(gate) * up", inputs, {"out": "..."}).spec())
+    assert lines == [
+        "    dtype = gate.dtype",
+        "    grad_out, gate, up = grad_out.float(), gate.float(), up.float()",
+        "    sigmoid = torch.sigmoid(gate)",
+        "    grad_up = grad_out * (gate * sigmoid)",
+        "    grad_gate = grad_out * up * sigmoid * (1.0 + gate * (1.0 - sigmoid))",
+        "    return grad_gate.to(dtype), grad_up.to(dtype)",
+    ]
+
+
+def test_sums_over_rows_and_over_what_leads_are_two_parts_and_the_first_hands_on_what_a_row_was_reduced_to() -> None:
+    made = derived(load_spec(SPECS / "layer_norm.yaml"))
+    assert [(p.folder, p.gradients) for p in made.parts] == [
+        ("backward", ("x",)), ("backward_weight_bias", ("weight", "bias"))
+    ]  # fmt: skip
+    assert [t.name for t in made.parts[0].spec.outputs] == ["grad_x", "mean", "rstd"]
+    assert [t.name for t in made.parts[1].spec.inputs] == ["grad_out", "x", "mean", "rstd"]
+
+
+def test_the_sum_of_deviations_from_a_mean_is_not_taken() -> None:
+    (lines,) = references(of("return F.layer_norm(x, x.shape[-1:])").spec())
+    assert sum(".sum(" in line or ".mean(" in line for line in lines) == 4  # mean, variance, and one for each of both
+
+
+def test_a_gradient_that_is_another_is_no_kernel() -> None:
+    made = derived(sample("return x + b", {"x": "... D", "b": "D"}, {"out": "... D"}).spec())
+    assert [p.gradients for p in made.parts] == [("b",)]
+    assert "return grad_out, grad_b" in made.files["op_autograd.py"]
+
+
+# against autograd in float64
+
+POINTWISE = [
+    "F.gelu(x)", "F.gelu(x, approximate='tanh')", "F.silu(x)", "F.mish(x)", "F.softplus(x)", "F.elu(x)", "F.relu(x)",
+    "F.leaky_relu(x, 0.1)", "F.hardswish(x)", "F.logsigmoid(x)", "x.abs()", "x.clamp(-0.5, 0.5)", "torch.sin(x) * x.cos()",
+    "torch.exp2(x) + torch.expm1(x)", "torch.log1p(x * x) / (1 + x.abs())", "torch.log(x * x + 1) * torch.log2(x * x + 2)",
+    "torch.erf(x) * torch.rsqrt(x * x + 1)", "torch.sqrt(x * x + 1) - torch.tanh(x)", "torch.sigmoid(x) ** 3",
+]  # fmt: skip
+ROWS = [
+    "torch.softmax(x, -1)", "torch.log_softmax(x, -1)", "F.layer_norm(x, x.shape[-1:])", "x - x.mean(-1, keepdim=True)",
+    "x / x.norm(dim=-1, keepdim=True)", "x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)",
+    "torch.tanh(x) * x.exp().sum(-1, keepdim=True)", "x * torch.logsumexp(x, -1, keepdim=True)",
+]  # fmt: skip
+
+
+def test_every_pointwise_rule() -> None:
+    lines = [f"t{i} = {text}" for i, text in enumerate(POINTWISE)]
+    check(of("\n".join([*lines, f"return {' + '.join(f't{i}' for i in range(len(lines)))}"])))
+
+
+@pytest.mark.parametrize("text", ROWS)
+def test_row_reductions(text: str) -> None:
+    check(of(f"return {text}"))
+
+
+def test_weights_that_rows_share() -> None:
+    inputs = {"x": "... D", "w": "D", "b": "D"}
+    check(of("return F.layer_norm(x, x.shape[-1:], w, b)", inputs, {"out": "... D"}))
+    check(of("return F.rms_norm(x * w, x.shape[-1:], b, 1e-5)", inputs, {"out": "... D"}))
+
+
+def test_losses() -> None:
+    indices = {"x": "... D", "target": "...: int64 < D"}
+    of_pair = {"x": "...", "y": "..."}
+    for loss in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits"):
+        check(of(f"return F.{loss}(x, y, reduction='none')", of_pair, {"out": "..."}))
+    found = of(
+        "return F.cross_entropy(x, target, reduction='none')", {"x": "N D", "target": "N: int64 < D"}, {"out": "N"}
+    )
+    check(replace(found, sizes=({"N": 3, "D": 37}, {"N": 1, "D": 5})))
+    assert indices
+
+
+def test_ties_are_shared_out_as_torch_does() -> None:
+    found = of("return torch.maximum(x, y) + F.relu(x) + y.clamp(0.0, 1.0)", {"x": "...", "y": "..."}, {"out": "..."})
+    (part,) = derived(found.spec()).parts
+    spec = parse_spec(part.text)
+    gradients = getattr(load(render.triton_source(plan_of(spec))), spec.name)
+    x, y = torch.tensor([0.0, 1.0, -1.0, torch.nan]), torch.tensor([0.0, 1.0, 1.0, 0.0])
+    leaves = x.clone().requires_grad_(), y.clone().requires_grad_()
+    out = torch.maximum(*leaves) + torch.relu(leaves[0]) + leaves[1].clamp(0.0, 1.0)
+    torch.testing.assert_close(
+        gradients(torch.ones(4), x, y), torch.autograd.grad(out, leaves, torch.ones(4)), equal_nan=True
+    )
+
+
+UNARY = ["torch.tanh({})", "torch.sigmoid({})", "F.silu({})", "{} * 0.7", "1 - {}", "torch.sin({})", "F.gelu({})",
+         "torch.exp(-{}.abs())", "F.softplus({})", "{}.square()", "torch.rsqrt({}.square() + 0.5)"]  # fmt: skip
+BINARY = ["{} + {}", "{} - {}", "{} * {}", "{} / ({}.abs() + 1)", "torch.where(m, {}, {})"]
+CHAINS = ["torch.softmax({}, -1)", "F.layer_norm({}, x.shape[-1:])", "{0} - {0}.mean(-1, keepdim=True)",
+          "{0} * {0}.square().mean(-1, keepdim=True)", "torch.tanh({})", "{} * y", "{} * w"]  # fmt: skip
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> Sample:
+    """A tree over two inputs and a mask, all of one shape."""
+    values, lines = ["x", "y"], []
+    for step in range(draw(st.integers(2, 6))):
+        a, b = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        form = draw(st.sampled_from(draw(st.sampled_from([UNARY, BINARY]))))
+        lines.append(f"t{step} = {form.format(a, b)}")
+        values.append(f"t{step}")
+    return of(
+        "\n".join([*lines, f"return {values[-1]} + x * y"]), {"x": "... D", "y": "... D", "m": "... D: bool"}, ROW[1]
+    )
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Sample:
+    """A chain over rows with another tensor and a weight."""
+    value, lines = "x", []
+    for step in range(draw(st.integers(1, 3))):
+        lines.append(f"t{step} = {draw(st.sampled_from(CHAINS)).format(value)}")
+        value = f"t{step}"
+    return of("\n".join([*lines, f"return {value} * w + y"]), {"x": "... D", "y": "... D", "w": "D"}, ROW[1])
+
+
+@settings(RANDOM, max_examples=6)
+@given(trees())
+def test_the_gradients_of_pointwise_trees_agree_with_autograd(found: Sample) -> None:
+    check(found)
+
+
+@settings(RANDOM, max_examples=5)
+@given(chains())
+def test_the_gradients_of_row_reductions_agree_with_autograd(found: Sample) -> None:
+    try:
+        made = derived(found.spec())
+        for part in made.parts:
+            plan_of(part.spec)
+    except UnsupportedError:
+        assume(False)
+    check(found)
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("return torch.round(x)", "the gradient of rint, which is zero wherever it exists"),
+        ("return x / x.amax(-1, keepdim=True)", "the gradient of max"),
+        ("return x.cumsum(-1)", "the gradient of cumsum"),
+        ("return x.flip(-1)", "the gradient of index"),
+        ("return x.detach() * x", "detach"),
+    ],
+)
+def test_what_has_no_derivative_here_is_refused_by_name(lines: str, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        derived(of(lines).spec())
+
+
+# the whole operator
+
+
+@pytest.fixture(scope="module")
+def rms_norm(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """NAME_autograd.py of a norm with a weight, generated afresh."""
+    text = (SPECS / "rms_norm.yaml").read_text("utf-8").replace("rms_norm", "tested_norm")
+    spec = replace(parse_spec(text, "tested_norm.yaml"), backward=True)
+    folder = generate.new(spec, tmp_path_factory.mktemp("operators")).folder
+    assert generate.stale(spec, folder.parent) == ()
+    sys.path.insert(0, str(folder))
+    yield importlib.import_module("tested_norm_autograd")
+    sys.path.remove(str(folder))
+
+
+def example() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(3, 37, requires_grad=True), torch.randn(37, requires_grad=True)
+
+
+def test_opcheck(rms_norm: Any) -> None:
+    torch.library.opcheck(torch.ops.kernelgen.tested_norm.default, example())
+
+
+def test_torch_compile_takes_forward_and_backward_whole(rms_norm: Any) -> None:
+    x, weight = example()
+    compiled = torch.compile(lambda x, w: rms_norm.tested_norm(x.sin(), w).cos(), fullgraph=True, backend="aot_eager")
+    found = torch.autograd.grad(compiled(x, weight).sum(), (x, weight))
+    wide = [t.detach().double().requires_grad_() for t in (x, weight)]
+    out = torch.nn.functional.rms_norm(wide[0].sin(), (37,), wide[1], 1e-6).cos()
+    torch.testing.assert_close(found, torch.autograd.grad(out.sum(), wide), check_dtype=False, rtol=1e-4, atol=1e-5)
+
+
+def test_the_autograd_function_gives_the_same(rms_norm: Any) -> None:
+    x, weight = example()
+    one = torch.autograd.grad(rms_norm.tested_norm(x, weight).sum(), (x, weight))
+    two = torch.autograd.grad(rms_norm.Differentiable.apply(x, weight).sum(), (x, weight))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_the_exported_package_has_the_gradients(rms_norm: Any, tmp_path: Path) -> None:
+    folder = Path(rms_norm.__file__).parent
+    text = (SPECS / "rms_norm.yaml").read_text("utf-8").replace("rms_norm", "tested_norm")
+    export_custom_op(replace(parse_spec(text), backward=True), folder, tmp_path / "package")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "package"), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", "gradients or opcheck"]
+    ran = subprocess.run(command, cwd=tmp_path / "package", env=env, text=True, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "2 passed" in ran.stdout
+
+
+def test_a_part_is_an_operator_with_a_spec_of_its_own(rms_norm: Any) -> None:
+    folder = Path(rms_norm.__file__).parent / "backward"
+    spec = load_named("tested_norm_backward", folder.parents[1])
+    assert (spec.name, spec.folder) == ("tested_norm_backward", "tested_norm/backward")
+    assert generate.stale(spec, folder.parents[1]) == ()
+    assert tensor("rstd", "... 1", "float32").shape == next(o for o in spec.outputs if o.name == "rstd").shape
