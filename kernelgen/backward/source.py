@@ -86,7 +86,7 @@ class Source:
     def _longest_part(self, i: int, length: int) -> int | None:
         """The longest value written out within another that is at most two thirds of it."""
         inner = [n for n in needed(self.tape, [i], {**self.given, **self.variables}) if n != i]
-        inner = [n for n in inner if self.tape.nodes[n].op not in ("full", "round", "iota", *VIEWS)]
+        inner = [n for n in inner if self.tape.nodes[n].op not in ("full", "round", *VIEWS)]
         inner = [n for n in inner if not self._leads(self.tape.nodes[n])]
         texts = {n: len(self._text(n)) for n in inner}
         fitting = [n for n in inner if 12 < texts[n] <= length * 2 // 3] or [n for n in inner if texts[n] > 12]
