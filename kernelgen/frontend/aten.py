@@ -136,6 +136,12 @@ def _same(b: Builder, c: Call) -> Ref:
     return c.args[0]  # type: ignore[no-any-return]
 
 
+def _detach(b: Builder, c: Call) -> Ref:
+    """The value itself, through which no gradient flows."""
+    x: Ref = c.args[0]
+    return b.hold(b.round(x, "float32")) if c.dtype == "float" else x
+
+
 # views
 
 
@@ -214,7 +220,8 @@ TABLE: dict[str, Rule] = {
     "aten.mish.default": composites.mish,
     "aten.log_sigmoid.default": composites.log_sigmoid,
     **{f"aten.{op}": _cast for op in _CASTS},
-    **{f"aten.{op}": _same for op in ("contiguous.default", "clone.default", "alias.default", "detach.default")},
+    **{f"aten.{op}": _same for op in ("contiguous.default", "clone.default", "alias.default")},
+    "aten.detach.default": _detach,
     **{f"aten.{op}": _expand for op in ("expand.default", "expand_as.default", "broadcast_to.default")},
     **{f"aten.{op}": _reshape for op in _RESHAPES},
     "aten.permute.default": _permute(lambda c, rank: tuple(d % rank for d in c.args[1])),

@@ -10,7 +10,8 @@ def reference(grad_loss, logits, target):
     row_max = logits.amax(dim=-1, keepdim=True)
     numerator = torch.exp(logits - row_max)
     denominator = numerator.sum(dim=-1, keepdim=True)
-    is_target = torch.arange(logits.shape[1], device=logits.device) == target.reshape(-1, 1)
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    is_target = columns == target.reshape(-1, 1)
     is_ignored = target.reshape(-1, 1) == -100
     grad_row_loss = torch.where(is_ignored, 0.0, grad_loss.reshape(-1, 1))
     grad_target_logit = -grad_row_loss

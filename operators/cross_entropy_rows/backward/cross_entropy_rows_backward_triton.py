@@ -42,9 +42,10 @@ def cross_entropy_rows_backward_kernel(
         mask=mask,
         other=float("-inf"),
     ).to(tl.float32)
-    # is_target = torch.arange(logits.shape[1], device=logits.device) ==
-    # target.reshape(-1, 1)
-    is_target = cols == target
+    # columns = torch.arange(logits.shape[1], device=logits.device)
+    columns = cols
+    # is_target = columns == target.reshape(-1, 1)
+    is_target = columns == target
     # is_ignored = target.reshape(-1, 1) == -100
     is_ignored = target == -100
     # grad_row_loss = torch.where(is_ignored, 0.0, grad_loss.reshape(-1, 1))
@@ -129,9 +130,10 @@ def cross_entropy_rows_backward_looped_kernel(
             other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
-        # is_target = torch.arange(logits.shape[1], device=logits.device) ==
-        # target.reshape(-1, 1)
-        is_target = cols == target
+        # columns = torch.arange(logits.shape[1], device=logits.device)
+        columns = cols
+        # is_target = columns == target.reshape(-1, 1)
+        is_target = columns == target
         # chosen = torch.where(is_target, grad_target_logit, 0.0)
         chosen = tl.where(is_target, grad_target_logit, 0.0)
         numerator = _exp(logits - row_max)
