@@ -53,7 +53,7 @@ def elu(b: Builder, c: Call) -> Ref:
         negative = b.map("mul", negative, alpha * scale)
     if scale != 1:
         positive = b.map("mul", x, scale)
-    return b.map("where", b.map("le", x, 0.0), negative, positive, attrs=("piecewise",))
+    return b.map("where", b.map("gt", x, 0.0), positive, negative, attrs=("piecewise",))
 
 
 def between(b: Builder, x: Ref, low: float, high: float) -> Ref:

@@ -122,13 +122,13 @@ def _indices(b: Builder, x: Ref, target: Ref, weight: Ref | None) -> Ref:
 def _picked(b: Builder, x: Ref, target: Ref, name: str) -> Ref:
     """x at the target's class: the sum over the row of what stands there and zeros elsewhere."""
     dim = _classes(b, x)
-    is_target = b.map("eq", b.iota(x, dim), target, name="is_target")
+    is_target = b.map("eq", b.iota(x, dim), target)
     return b.reduce("sum", b.map("where", is_target, x, 0.0), (dim,), name)
 
 
 def _over_rows(b: Builder, c: Call, loss: Ref, target: Ref, ignored: int) -> Ref:
     """Rows whose class is ignored count as zero, and not among those that a mean is taken of."""
-    is_ignored = b.map("eq", target, ignored, name="is_ignored")
+    is_ignored = b.map("eq", target, ignored)
     loss = b.map("where", is_ignored, 0.0, loss)
     how, dims = c.get(3, "reduction", _MEAN), dims_of(b, loss, None)
     if how == _NONE:  # torch's shape on tensors without memory is not that of the target

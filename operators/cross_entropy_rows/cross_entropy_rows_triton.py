@@ -49,11 +49,10 @@ def cross_entropy_rows_kernel(
     ).to(tl.float32)
     # return F.cross_entropy(logits, target, reduction='none')
     row_max = _nan_max(logits, axis=0)
-    is_ignored = target == -100
     log_denominator = tl.log(tl.sum(_exp(logits - row_max), axis=0))
     target_logit = tl.sum(tl.where(cols == target, logits, 0.0), axis=0)
     row_loss = log_denominator - (target_logit - row_max)
-    loss = tl.where(is_ignored, 0.0, row_loss)
+    loss = tl.where(target == -100, 0.0, row_loss)
     tl.store(loss_ptr + row, loss)
 
 
@@ -92,8 +91,8 @@ def cross_entropy_rows_looped_kernel(
         target_logit_acc += tl.where(cols == target, logits, 0.0)
     target_logit = tl.sum(target_logit_acc, axis=0)
     # return F.cross_entropy(logits, target, reduction='none')
-    is_ignored = target == -100
-    loss = tl.where(is_ignored, 0.0, tl.log(denominator) - (target_logit - row_max))
+    row_loss = tl.log(denominator) - (target_logit - row_max)
+    loss = tl.where(target == -100, 0.0, row_loss)
     tl.store(loss_ptr + row, loss)
 
 

@@ -10,13 +10,13 @@ def reference(grad_loss, logits, target):
     row_max = logits.amax(dim=-1, keepdim=True)
     numerator = torch.exp(logits - row_max)
     denominator = numerator.sum(dim=-1, keepdim=True)
-    columns = torch.arange(logits.shape[1], device=logits.device)
-    is_target = columns == target.reshape(-1, 1)
-    is_ignored = target.reshape(-1, 1) == -100
-    grad_row_loss = torch.where(is_ignored, 0.0, grad_loss.reshape(-1, 1))
+    is_equal = target.reshape(-1, 1) == -100
+    grad_row_loss = torch.where(is_equal, 0.0, grad_loss.reshape(-1, 1))
     grad_target_logit = -grad_row_loss
     grad_denominator = grad_row_loss / denominator
-    chosen = torch.where(is_target, grad_target_logit, 0.0)
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    is_equal_2 = columns == target.reshape(-1, 1)
+    chosen = torch.where(is_equal_2, grad_target_logit, 0.0)
     grad_logits = chosen + grad_denominator * numerator
     return grad_logits.to(dtype)
 

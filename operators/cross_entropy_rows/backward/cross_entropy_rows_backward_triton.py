@@ -44,15 +44,15 @@ def cross_entropy_rows_backward_kernel(
     ).to(tl.float32)
     # columns = torch.arange(logits.shape[1], device=logits.device)
     columns = cols
-    # is_target = columns == target.reshape(-1, 1)
-    is_target = columns == target
-    # is_ignored = target.reshape(-1, 1) == -100
-    is_ignored = target == -100
-    # grad_row_loss = torch.where(is_ignored, 0.0, grad_loss.reshape(-1, 1))
-    grad_row_loss = tl.where(is_ignored, 0.0, grad_loss)
+    # is_equal_2 = columns == target.reshape(-1, 1)
+    is_equal_2 = columns == target
+    # is_equal = target.reshape(-1, 1) == -100
+    is_equal = target == -100
+    # grad_row_loss = torch.where(is_equal, 0.0, grad_loss.reshape(-1, 1))
+    grad_row_loss = tl.where(is_equal, 0.0, grad_loss)
     grad_target_logit = -grad_row_loss
-    # chosen = torch.where(is_target, grad_target_logit, 0.0)
-    chosen = tl.where(is_target, grad_target_logit, 0.0)
+    # chosen = torch.where(is_equal_2, grad_target_logit, 0.0)
+    chosen = tl.where(is_equal_2, grad_target_logit, 0.0)
     # row_max = logits.amax(dim=-1, keepdim=True)
     row_max = tl.max(logits, axis=0)
     # numerator = torch.exp(logits - row_max)
@@ -95,10 +95,10 @@ def cross_entropy_rows_backward_looped_kernel(
         ).to(tl.float32)
         row_max_acc = tl.maximum(row_max_acc, logits)
     row_max = tl.max(row_max_acc, axis=0)
-    # is_ignored = target.reshape(-1, 1) == -100
-    is_ignored = target == -100
-    # grad_row_loss = torch.where(is_ignored, 0.0, grad_loss.reshape(-1, 1))
-    grad_row_loss = tl.where(is_ignored, 0.0, grad_loss)
+    # is_equal = target.reshape(-1, 1) == -100
+    is_equal = target == -100
+    # grad_row_loss = torch.where(is_equal, 0.0, grad_loss.reshape(-1, 1))
+    grad_row_loss = tl.where(is_equal, 0.0, grad_loss)
     grad_target_logit = -grad_row_loss
 
     # the row again
@@ -132,10 +132,10 @@ def cross_entropy_rows_backward_looped_kernel(
         ).to(tl.float32)
         # columns = torch.arange(logits.shape[1], device=logits.device)
         columns = cols
-        # is_target = columns == target.reshape(-1, 1)
-        is_target = columns == target
-        # chosen = torch.where(is_target, grad_target_logit, 0.0)
-        chosen = tl.where(is_target, grad_target_logit, 0.0)
+        # is_equal_2 = columns == target.reshape(-1, 1)
+        is_equal_2 = columns == target
+        # chosen = torch.where(is_equal_2, grad_target_logit, 0.0)
+        chosen = tl.where(is_equal_2, grad_target_logit, 0.0)
         numerator = _exp(logits - row_max)
         grad_logits = chosen + grad_denominator * numerator
         tl.store(
