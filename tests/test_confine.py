@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen import devices
-from kernelgen.worker import private
+from kernelgen.worker import client, private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement, landlock, seccomp
 
@@ -158,6 +158,24 @@ def test_what_was_achieved_is_said(place: Place) -> None:
 def test_an_unconfined_worker_says_so(tmp_path: Path) -> None:
     with Worker("compile", {}, tmp_path) as worker:
         assert any(line.startswith("missing: everything else") for line in worker.confinement())
+
+
+def test_what_a_driver_does_not_bear_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The strongest confinement that a worker starts with is kept for those that follow it."""
+    tried = []
+
+    class Delicate(client.Process):
+        def __init__(self, role: str, env: dict[str, str], cwd: Path, confinement: Confinement | None = None) -> None:
+            assert confinement is not None
+            tried.append(confinement.walls)
+            super().__init__("no such role" if "seccomp" in confinement.walls else role, env, cwd, confinement)
+
+    monkeypatch.setattr(client, "Process", Delicate)
+    folder = private.make(tmp_path)
+    with Worker("compile", private.variables(folder), folder / "cwd", Confinement((), (str(folder),))) as worker:
+        lines = worker.confinement()
+    assert tried == [("landlock", "namespace", "seccomp"), ("landlock", "namespace")]
+    assert "missing: seccomp: the worker does not start with it" in lines
 
 
 def test_folders_of_dead_runs_are_removed(tmp_path: Path) -> None:

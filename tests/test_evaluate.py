@@ -255,7 +255,8 @@ def test_gpu_finds_the_cubin_that_the_compile_worker_made(gpu: Evaluator) -> Non
     """The ahead-of-time compile and the launch agree on Triton's cache key: no second cubin appears."""
     fresh = candidate(SMALL, what="fresh", **{"x * 2,": f"x * 2 + 0 * {os.getpid()},"})
     gpu.facts(fresh, (SMALL,))
-    cache = devices.cache_folder() / "triton"
+    cache = gpu._private / "triton"
     before = len(list(cache.glob("*/scale_kernel.cubin")))
+    assert before
     assert gpu.final(fresh, fresh, (SMALL,)).status == Status.OK
     assert len(list(cache.glob("*/scale_kernel.cubin"))) == before

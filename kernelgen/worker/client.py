@@ -117,8 +117,19 @@ class Worker:
             return self._process
 
     def _start(self) -> Process:
-        """A process that has proved itself: it answers, and on a GPU it computed something right."""
+        """A process that has proved itself, behind as many walls as it bears; the ones it does not are said."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        while True:
+            try:
+                return self._proved()
+            except NoDeviceError:
+                weaker = self._confinement.weaker() if self._confinement is not None else None
+                if weaker is None:
+                    raise
+                self._confinement = weaker
+
+    def _proved(self) -> Process:
+        """A process that answers, and on a GPU computed something right. Raises NoDeviceError."""
         process = Process(self._role, self._env, self._folder, self._confinement)
         try:
             reply = process.send("canary", {}, START_LIMIT_S).result(timeout=START_LIMIT_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
 
 from kernelgen import judge
 from kernelgen.judge import memory, oracle
@@ -12,6 +14,7 @@ from kernelgen.worker import accuracy, load
 from kernelgen.worker.operations import WrongError
 
 CANARY = 1 << 20
+CANARY_BLOCK = 1024
 RACE_REPETITIONS = 9
 PIECE = 1 << 26
 CLOSE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
@@ -20,10 +23,21 @@ CLOSE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.f
 Answer = dict[str, Any]
 
 
+@triton.jit  # type: ignore[untyped-decorator,misc,unused-ignore]
+def canary_kernel(x_ptr, out_ptr, BLOCK_SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Twice the input."""
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets) * 2)
+
+
 def canary() -> Answer:
-    """A context, memory and a kernel whose result is known: after a fault this shows that the GPU is well again."""
-    total = torch.arange(CANARY, device="cuda", dtype=torch.int64).sum().item()
-    if total != CANARY * (CANARY - 1) // 2:
+    """A context, memory and kernels whose result is known, one of PyTorch's and one compiled here: after a fault this
+    shows that the GPU is well again, and at the start that the process may do all that candidates need."""
+    numbers = torch.arange(CANARY, device="cuda", dtype=torch.int64)
+    doubled = torch.empty_like(numbers)
+    canary_kernel[(CANARY // CANARY_BLOCK,)](numbers, doubled, BLOCK_SIZE=CANARY_BLOCK)
+    total = doubled.sum().item()
+    if total != CANARY * (CANARY - 1):
         raise RuntimeError(f"the GPU does not add up: {total}")
     return {"gpu": torch.cuda.get_device_name()}
 

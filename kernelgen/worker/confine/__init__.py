@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ LEAST_DATA = 8 << 30
 reserves address space far beyond what it uses and is not limited."""
 
 
+WALLS = ("landlock", "namespace", "seccomp")
+
+
 @dataclass(frozen=True)
 class Confinement:
     """What a worker needs of the machine; nothing else is left to it."""
@@ -32,13 +35,19 @@ class Confinement:
     write: tuple[str, ...] = ()
     """Folders; they are the worker's own."""
     gpu: bool = False
+    walls: tuple[str, ...] = WALLS
+    """What is asked of the kernel: a driver that does not bear one of them does without."""
+
+    def weaker(self) -> Confinement | None:
+        """Without the last of its walls; None where there is none."""
+        return replace(self, walls=self.walls[:-1]) if self.walls else None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Confinement:
-        return Confinement(tuple(data["read"]), tuple(data["write"]), data["gpu"])
+        return Confinement(tuple(data["read"]), tuple(data["write"]), data["gpu"], tuple(data["walls"]))
 
 
 @dataclass
@@ -59,16 +68,16 @@ def confine(wanted: Confinement) -> Achieved:
     if sys.platform != "linux":
         found.missing.append("no namespaces, landlock or seccomp: not Linux")
         return found
-    _note(found, namespaces.leave_network(), "no network (namespace)", "network namespace")
-    rules = landlock.Rules(_readable(wanted), tuple(wanted.write), _devices(wanted))
-    problem = landlock.restrict(rules)
-    _note(found, problem, f"files: reads listed folders, writes its own (landlock {landlock.abi()})", "landlock")
-    _note(
-        found,
-        seccomp.restrict(unix_sockets=wanted.gpu),
-        "system calls: no sockets, tracing, mounts (seccomp)",
-        "seccomp",
-    )
+    found.missing += [f"{wall}: the worker does not start with it" for wall in WALLS if wall not in wanted.walls]
+    if "namespace" in wanted.walls:
+        _note(found, namespaces.leave_network(), "no network (namespace)", "namespace")
+    if "landlock" in wanted.walls:
+        rules = landlock.Rules(_readable(wanted), tuple(wanted.write), _devices(wanted))
+        holds = f"files: reads listed folders, writes its own (landlock {landlock.abi()})"
+        _note(found, landlock.restrict(rules), holds, "landlock")
+    if "seccomp" in wanted.walls:
+        holds = "system calls: no sockets, tracing, mounts (seccomp)"
+        _note(found, seccomp.restrict(unix_sockets=wanted.gpu), holds, "seccomp")
     return found
 
 
