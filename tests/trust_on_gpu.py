@@ -11,8 +11,10 @@ import argparse
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
+import torch
 from test_evaluate import CURRENT, FAULTY, SMALL, candidate, make
 
 from kernelgen.evaluate import Evaluator, Limits
@@ -70,10 +72,16 @@ def judged(gpu: Evaluator, number: int) -> bool:
     return found.status == Status.OK and [t.source for t in found.timings] == ["measured"]
 
 
+def cloned(count: int, x: torch.Tensor) -> torch.Tensor:
+    return torch.clone(x[:count])
+
+
+def numbers(count: int) -> tuple[torch.Tensor]:
+    return (torch.rand(count, device="cuda"),)
+
+
 def clock(runs: int) -> bool:
     """A line a duration and plant; whether each share is reached."""
-    import torch
-
     from kernelgen.judge import compare
     from kernelgen.judge.cuda import bandwidths
 
@@ -82,12 +90,9 @@ def clock(runs: int) -> bool:
         size = int(0.6 * (microseconds - 1.5) * 1e-6 * bandwidths()[0] / 2) // 4
         for name, (factor, share, wanted) in SHARES.items():
             more = int(size * factor)
-            verdicts = [
-                compare(
-                    lambda x: torch.clone(x[:size]), lambda x: torch.clone(x[:more]), lambda: (torch.rand(more, device="cuda"),)
-                ).verdict
-                for _ in range(runs)
-            ]  # fmt: skip
+            small, large = partial(cloned, size), partial(cloned, more)
+            make_inputs = partial(numbers, more)
+            verdicts = [compare(small, large, make_inputs).verdict for _ in range(runs)]
             count = verdicts.count(wanted)
             print(f"{name} at {microseconds:.0f} µs: {wanted} in {count} of {runs}")
             fine &= count >= share * runs
@@ -100,7 +105,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("faults", "clock"))
     options = parser.parse_args()
     parts = [part for part in (faults, clock) if options.only in (None, part.__name__)]
-    return 0 if all([part(options.runs) for part in parts]) else 1
+    return 0 if False not in [part(options.runs) for part in parts] else 1
 
 
 if __name__ == "__main__":

@@ -20,6 +20,11 @@ Who writes a kernel has no say in whether it is right or fast. A candidate from 
 grammar of their own, and the wrapper is always kernelgen's. What is left is device code, which the judge holds against a
 float64 reference on secret inputs ([measuring.md](measuring.md)) in a process that is confined.
 
+What only a GPU can show is tried by `pytest -m gpu tests` and `python tests/trust_on_gpu.py`: offsets beyond 2**31, races,
+and 100 each of hangs, illegal accesses, exits, exhausted memory and floods of output, with the next candidate judged after
+each. Namespaces, landlock and seccomp together with CUDA are tried there first: a worker that does not start behind one of
+them starts without it, and the journal says so.
+
 This page is made from `tests/attacks/` by `python tests/attacks/table.py`; a test fails where it is stale.
 
 ## Attacks
