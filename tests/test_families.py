@@ -99,7 +99,6 @@ REFUSED = {
         "out: [A, B, D] T",
         "reductions over different dimensions",
     ),
-    "apart": ("return x.mean((0, 2))", "x: [A, B, D] T", "out: [B] T", "dimensions an input does not hold together"),
     "other row": (
         "return x - x.mean(-1)",
         "x: [A, A] T",
