@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelgen.devices.facts import Peaks
-from kernelgen.families import ITEMSIZE, elements
+from kernelgen.families import elements
+from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelgen import families
 from kernelgen.analysis import Work, floor_seconds, work
-from kernelgen.devices.facts import DeviceFacts, by_arch
+from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
@@ -29,7 +29,7 @@ MEANINGS = {
 
 def definition_context(plan: Plan) -> dict[str, Any]:
     """Everything the template prints, in plain strings and rows."""
-    facts = by_arch(REFERENCE_ARCH)
+    facts: Peaks | None = npu_by_name(plan.chip.name) if plan.chip else by_arch(REFERENCE_ARCH)
     assert facts is not None
     body: Body = plan.body
     cases = plan.spec.performance
@@ -42,6 +42,7 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "time": _complexity(plan),
         "operations": _operations(body),
         "facts": facts,
+        "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],
         "bound": _bound(works, facts),
@@ -76,7 +77,7 @@ def _operations(body: Body) -> list[tuple[str, int]]:
     return sorted(counts.items())
 
 
-def _case(plan: Plan, case: Case, w: Work, facts: DeviceFacts) -> dict[str, str]:
+def _case(plan: Plan, case: Case, w: Work, facts: Peaks) -> dict[str, str]:
     return {
         "label": case.label,
         "read": _bytes(w.bytes_read),
@@ -94,7 +95,7 @@ def _bytes(count: int) -> str:
     return f"{count} B"
 
 
-def _bound(works: list[tuple[Case, Work]], facts: DeviceFacts) -> str:
+def _bound(works: list[tuple[Case, Work]], facts: Peaks) -> str:
     compute = [
         c.label
         for c, w in works
@@ -145,4 +146,5 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
         "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
         "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
     }
+    documented |= getattr(families.module(plan), "MEANINGS", {})
     return [(v, documented[v]) for v in families.module(plan).variants(plan.body)]

@@ -166,6 +166,9 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     for facts in seen.facts:
         name = f"{facts.kernel}: " if len(seen.facts) > 1 else ""
         compiled = f"compiled for {facts.arch}"
+        if facts.buffer_bytes:
+            rows += _buffered(name, facts, compiled)
+            continue
         rows += [
             (f"{name}occupancy limit", _percent(facts.occupancy), compiled),
             (f"{name}programs, waves", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
@@ -176,6 +179,16 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     if timing.call_us is not None:
         rows.append(("time of a whole call", f"{timing.call_us:.2f} µs", time_from))
     return tuple(rows)
+
+
+def _buffered(name: str, facts: StaticFacts, compiled: str) -> list[Figure]:
+    """The figures of a kernel whose programs fill and empty buffers of their own."""
+    return [
+        (f"{name}programs, tiles a program", f"{_programs(facts)}, {facts.waves:.2f}", compiled),
+        (f"{name}buffer", f"{facts.buffer_bytes} B, {_percent(facts.buffer_share)}", compiled),
+        (f"{name}copies beside arithmetic", "yes" if facts.overlapped else "no", compiled),
+        (f"{name}done element by element", str(facts.element_wise), compiled),
+    ]
 
 
 def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
@@ -200,6 +213,8 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
     idle = _idle(seen.facts)
     if idle:
         return "parallelism", idle
+    if any(f.element_wise for f in seen.facts):
+        return "latency", "some accesses are made element by element, each of which waits for the one before"
     if any(f.spill_bytes for f in seen.facts):
         return "latency", "registers spill to memory, so every value kept there costs a round trip"
     return "latency", f"memory is at {_percent(traffic)} and arithmetic at {_percent(arithmetic)}: programs wait"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from kernelgen import ascend
 from kernelgen.devices import cache_folder, installed, libcuda
 from kernelgen.devices.libcuda import Gpu
 
@@ -49,6 +50,7 @@ def checks() -> list[Finding]:
         lambda: nvidia(gpu, why),
         lambda: ncu(here),
         npu,
+        ascend_compiler,
         cache,
     ]
     return [look() for look in looks]
@@ -151,6 +153,17 @@ def npu() -> Finding:
         *([] if cann else ["CANN: source set_env.sh"]),
     ]
     return Finding(name, "missing", "an NPU without its software", "; ".join(lacking))
+
+
+def ascend_compiler() -> Finding:
+    """The compiler that checks kernels for an NPU without one."""
+    name = "Ascend compiler"
+    python = ascend.ready()
+    if python is not None:
+        return Finding(name, "ok", f"{(ascend.folder() / 'ready').read_text(encoding='utf-8').strip()} at {python}")
+    return Finding(
+        name, "warn", "not set up", "only of use to check kernels for an Ascend NPU: kernelgen doctor --setup ascend"
+    )
 
 
 def cache() -> Finding:

@@ -12,14 +12,15 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom, families, frontend, render
+from kernelgen.devices import Device, NpuFacts
 from kernelgen.errors import HandEditedError, Mistake, SpecError, UnsupportedError
 from kernelgen.files import check_writable, write_atomic
-from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.plan import Chip, Plan, Schedule, TableRow
 from kernelgen.spec.model import OperatorSpec
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ class Written:
         )
 
 
+def chip_of(device: Device) -> Chip | None:
+    """What kernels for a device are made for; None where those for any GPU serve."""
+    if not isinstance(device.facts, NpuFacts):
+        return None
+    return Chip(device.arch, device.family, device.facts.vector_cores, device.facts.ub_bytes)
+
+
 def folder_of(spec: OperatorSpec, root: Path) -> Path:
     """Where an operator's files go."""
     return root / (spec.folder or spec.name)
@@ -80,11 +88,18 @@ def backward_of(spec: OperatorSpec) -> Backward | None:
     return backward(spec, _traced(spec)[0])
 
 
-def plan_of(spec: OperatorSpec, root: Path) -> Plan:
-    """The plan of a spec, with the schedule table that was last chosen for it where that still fits."""
+def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None) -> Plan:
+    """The plan of a spec, with the schedule table that was last chosen for it where that still fits.
+
+    `chip`: what it is made for, where the folder does not say so already.
+    """
     graph, notes = _traced(spec)
     plan = families.lower(spec, graph, notes)
-    saved = read_manifest(folder_of(spec, root)).get("schedules")
+    manifest = read_manifest(folder_of(spec, root))
+    chip = chip or (Chip(**manifest["chip"]) if "chip" in manifest else None)
+    if chip is not None:
+        plan = families.retarget(plan, chip)
+    saved = manifest.get("schedules")
     if not saved:
         return plan
     try:
@@ -114,9 +129,11 @@ def _parameters(plan: Plan, schedule: Schedule) -> bool:
     return dict(default.values).keys() == dict(schedule.values).keys()
 
 
-def new(spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = False) -> Written:
+def new(
+    spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = False, chip: Chip | None = None
+) -> Written:
     """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file."""
-    made = _made(spec, root)
+    made = _made(spec, root, chip)
     folders = [folder_of(one, root) for one, _, _ in made]
     edited = [folder / name for folder in folders for name in hand_edited(folder)]
     if edited and not force:
@@ -128,14 +145,16 @@ def new(spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = 
     return forward.with_parts(parts)
 
 
-def _made(spec: OperatorSpec, root: Path) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
+def _made(
+    spec: OperatorSpec, root: Path, chip: Chip | None = None
+) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be."""
-    plan = plan_of(spec, root)
+    plan = plan_of(spec, root, chip)
     derived = backward_of(spec)
     made = [(spec, plan, render.quartet(plan) | (derived.files if derived else {}))]
     for part in derived.parts if derived else ():
         try:
-            plan = plan_of(part.spec, root)
+            plan = plan_of(part.spec, root, chip)
         except SpecError as error:
             place = spec.reference_place
             message = f"unsupported: the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
@@ -197,6 +216,7 @@ def record(plan: Plan, folder: Path) -> None:
 def write_manifest(plan: Plan, folder: Path, files: dict[str, str]) -> None:
     data = {
         "spec": Path(plan.spec.path).name,
+        **({"chip": asdict(plan.chip)} if plan.chip else {}),
         "interface": render.interface_hash(plan.spec),
         "schedules": [{"max_bytes": row.max_bytes, **row.schedule.to_json()} for row in plan.table],
         "files": {name: _hash(text) for name, text in sorted(files.items())},

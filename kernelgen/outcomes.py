@@ -70,6 +70,16 @@ class StaticFacts:
     loads: int = 0
     """Global load instructions in the kernel's text."""
     stores: int = 0
+    buffer_bytes: int = 0
+    """What a program takes of its core's own buffer, where the processor has such buffers and no registers to count."""
+    buffer_share: float = 0.0
+    overlapped: bool = False
+    """Whether copies run beside arithmetic: everything has two buffers."""
+    element_wise: int = 0
+    """Accesses and operations in the kernel's text that are done element by element."""
+    tile_elements: int = 0
+    row_bytes: int = 0
+    """What one copy moves in a row."""
 
 
 @dataclass(frozen=True)

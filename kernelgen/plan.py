@@ -63,6 +63,20 @@ class TableRow:
 
 
 @dataclass(frozen=True)
+class Chip:
+    """What a plan is made for where its schedules depend on it: a processor whose buffers kernels fill themselves."""
+
+    name: str
+    """Such as "ascend910b3"."""
+    family: str
+    """Which variants and schedules it takes: a key of `families.RETARGET`."""
+    cores: int
+    """Programs that run side by side, each on a core; what generated code takes where no driver says it."""
+    buffer_bytes: int
+    """The buffer of a core."""
+
+
+@dataclass(frozen=True)
 class Parameter:
     """One axis of a schedule space."""
 
@@ -91,6 +105,8 @@ class Plan:
     """What a reviewer should know: algebra that changes rounding, copies a wrapper may make."""
     then: Plan | None = None
     """What reduces the numbers that this one leaves for every row, where the operator reduces twice."""
+    chip: Chip | None = None
+    """None: any GPU."""
 
     def with_table(self, table: tuple[TableRow, ...]) -> Plan:
         return replace(self, table=table)

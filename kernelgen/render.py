@@ -31,6 +31,7 @@ def environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
     env.filters["suffix"] = lambda text, end: f"{text}{end}"
+    env.filters["quoted"] = lambda text: f'"{text}"'
     env.globals.update(condition=_condition, raise_error=_raise_error, fit=fit)
     return env
 

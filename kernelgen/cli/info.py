@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from kernelgen.cli.names import ROOT, Quartet, no_kernels, quartets, spec_names
 from kernelgen.cli.options import Arch, DeviceName, Json
 from kernelgen.cli.terminal import emit, note, table
-from kernelgen.errors import NoDeviceError
+from kernelgen.errors import NoDeviceError, UsageError
 from kernelgen.settings import resolve
 
 if TYPE_CHECKING:
@@ -55,8 +57,15 @@ def _row(name: str) -> dict[str, str]:
     return {"name": spec.name, "spec": where, "state": state, "summary": spec.summary}
 
 
-def doctor(json: Json = False) -> int:
+def doctor(
+    setup: Annotated[
+        str | None, typer.Option("--setup", metavar="ascend", help="Install the Ascend compiler, apart from Triton.")
+    ] = None,
+    json: Json = False,
+) -> int:
     """Say what is missing on this machine, and how to get it."""
+    if setup is not None:
+        return _set_up(setup)
     from kernelgen.doctor import checks
 
     findings = checks()
@@ -66,6 +75,18 @@ def doctor(json: Json = False) -> int:
         print(table((finding.state, finding.name, _found(finding)) for finding in findings))
     # A missing part of a device that is here counts as well: what was installed is half of what is needed.
     return NoDeviceError.exit_code if any(finding.state == "missing" for finding in findings) else 0
+
+
+def _set_up(what: str) -> int:
+    """Install what needs an environment of its own."""
+    if what != "ascend":
+        raise UsageError(f"--setup {what}: only ascend can be set up")
+    from kernelgen import ascend
+
+    for step in ascend.create():
+        note(step)
+    print(f"the Ascend compiler is in {ascend.folder()}")
+    return 0
 
 
 def _found(finding: Finding) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.names import find_quartet
-from kernelgen.cli.options import DeviceName, Json, Name, Only, OptionalName, Skip
+from kernelgen.cli.options import DeviceName, Json, Names, Only, OptionalName, Skip, Target
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
 
@@ -20,15 +20,27 @@ SELF_TEST = ["-c", "import sys; from kernelgen.judge.selftest import main; sys.e
 
 
 def check(
-    name: Name,
+    names: Names,
     device: DeviceName = None,
+    target: Target = None,
     only: Only = None,
     skip: Skip = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Worst element, errors and seeds too.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Repeat the inputs of another run.")] = None,
     json: Json = False,
 ) -> int:
-    """Run an operator's accuracy test: is the kernel right?"""
+    """Run an operator's accuracy test: is the kernel right?
+
+    --target ascend910b3 lowers and plans the kernels for that NPU, and runs the lowered form on the CPU.
+    """
+    if target is not None:
+        from kernelgen.cli.lowered import Chosen, check_lowered
+        from kernelgen.devices import find
+
+        return check_lowered(names, find("npu", target), Chosen(tuple(only or ()), tuple(skip or ())), json)
+    if len(names) > 1:
+        raise UsageError("check takes one NAME; several only with --target")
+    name = names[0]
     test = find_quartet(name).file("accuracy")
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--verbose", verbose), *_flag("--json", json)]
     if seed is not None:

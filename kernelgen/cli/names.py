@@ -6,11 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelgen.errors import UsageError
 
+if TYPE_CHECKING:
+    from kernelgen.devices import Device
+
 ROOT = Path("operators")
 """Where quartets are, below the working folder."""
+
+
+def root_of(device: Device) -> Path:
+    """Where the quartets for a device are: an NPU's are made for it, those in operators/ for any GPU."""
+    return ROOT if device.family == "gpu" else Path(f"{ROOT}-{device.arch}")
+
 
 _SUFFIX = "_triton.py"
 

@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, spec_of
-from kernelgen.cli.options import DryRun, Force, Json, OptionalSpec
+from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, root_of, spec_of
+from kernelgen.cli.options import DryRun, Force, Json, OptionalSpec, Target
 from kernelgen.cli.terminal import emit, note, table
 from kernelgen.errors import StaleError, UsageError
 
 if TYPE_CHECKING:
+    from kernelgen.devices import Device
     from kernelgen.generate import Agreement, Written
     from kernelgen.spec.model import OperatorSpec
 
 
 def new(
     spec: OptionalSpec = None,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="The folder of the operators' folders.")] = ROOT,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="The folder of the operators' folders.")
+    ] = None,
+    target: Target = None,
     force: Force = False,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; fail where a generated file no longer matches its spec.")
@@ -32,6 +36,8 @@ def new(
 
     With --check, and no SPEC, every operator in the folder is looked at.
     """
+    device = _device(target)
+    out = out or (root_of(device) if device else ROOT)
     if check:
         names = [spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)]
         if not names:  # to say that all is well would hide a wrong folder
@@ -43,12 +49,20 @@ def new(
     began = time.monotonic()
     from kernelgen import generate
 
-    done = generate.new(load(spec), out, force=force, dry_run=dry_run)
+    chip = generate.chip_of(device) if device else None
+    done = generate.new(load(spec), out, force=force, dry_run=dry_run, chip=chip)
     seconds = time.monotonic() - began
     if json:
         emit(_document(done, dry_run, seconds))
     else:
         _show(done, dry_run, seconds)
+
+
+def _device(target: str | None) -> Device | None:
+    """The device that kernels are to be made for; None: any GPU."""
+    from kernelgen.devices import find
+
+    return None if target is None else find(None, target)
 
 
 def load(name_or_path: str, root: Path = ROOT) -> OperatorSpec:

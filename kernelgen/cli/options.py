@@ -12,6 +12,7 @@ _name = typer.Argument(metavar="NAME", help="An operator below operators/.", aut
 _spec = typer.Argument(metavar="SPEC", help="A spec file, or the name of a shipped one.", autocompletion=complete_spec)
 
 Name = Annotated[str, _name]
+Names = Annotated[list[str], _name]
 OptionalName = Annotated[str | None, _name]
 OptionalSpec = Annotated[str | None, _spec]
 NameOrSpec = Annotated[
@@ -26,5 +27,6 @@ DeviceName = Annotated[
 Arch = Annotated[
     str | None, typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="What to compile and predict for.")
 ]
+Target = Annotated[str | None, typer.Option("--target", metavar="ascend910b3", help="Make the kernels for this chip.")]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases with this in their label.")]
 Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="No cases with this in their label.")]

@@ -30,6 +30,8 @@ class Device:
     """The newest CUDA version that the driver supports."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that processes running kernels on this device need."""
+    family: str = "gpu"
+    """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
     instead: str = "cpu (interpreter; compiled and predicted for {})"
     """What a log says of a machine without the device, with the device's name in it."""
 

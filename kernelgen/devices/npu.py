@@ -64,12 +64,12 @@ def open_device(arch: str | None) -> Device:
     if npu is None:
         if target is None:
             raise NoDeviceError(f"--device npu: {why}; --target ascend910b3 compiles and predicts without an NPU")
-        return Device(name=NAME, measures=False, facts=target, instead=INSTEAD)
+        return Device(name=NAME, measures=False, facts=target, family=NAME, instead=INSTEAD)
     here = facts_of(npu)
     if target is not None and target.key != here.key:
-        return Device(name=NAME, measures=False, facts=target, instead=INSTEAD)
+        return Device(name=NAME, measures=False, facts=target, family=NAME, instead=INSTEAD)
     environment = tuple((name, value) for name, value in sorted(os.environ.items()) if name.startswith("ASCEND_"))
-    return Device(name=NAME, measures=True, facts=here, driver=npu.cann, environment=environment)
+    return Device(name=NAME, measures=True, facts=here, driver=npu.cann, family=NAME, environment=environment)
 
 
 def facts_of(npu: Npu) -> facts.NpuFacts:

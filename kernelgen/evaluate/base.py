@@ -58,6 +58,8 @@ class Evaluator(ABC):
 
     measures: bool
     """False: every time is a prediction."""
+    compile_role = "compile"
+    """The worker that compiles."""
 
     def __init__(
         self,
@@ -77,15 +79,15 @@ class Evaluator(ABC):
         self.work = work
         self.limits = limits
         self._private = private.make(cache_folder() / "work")
-        shared, cwd = private.variables(self._private), self._private / "cwd"
+        shared, cwd = {**private.variables(self._private), **self._own_environment()}, self._private / "cwd"
         read, write = (str(quartet), str(store)), (str(self._private),)
         # One thread each: the children of the fork server are many, and torch's threads would fight over the cores.
         compiling = Confinement(read, write)
-        self._compile_worker = Worker("compile", {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
+        self._compile_worker = Worker(self.compile_role, {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
         run_environment = {**shared, **dict(device.environment)}
         self.runner = Worker(run_role, run_environment, cwd, Confinement(read, write, gpu=run_role == "run"))
         self._profile_env = environment(run_environment)
-        self._compiler = Compiler(self._compile_worker, self.spec, device.gpu, store, limits.compile_s)
+        self._compiler = self._make_compiler(store)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")
 
     def __enter__(self) -> Evaluator:
@@ -105,6 +107,13 @@ class Evaluator(ABC):
     def isolation(self) -> tuple[str, ...]:
         """What the process that runs candidates is held to, and what this machine cannot do. Raises Failed."""
         return self.runner.confinement()
+
+    def _own_environment(self) -> dict[str, str]:
+        """Variables that the workers of this evaluator need."""
+        return {}
+
+    def _make_compiler(self, store: Path) -> Compiler:
+        return Compiler(self._compile_worker, self.spec, self.device.gpu, store, self.limits.compile_s)
 
     def facts(self, candidate: Candidate, cases: Sequence[Case]) -> tuple[tuple[str, StaticFacts], ...]:
         """What the compiled kernels say of themselves, by case label. Raises Failed where it does not compile."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kernelgen.devices import DeviceFacts
+from kernelgen.devices import Peaks
 from kernelgen.evaluate.candidate import Candidate, keep
 from kernelgen.outcomes import StaticFacts, Status
 from kernelgen.spec.model import Case, OperatorSpec
@@ -28,7 +28,7 @@ class Compiled:
 class Compiler:
     """Compiles through the fork server; `compile` may be called from several threads."""
 
-    def __init__(self, worker: Worker, spec: OperatorSpec, facts: DeviceFacts, store: Path, limit_s: float) -> None:
+    def __init__(self, worker: Worker, spec: OperatorSpec, facts: Peaks, store: Path, limit_s: float) -> None:
         self._worker = worker
         self._spec = spec
         self._facts = facts

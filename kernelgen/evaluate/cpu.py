@@ -50,7 +50,7 @@ class CpuEvaluator(Evaluator):
         except Failed:
             return Counters(source=SOURCE)
         predicted = self._predict(case, compiled[case.label])
-        work, facts = self.work(case), self.device.gpu
+        work, facts = self.work(case), self.device.facts
         moved = work.bytes_read + work.bytes_written
         occupancies = [one.occupancy for one in compiled[case.label].facts]
         return Counters(

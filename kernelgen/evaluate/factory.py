@@ -10,8 +10,16 @@ from kernelgen.devices import Device
 from kernelgen.evaluate.base import Evaluator, Limits, default_jobs
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator
+from kernelgen.evaluate.lowered import LoweredEvaluator
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case
+
+EVALUATORS: dict[tuple[str, bool], tuple[type[Evaluator], str]] = {
+    ("cuda", True): (CudaEvaluator, "run"),
+    ("cpu", False): (CpuEvaluator, "interpret"),
+    ("npu", False): (LoweredEvaluator, "lowered"),
+}
+"""By the device's name and whether it measures: the evaluator, and the worker that runs kernels."""
 
 
 def evaluator(
@@ -29,8 +37,7 @@ def evaluator(
     `store` is the folder where candidates' sources are kept by hash; `work` says what a case must do at the
     least (`analysis.work` with the plan). No process starts before the first request.
     """
-    kind = CudaEvaluator if device.measures else CpuEvaluator
-    role = "run" if device.measures else "interpret"
+    kind, role = EVALUATORS[device.name, device.measures]
     return kind(
         device, plan, quartet.resolve(), store.resolve(), work, jobs or default_jobs(), limits or Limits(), role
     )

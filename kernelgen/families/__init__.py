@@ -6,33 +6,33 @@ the rest of kernelgen asks is asked here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import pointwise, reduction, scan
+from kernelgen.families import npu, pointwise, reduction, scan
 from kernelgen.families.access import layout
+from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
 from kernelgen.frontend.indices import leaves
-from kernelgen.plan import Parameter, Plan, Schedule, TableRow
+from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
 FAMILIES: dict[str, ModuleType] = {
     pointwise.NAME: pointwise,
     reduction.NAME: reduction,
     scan.NAME: scan,
+    **npu.MODULES,
 }
 
-ITEMSIZE = {
-    "float16": 2, "bfloat16": 2, "float32": 4, "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "int32": 4, "int64": 8,
-}  # fmt: skip
-"""Bytes an element."""
+RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
+"""How a plan is made anew for a chip, by the family of chips."""
 
 _TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
 _TAKEN = frozenset(
@@ -123,7 +123,7 @@ def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
     """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most."""
     shortest = min((columns(plan, case) for case in cases), default=1)
     most = max((rows(plan, case) for case in cases), default=1)
-    found = dict.fromkeys(module(plan).starts(plan.body, most, shortest))
+    found = dict.fromkeys(module(plan).starts(plan.body, plan.chip or most, shortest))
     return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
 
 
@@ -153,7 +153,14 @@ def _reads_full(body: Body) -> bool:
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
     reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan.spec, case))
+    if reason is None and plan.chip:
+        reason = module(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
     return reason
+
+
+def retarget(plan: Plan, chip: Chip) -> Plan:
+    """The plan for a chip that has variants and schedules of its own."""
+    return RETARGET[chip.family](plan, chip)
 
 
 def itemsize(spec: OperatorSpec, case: Case) -> int:

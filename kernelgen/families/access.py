@@ -148,7 +148,7 @@ def _distinct(accesses: list[Access]) -> tuple[Access, ...]:
                 expression = view[0] + expression.removeprefix(access.view[0])
             new[stride] = _name(stride, expression, names)
         strides = tuple(dict.fromkeys((name, next(e for e, n in names.items() if n == name)) for name in new.values()))
-        terms = tuple((index, stride and new[stride]) for index, stride in access.terms)
+        terms = tuple((index, new.get(stride, stride) if stride else None) for index, stride in access.terms)
         found.append(replace(access, terms=terms, strides=strides, view=view))
     return tuple(found)
 

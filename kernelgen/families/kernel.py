@@ -88,6 +88,12 @@ class KernelText:
     """Whether the text asks for the dtype of M, which Triton therefore must not take for a constant where it is one."""
     wide_strides: tuple[str, ...] = ()
     """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
+    grid: str = ""
+    """The wrapper's expression for the grid, where the variant alone does not say it."""
+    general: tuple[str, ...] = ()
+    """The sizes of which Triton makes no constants where they are one."""
+    passed: tuple[str, ...] = ()
+    """Keyword arguments of the launch beside those of the table."""
     once_a_row: tuple[str, ...] = ()
     """What only the first of the programs that share a row does."""
     scratch: tuple[Scratch, ...] = ()
@@ -132,6 +138,8 @@ def _counts(lowered: Lowered, arg: Operand) -> bool:
 class Lines:
     """Writes loads and stores of one kernel, and hands out the writer of its arithmetic."""
 
+    index_type = IndexText
+
     def __init__(
         self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
@@ -143,7 +151,7 @@ class Lines:
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
-        self.index_text = IndexText(body.lowered, body.names, body.layout, two_d=self.two_d)
+        self.index_text = self.index_type(body.lowered, body.names, body.layout, two_d=self.two_d)
         self.writer = Writer(
             body.lowered, body.names, Mode(self.two_d, 1 if self.two_d else 0), body.statements,
             self.load, dict(body.others), helpers, body.keeps_nan, index_text=self.index_text,

@@ -14,8 +14,11 @@ def call(target: str, function: str, args: list[str], suffix: str = "") -> str:
 def fit(line: str, indent: int) -> str:
     """A line at an indentation, its outermost call broken as ruff format breaks it where the line is too long."""
     space = " " * indent
-    if len(line) + indent <= LINE or line.startswith("#") or "(" not in line:
+    if len(line) + indent <= LINE or line.startswith("#"):
         return space + line
+    if "(" not in line:
+        target, equals, value = line.partition("= ")
+        return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line
     start = line.index("(") + 1
     end = start + closing(line[start:])
     args = split_top(line[start:end])

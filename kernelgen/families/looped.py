@@ -45,8 +45,15 @@ def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple
     return tuple(depth), tuple(online.values()), walks
 
 
-def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
-    lines = Lines(spec, body, schedule.variant, schedule, helpers)
+def looped(
+    spec: OperatorSpec,
+    body: Body,
+    schedule: Schedule,
+    name: str,
+    helpers: dict[str, None],
+    make: type[Lines] = Lines,
+) -> KernelText:
+    lines = make(spec, body, schedule.variant, schedule, helpers)
     reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
     moments = {m.total: m for m in carried_moments(body.lowered)}
     # accumulators need a name

@@ -103,14 +103,21 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 
 def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    spec: OperatorSpec,
+    body: Body,
+    schedule: Schedule,
+    name: str,
+    helpers: dict[str, None],
+    make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    return (_kernel(spec, body, schedule, name, helpers),)
+    return (_kernel(spec, body, schedule, name, helpers, make),)
 
 
-def _kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
-    lines = Lines(spec, body, schedule.variant, schedule, helpers)
+def _kernel(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
+) -> KernelText:
+    lines = make(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     if schedule.variant == "flat":
         once = lines.writer.lines(at_levels(body, (SCALAR,)), done)

@@ -180,20 +180,25 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 
 def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    spec: OperatorSpec,
+    body: Body,
+    schedule: Schedule,
+    name: str,
+    helpers: dict[str, None],
+    make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
     """The kernels for one schedule's structure, in the order of their launches."""
     if schedule.variant in SPLIT:
         return split_kernels(spec, body, schedule, name, helpers)
     if schedule.variant in ("looped", "looped_rows", "columns"):
-        return (looped(spec, body, schedule, name, helpers),)
-    return (_in_registers(spec, body, schedule, name, helpers),)
+        return (looped(spec, body, schedule, name, helpers, make),)
+    return (_in_registers(spec, body, schedule, name, helpers, make),)
 
 
 def _in_registers(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
 ) -> KernelText:
-    lines = Lines(spec, body, schedule.variant, schedule, helpers)
+    lines = make(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     early = at_levels(body, (FULL, ROW, SCALAR) if schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN))
     text = lines.writer.lines(early, done) + lines.writer.lines(output_values(body), done) + lines.stores()

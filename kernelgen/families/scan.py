@@ -85,16 +85,23 @@ def space(variant: str) -> tuple[Parameter, ...]:
 
 
 def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    spec: OperatorSpec,
+    body: Body,
+    schedule: Schedule,
+    name: str,
+    helpers: dict[str, None],
+    make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. A row in registers is taken as a row that is reduced is."""
     if schedule.variant == "looped":
-        return (_looped(spec, body, schedule, name, helpers),)
-    return reduction.kernels(spec, body, schedule, name, helpers)
+        return (_looped(spec, body, schedule, name, helpers, make),)
+    return reduction.kernels(spec, body, schedule, name, helpers, make)
 
 
-def _looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
-    lines = Lines(spec, body, "looped", schedule, helpers)
+def _looped(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
+) -> KernelText:
+    lines = make(spec, body, "looped", schedule, helpers)
     values, levels = body.lowered.values, body.names.levels
     scans = [i for i, v in enumerate(values) if v.op in SCANS]
     carries = _carries(body, scans)

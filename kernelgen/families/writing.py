@@ -34,7 +34,7 @@ class Mode:
 
 @dataclass
 class Writer:
-    """Writes the lines of one kernel. `load` gives the line of a load; `helpers` collects what the lines call."""
+    """Writes the lines of one kernel. `load` gives the lines of a load; `helpers` collects what the lines call."""
 
     lowered: Lowered
     names: Names
@@ -109,7 +109,7 @@ class Writer:
     def _assignment(self, i: int) -> list[str]:
         value, name = self.lowered.values[i], self.names.of[i]
         if value.op == "load":
-            return [self.load(i, self.others.get(i, 0.0))]
+            return self.load(i, self.others.get(i, 0.0)).split("\n")
         text = self._whole(i)
         line = f"{name} = {text.text}"
         first = value.args[0] if value.args else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from kernelgen import judge
@@ -20,7 +21,12 @@ def cases(folder: str, name: str, device: str, large: bool) -> dict[str, Any]:
 def one_case(folder: str, name: str, path: str, case: dict[str, Any]) -> dict[str, Any]:
     """Judge the candidate in `path` on one case. Raises FaultError where the device is lost after it."""
     operator = load.quartet(folder, name, "accuracy").OPERATOR
-    report = judge.accuracy_case(operator, judge.Case.from_json(case), kernel=load.candidate(path, name))
+    return judged(operator, judge.Case.from_json(case), load.candidate(path, name))
+
+
+def judged(operator: judge.Operator, case: judge.Case, kernel: Callable[..., Any]) -> dict[str, Any]:
+    """A kernel in the place of the operator's own on one case. Raises FaultError where the device is lost after it."""
+    report = judge.accuracy_case(operator, case, kernel=kernel)
     if report.fatal:
         raise FaultError(report.message)
     return {

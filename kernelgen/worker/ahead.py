@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 from kernelgen.devices.facts import DeviceFacts
 from kernelgen.outcomes import Status
 from kernelgen.worker import load, resources
+from kernelgen.worker.digest import digest
 from kernelgen.worker.operations import CompileError, classify
 
 
@@ -76,7 +77,7 @@ def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[
             )  # fmt: skip
             found.append([case["label"], {**vars(static), "grid": list(static.grid)}])
             identity += [resources.code_of(kernel.asm["ptx"]), str(launch.grid), *launch.scalars]
-        digests.append([case["label"], resources.digest(identity)])
+        digests.append([case["label"], digest(identity)])
     return {"facts": found, "digests": digests}
 
 

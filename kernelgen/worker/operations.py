@@ -14,6 +14,7 @@ Operation = Callable[..., dict[str, Any]]
 MODULES = {
     "compile": "kernelgen.worker.ahead",
     "interpret": "kernelgen.worker.interpret",
+    "lowered": "kernelgen.worker.lowered",
     "run": "kernelgen.worker.gpu",
 }
 """Each module has OPERATIONS, a table of name to function; importing it makes the process ready for its role."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import subprocess
 import tempfile
@@ -124,8 +123,3 @@ def code_of(ptx: str) -> str:
         if text and not text.startswith((".loc", "$L__tmp", "$L__func")):
             kept.append(text)
     return "\n".join(kept)
-
-
-def digest(parts: Sequence[str]) -> str:
-    """A short hash of texts."""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -50,8 +50,9 @@ def _differences(plan: Plan, schedule: Schedule) -> list[str]:
     return [n.lower() if isinstance(v, bool | int) else f"{v}_{n.lower()}" for n, v in changed] or ["plain"]
 
 
-def options(plan: Plan, schedule: Schedule) -> tuple[tuple[str, int], ...]:
+def options(plan: Plan, schedule: Schedule) -> tuple[tuple[str, int | bool], ...]:
     """The values of a schedule that are passed at the launch: constexprs first, then launch options."""
     structure = _structure(plan, schedule)
     passed = [(n, v) for n, v in schedule.values if n not in structure or (n in ("ROW_TILES", "NUM_STAGES") and v != 1)]
-    return tuple((n, int(v)) for n, v in sorted(passed, key=lambda item: (item[0].islower(), item[0])))
+    ordered = sorted(passed, key=lambda item: (item[0].islower(), item[0]))
+    return tuple((n, v if isinstance(v, bool) else int(v)) for n, v in ordered)

@@ -52,6 +52,8 @@ class FileText:
     """Everything the templates of one operator's `_triton.py` print."""
 
     kernels: tuple[KernelText, ...]
+    template: str
+    """What prints them."""
     helpers: tuple[str, ...]
     table: tuple[TableLine, ...]
     key: str
@@ -65,6 +67,8 @@ class FileText:
     too_large: tuple[str, str] | None
     """Where an index that the kernels keep in int32 would overflow: the condition and what to say of it."""
     branches: tuple[Branch, ...]
+    cores: int | None = None
+    """Programs of a launch where no driver says how many cores there are; None: a launch has one for every tile."""
     left: tuple[tuple[str, str], ...] = ()
     """What the rows leave for the kernel that reduces them, with the expressions that allocate it."""
     last: tuple[Launch, ...] = ()
@@ -87,10 +91,12 @@ def file_text(plan: Plan) -> FileText:
     outputs = tuple((o.name, _allocation(plan.spec, o)) for o in plan.spec.outputs)
     first = plan.spec.outputs[0].name
     key = f"{first}.numel() * {first}.element_size()" if flat else f"N * {first}.element_size()"
+    template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
     return FileText(
-        kernels, tuple(h for h in HELPERS if h in helpers), table, key, "a row" if body.layout.rows else "the tensor",
+        kernels, template, tuple(h for h in HELPERS if h in helpers), table, key,
+        "a row" if body.layout.rows else "the tensor",
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
-        tuple(_branch(plan, sequence) for sequence in sequences), _left(plan),
+        tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
         tuple(_launch_last(plan, kernel) for kernel in last),
     )  # fmt: skip
 
@@ -145,9 +151,14 @@ def _place(entry: Size, places: dict[str, str]) -> str:
 
 def _prepare(plan: Plan) -> tuple[str, ...]:
     """Where everything is one run of elements, an input is read as one too."""
-    if plan.body.layout.rows:
+    packed = getattr(module(plan), "PACKED", False)
+    if plan.body.layout.rows and not packed:
         return ()
-    run = {a.tensor for a in plan.body.layout.accesses if a.terms in ((("offsets", None),), ((COLS, None),))}
+    run = {
+        a.tensor
+        for a in plan.body.layout.accesses
+        if packed or a.terms in ((("offsets", None),), ((COLS, None),))
+    }
     return tuple(
         f"{t.name} = {t.name}.contiguous()"
         for t in plan.spec.inputs
@@ -178,6 +189,8 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
 
 def _too_large(plan: Plan) -> tuple[str, str] | None:
     body: Body = plan.body
+    if plan.chip:
+        return _too_many(plan)
     if body.layout.columns is None:
         return None
     tiles = [row.schedule.int("BLOCK_SIZE_N") for row in plan.table if row.schedule.get("grid") == "2d"]
@@ -186,6 +199,17 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"
     return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"
+
+
+def _too_many(plan: Plan) -> tuple[str, str]:
+    """Where every offset is kept in int32, the largest tensor bounds what can be numbered."""
+    body: Body = plan.body
+    read = {a.tensor for a in body.layout.accesses}
+    names = [t.name for t in (*plan.spec.inputs, *plan.spec.outputs) if t.name in read or t in plan.spec.outputs]
+    large = f"{names[0]}.numel() > 2**30"
+    if len(names) > 1:
+        large = f"any(t.numel() > 2**30 for t in ({', '.join(names)}))"
+    return large, f"{plan.spec.name}: at most 2**30 elements a tensor, whose offsets are kept in int32"
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:
@@ -236,16 +260,17 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
     if "N" in kernel.constexprs:
         arguments.append("N=N")
-    if kernel.variant in ("row", "rows"):
+    arguments += kernel.passed
+    if kernel.variant in ("row", "rows") and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
         arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
-    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages"}
+    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
     if passed <= set(kernel.constexprs):
         arguments.append("**options")
     else:
         arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs]
-    return Launch("kernel" if first else kernel.name, _grid(kernel), tuple(arguments))
+    return Launch("kernel" if first else kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
 
 
 def _grid(kernel: KernelText) -> str:

@@ -1,0 +1,10 @@
+"""The Ascend compiler without an NPU: kernels lowered, planned, and run on the CPU from the lowered form.
+
+The compiler's packages and Triton overwrite each other, so they live in a virtual environment of their own (`venv`),
+where `room` runs; what it says is kept on disk (`lowering`). Nothing here says anything of speed.
+"""
+
+from kernelgen.ascend.lowering import Finding, Lowered, Request, lower
+from kernelgen.ascend.venv import PACKAGES, create, environment, folder, ready, require
+
+__all__ = ["PACKAGES", "Finding", "Lowered", "Request", "create", "environment", "folder", "lower", "ready", "require"]

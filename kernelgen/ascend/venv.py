@@ -1,0 +1,91 @@
+"""The virtual environment that the Ascend compiler lives in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelgen.devices import cache_folder
+from kernelgen.errors import NoDeviceError
+
+PACKAGES = ("triton-ascend==3.2.0", "ascendnpu-ir==1.2.0", "pybind11>=2.13,<4", "numpy<2.4")
+"""triton-ascend declares no dependencies, and its interpreter breaks with numpy 2.4. 3.2.0 is the newest on PyPI."""
+SUPPORTED = ("3.11", "3.10")
+"""Versions of Python that both triton-ascend 3.2.0 and ascendnpu-ir 1.2.0 have wheels for."""
+VARIABLE = "KERNELGEN_ASCEND_VENV"
+LIMIT_S = 1800
+"""220 MB are loaded."""
+
+
+def folder() -> Path:
+    """Where the environment is: KERNELGEN_ASCEND_VENV, or below the cache folder."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else cache_folder() / "ascend-venv"
+
+
+def environment() -> dict[str, str]:
+    """What a worker must know to find the environment."""
+    return {VARIABLE: str(folder())}
+
+
+def ready() -> Path | None:
+    """The environment's Python; None where `create` has not made it."""
+    python = folder() / "bin" / "python"
+    return python if (folder() / "ready").is_file() and python.is_file() else None
+
+
+def require() -> Path:
+    """The environment's Python. Raises NoDeviceError where `create` has not made it."""
+    python = ready()
+    if python is None:
+        raise NoDeviceError("the Ascend compiler is not set up: `kernelgen doctor --setup ascend` installs it")
+    return python
+
+
+def create() -> Iterator[str]:
+    """Make the environment, or make it again, saying every step. Raises NoDeviceError where that is not possible."""
+    interpreter = _interpreter()
+    target = folder()
+    steps = (
+        (f"{interpreter} -m venv {target}", [interpreter, "-m", "venv", "--clear", str(target)]),
+        (
+            f"pip install {' '.join(PACKAGES)}",
+            [str(target / "bin" / "pip"), "install", "--quiet", "--no-deps", *PACKAGES],
+        ),
+    )
+    for said, command in steps:
+        yield said
+        _run(said, command)
+    yield "the compiler answers"
+    from kernelgen.ascend.room_client import ask
+
+    answer = ask(target / "bin" / "python", {"op": "versions"})
+    (target / "ready").write_text(" ".join(f"{name} {version}" for name, version in sorted(answer.items())) + "\n")
+    yield (target / "ready").read_text().strip()
+
+
+def _interpreter() -> str:
+    """A Python that the wheels are for: the running one if it is."""
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if here in SUPPORTED:
+        return sys.executable
+    found = next((path for path in (shutil.which(f"python{version}") for version in SUPPORTED) if path), None)
+    if found is None:
+        wanted = " or ".join(SUPPORTED)
+        raise NoDeviceError(f"the Ascend compiler has wheels for Python {wanted} alone, and no such Python is here")
+    return found
+
+
+def _run(said: str, command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoDeviceError(f"{said}: {error}") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        last = next((line for line in lines if line.startswith("ERROR")), (lines or ["it said nothing"])[-1])
+        raise NoDeviceError(f"{said}: {last[:300]}")

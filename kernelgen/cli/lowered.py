@@ -1,0 +1,94 @@
+"""`kernelgen check --target ascend910b3`: what the Ascend compiler says of an operator's kernels, and whether they are
+right when the lowered form is run on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from kernelgen.cli.names import Quartet, root_of
+from kernelgen.cli.new import load
+from kernelgen.cli.terminal import emit, note
+from kernelgen.errors import UsageError, WrongOrSlowError
+
+if TYPE_CHECKING:
+    from kernelgen.ascend.report import Report
+    from kernelgen.devices import Device
+    from kernelgen.spec.model import Case, OperatorSpec
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which cases are looked at, and how."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    accuracy: bool = True
+
+
+def check_lowered(names: Sequence[str], device: Device, chosen: Chosen, json: bool) -> int:
+    """Check operators one after the other; 1 where one is wrong or cannot run on the target."""
+    documents, failed = [], False
+    for name in names:
+        report = report_of(name, device, chosen)
+        failed = failed or not report.good
+        documents.append(asdict(report))
+        if not json:
+            print("\n".join(report.lines()))
+    if json:
+        emit(documents if len(documents) != 1 else documents[0])
+    return WrongOrSlowError.exit_code if failed else 0
+
+
+def report_of(name: str, device: Device, chosen: Chosen) -> Report:
+    """Generate the quartet for the device where there is none, then plan and judge its kernels."""
+    from kernelgen import generate
+    from kernelgen.ascend import require
+    from kernelgen.ascend.report import Report
+
+    require()
+    spec = load(name)
+    root = root_of(device)
+    quartet = Quartet(spec.name, root / spec.folder)
+    if not quartet.file("triton").is_file():
+        generate.new(spec, root, chip=generate.chip_of(device))
+        note(f"{spec.name} had no kernel for {device.facts.name} yet; generated in {quartet.folder}")
+    launches, accuracy = _asked(spec, quartet, device, chosen)
+    return Report.of(spec.name, str(quartet.file("triton")), device.npu, launches, accuracy)
+
+
+def _asked(
+    spec: OperatorSpec, quartet: Quartet, device: Device, chosen: Chosen
+) -> tuple[list[tuple[str, dict[str, Any]]], list[dict[str, Any]]]:
+    """What the workers say: every launch of every case, and the accuracy test's cases."""
+    from kernelgen.worker.judging import Judging
+
+    cases = [case for case in (*spec.accuracy, *spec.performance) if _wanted(case.label, chosen)]
+    if not cases:
+        raise UsageError(f"no case of {spec.name} is left")
+    described = [_described(spec, case) for case in _distinct(cases)]
+    with Judging(quartet.folder.resolve(), spec.name, device.npu.compiler_target) as judging:
+        launches = judging.plan(described)
+        accuracy = list(judging.accuracy(lambda label: _wanted(label, chosen))) if chosen.accuracy else []
+    return launches, accuracy
+
+
+def _described(spec: OperatorSpec, case: Case) -> dict[str, Any]:
+    return {"label": case.label, "inputs": [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]}
+
+
+def _distinct(cases: Sequence[Case]) -> Iterator[Case]:
+    """Each case once; accuracy and performance may list the same."""
+    seen = set()
+    for case in cases:
+        if case.label not in seen:
+            seen.add(case.label)
+            yield case
+
+
+def _wanted(label: str, chosen: Chosen) -> bool:
+    words = f" {label}"
+    return (not chosen.only or any(f" {text}" in words for text in chosen.only)) and not any(
+        f" {text}" in words for text in chosen.skip
+    )

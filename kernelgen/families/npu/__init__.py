@@ -1,0 +1,36 @@
+"""The same operators for a vector processor that fills and empties a buffer of its own: an Ascend NPU.
+
+IR, layout and arithmetic are those of the other families; variants, schedules and what is legal are made here. A launch
+has one program a core, each walks every num_programs-th tile, and a tile is sized for the buffer with everything in it
+twice, so that loading, computing and storing overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelgen.families.access import layout
+from kernelgen.families.kernel import Body, make_body
+from kernelgen.families.npu import pointwise, reduction, scan
+from kernelgen.plan import Chip, Plan, TableRow
+from kernelgen.spec.model import Constraint, OperatorSpec
+
+MODULES = {f"npu_{module.NAME}": module for module in (pointwise, reduction, scan)}
+COPIED = "an input that is not contiguous is copied first"
+
+
+def retarget(plan: Plan, chip: Chip) -> Plan:
+    """The plan with the variants and first schedules of this family, its inputs packed."""
+    body: Body = plan.body
+    packed = make_body(plan.spec, body.lowered, body.statements, layout(_packed(plan.spec), body.lowered))
+    family = f"npu_{plan.family}"
+    kept = [note for note in plan.notes if "copied first" not in note]
+    plan = replace(plan, family=family, body=packed, notes=(*kept, COPIED), chip=chip)
+    table = MODULES[family].first_table(packed, chip)
+    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
+
+
+def _packed(spec: OperatorSpec) -> OperatorSpec:
+    """The spec as the kernels see it: the wrapper has made every input contiguous."""
+    promises = tuple(Constraint(f"{t.name}.is_contiguous()", t.place) for t in spec.inputs)
+    return replace(spec, constraints=(*spec.constraints, *promises))

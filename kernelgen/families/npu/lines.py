@@ -1,0 +1,116 @@
+"""Loads, indices and signatures of a kernel whose lanes count in int32 and whose masks are whole intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from kernelgen.families.index_text import IndexText
+from kernelgen.families.kernel import KernelText, Lines
+from kernelgen.families.line import call
+from kernelgen.families.naming import COLUMN, FULL
+from kernelgen.families.triton_text import Text, number
+from kernelgen.families.values import Use
+from kernelgen.frontend.build import COMPARISONS
+from kernelgen.frontend.indices import Expr
+from kernelgen.plan import Schedule
+
+
+class PackedIndexText(IndexText):
+    """Places that are read from memory are int32 like all others: the wrapper bounds what there is to number."""
+
+    def _text(self, expr: Expr, consumer: str) -> Text:
+        if expr.op == "value":
+            name, dtype = self.names.of[expr.number], self.lowered.values[expr.number].dtype
+            return Text(name if dtype == "int32" else f"{name}.to(tl.int32)")
+        return super()._text(expr, consumer)
+
+
+class PackedLines(Lines):
+    """Writes loads without narrowed masks: a lane that must not be read reads the tensor's first element instead.
+
+    The hardware copies intervals. A mask that is not one is dropped by the compiler, which loads everything and selects
+    afterwards, also from beyond the tensor.
+    """
+
+    index_type = PackedIndexText
+
+    def load(self, i: int, other: float) -> str:
+        value, level = self.body.lowered.values[i], self.level(i)
+        if not value.conditions:
+            return super().load(i, other) + (".to(tl.int32)" if self._is_compared(i) else "")
+        access, name = self.access[i], self.body.names.of[i]
+        within = " & ".join(self.index_text.condition(c, level) for c in value.conditions)
+        offset = self.offset(access, FULL if self.variant == "flat" else level) or "0"
+        mask = self.mask(level)
+        args = [f"{access.tensor}_ptr + {name}_offsets", *([f"mask={mask}"] if mask else [])]
+        widen = value.dtype == "float" and not self.body.exact and self._narrow(access.tensor)
+        lines = [
+            f"{name}_within = {within}",
+            call(f"{name}_offsets", "tl.where", [f"{name}_within", offset, "0"]),
+            call(name, "tl.load", args, ".to(tl.float32)" if widen else ""),
+        ]
+        if value.fill is not None:
+            lines.append(call(name, "tl.where", [f"{name}_within", name, number(value.fill).text]))
+        return "\n".join(lines)
+
+    def _is_compared(self, i: int) -> bool:
+        """Whether an int64 is only compared, as the number of a class is with those of the columns: they are int32."""
+        consumers = [v.op for v in self.body.lowered.values if Use(i) in v.args]
+        stored = any(o.value == i for o in self.body.lowered.outputs)
+        is_wide = self.body.lowered.values[i].dtype == "int64"
+        return is_wide and not stored and all(op in COMPARISONS for op in consumers)
+
+    def _narrow(self, tensor: str) -> bool:
+        return next(t for t in self.spec.inputs if t.name == tensor).dtype != "float32"
+
+    def row_indices(self) -> list[str]:
+        """The indices of single row groups, taken from the row number from the innermost outwards."""
+        groups, lines = self.body.layout.rows, []
+        number_of = "rows" if self.two_d else "row"
+        for position in range(len(groups) - 1, -1, -1):
+            group = groups[position]
+            if group not in self.body.layout.split:
+                continue
+            inner = [g.size for g in groups[position + 1 :]]
+            below = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
+            quotient = f"{number_of} // {below}" if inner else number_of
+            lines.append(f"{group.index} = {quotient}" + (f" % {group.size}" if position else ""))
+        return lines
+
+    def typed_rows(self) -> bool:
+        return False
+
+    def wide_strides(self) -> tuple[str, ...]:
+        return ()
+
+
+def walked(
+    kernel: KernelText, schedule: Schedule, tiles: str, *, sizes: tuple[str, ...], passed: tuple[str, ...] = ()
+) -> KernelText:
+    """A kernel's text as one program a core runs it; `tiles`: the wrapper's short expression for how many there are."""
+    named = {"M", "N", "n_elements"}
+    first = next((i for i, a in enumerate(kernel.arguments) if a in named), len(kernel.arguments))
+    others = tuple(a for a in kernel.arguments if a not in named)
+    arguments = (*others[:first], *sizes, *others[first:])
+    return replace(
+        kernel,
+        schedule=schedule,
+        arguments=arguments,
+        grid=f"(min({tiles}, num_cores()),)" if tiles else "(num_cores(),)",
+        passed=passed,
+        general=tuple(a for a in arguments if not a.endswith("_ptr") and not a.startswith("stride_")),
+    )
+
+
+def column_elements(columns: int) -> int:
+    """The lanes that hold a row: a power of two, as tl.arange wants it."""
+    return 1 << max(columns - 1, 0).bit_length()
+
+
+def floor_power(value: float) -> int:
+    """The largest power of two that is not above a value of at least one."""
+    return 1 << int(math.log2(max(value, 1)))
+
+
+__all__ = ["COLUMN", "PackedLines", "column_elements", "floor_power", "walked"]

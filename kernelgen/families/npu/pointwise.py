@@ -1,0 +1,82 @@
+"""Pointwise on a vector processor: blocks of one run of elements, or tiles of rows and columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelgen.families import pointwise
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.npu.budget import tile_elements
+from kernelgen.families.npu.lines import PackedLines, column_elements, walked
+from kernelgen.families.npu.space import MULTIBUFFER, VARIANTS, block
+from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME = "pointwise"
+TEMPLATE = "npu_kernels.py.jinja"
+PACKED = True
+MEANINGS = VARIANTS
+variants = pointwise.variants
+
+
+def default(variant: str) -> Schedule:
+    if variant == "flat":
+        return Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True)
+    return Schedule.make("tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, multibuffer=True)
+
+
+def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
+    """The largest blocks that fit: each is one copy in and one out. Short rows are taken several at a time."""
+    elements = tile_elements(body, chip, whole_rows=False)
+    if variants(body) == ("flat",):
+        return ((None, default("flat").replace(BLOCK_SIZE=elements)),)
+    # 256 columns fill the vector unit's widest access; what varies along the columns is read once for many rows
+    short, long = min(256, elements), min(2048, elements)
+    tile = default("tile")
+    return (
+        (2 * short, tile.replace(BLOCK_SIZE_N=short, BLOCK_SIZE_M=max(1, elements // short))),
+        (None, tile.replace(BLOCK_SIZE_N=long, BLOCK_SIZE_M=max(1, elements // long))),
+    )
+
+
+def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
+    """Where a search sets out: the first table's schedules."""
+    return tuple(schedule for _, schedule in first_table(body, chip))
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    if variant == "flat":
+        return (block("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER)
+    return (
+        block("BLOCK_SIZE_M", 1, 256, "rows of a tile"),
+        block("BLOCK_SIZE_N", 16, 32768, "its columns"),
+        MULTIBUFFER,
+    )
+
+
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
+    if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") > 2 * max(column_elements(columns), 256):
+        return f"columns of a tile more than twice the {columns} of a row"
+    return None
+
+
+def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None:
+    """Why the buffer cannot hold a tile; None if it is planned to."""
+    rows = 1 if schedule.variant == "flat" else schedule.int("BLOCK_SIZE_M")
+    size = rows * schedule.int("BLOCK_SIZE" if schedule.variant == "flat" else "BLOCK_SIZE_N")
+    most = tile_elements(body, chip, whole_rows=False)
+    return f"a tile of {size} elements, of which the buffer holds {most}" if size > most else None
+
+
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernel for one schedule's structure."""
+    plain = pointwise.default(schedule.variant)
+    (text,) = pointwise.kernels(spec, body, plain, name, helpers, PackedLines)
+    if schedule.variant == "flat":
+        blocks = 'triton.cdiv(n_elements, options["BLOCK_SIZE"])'
+        return (walked(text, schedule, blocks, sizes=("n_elements",)),)
+    text = replace(text, constexprs=("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
+    return (walked(text, schedule, "", sizes=("M", "N")),)

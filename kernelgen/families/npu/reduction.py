@@ -1,0 +1,107 @@
+"""Row reductions on a vector processor: whole rows in the buffer, one or several, or rows walked in blocks."""
+
+from __future__ import annotations
+
+from kernelgen.families import reduction
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.looped import looped
+from kernelgen.families.npu.budget import tile_elements
+from kernelgen.families.npu.lines import PackedLines, column_elements, floor_power, walked
+from kernelgen.families.npu.space import MULTIBUFFER, VARIANTS, block
+from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME = "reduction"
+TEMPLATE = "npu_kernels.py.jinja"
+PACKED = True
+MEANINGS = VARIANTS
+TILES = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
+WHOLE = ("BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1))",)
+
+
+def variants(body: Body) -> tuple[str, ...]:
+    """Those of a GPU, without the ones that divide a row among programs."""
+    return tuple(v for v in reduction.variants(body) if v not in SPLIT)
+
+
+def default(variant: str) -> Schedule:
+    sizes = {
+        "row": {}, "rows": {"BLOCK_SIZE_M": 4}, "looped": {"BLOCK_SIZE_N": 4096},
+        "looped_rows": {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024}, "columns": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32},
+    }  # fmt: skip
+    return Schedule.make(variant, multibuffer=True, **sizes[variant])
+
+
+def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
+    """Several rows a tile, then one, then blocks of a row, each as large as the buffer allows.
+
+    A key counts two bytes an element, the least that rows are computed in: no line gets a row that is too long.
+    """
+    most = tile_elements(body, chip, whole_rows=True)
+    if body.lowered.space.order:
+        across = min(64, floor_power(most // 32))
+        return ((None, default("columns").replace(BLOCK_SIZE_M=across, BLOCK_SIZE_N=max(1, most // across))),)
+    rows = []
+    if body.layout.rows:
+        for length in (64, 256, 1024):
+            if length * 2 <= most:
+                rows.append((2 * length, default("rows").replace(BLOCK_SIZE_M=min(most // length, 64))))
+    walk = default("looped").replace(BLOCK_SIZE_N=most)
+    return (*rows, (2 * most, default("row")), (None, walk))
+
+
+def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
+    """Where a search sets out: every variant at the largest tile that fits."""
+    most = tile_elements(body, chip, whole_rows=True)
+    if body.lowered.space.order:
+        return tuple(schedule for _, schedule in first_table(body, chip))
+    length = column_elements(columns)
+    found = [default("looped").replace(BLOCK_SIZE_N=most)]
+    if length <= most:
+        found.append(default("row"))
+    if body.layout.rows:
+        found += [default("rows").replace(BLOCK_SIZE_M=max(2, most // length))] if 2 * length <= most else []
+        found.append(default("looped_rows").replace(BLOCK_SIZE_M=4, BLOCK_SIZE_N=max(64, most // 4)))
+    return tuple(found)
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    rows = block("BLOCK_SIZE_M", 1, 256, "rows a tile")
+    cols = block("BLOCK_SIZE_N", 16, 32768, "elements of a block of the row")
+    several = (rows,) if variant in ("rows", "looped_rows", "columns") else ()
+    blocks = (cols,) if variant in ("looped", "looped_rows", "columns") else ()
+    return (*several, *blocks, MULTIBUFFER)
+
+
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
+    walks = schedule.variant in ("looped", "looped_rows", "columns")
+    if walks and schedule.int("BLOCK_SIZE_N") >= 2 * max(column_elements(columns), 1024):
+        return f"a block of {schedule['BLOCK_SIZE_N']} for rows of {columns}"
+    return None
+
+
+def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None:
+    """Why the buffer cannot hold a tile; None if it is planned to."""
+    length = schedule.get("BLOCK_SIZE_N", column_elements(columns))
+    assert isinstance(length, int)
+    rows = schedule.get("BLOCK_SIZE_M", 1)
+    assert isinstance(rows, int)
+    most = tile_elements(body, chip, whole_rows=True)
+    return f"a tile of {rows * length} elements, of which the buffer holds {most}" if rows * length > most else None
+
+
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernel for one schedule's structure. Without rows there is one tile, and the one program that has it."""
+    variant = schedule.variant
+    plain = reduction.default(variant)
+    if variant in ("looped", "looped_rows", "columns"):
+        plain = plain.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
+        text = looped(spec, body, plain, name, helpers, PackedLines)
+    else:
+        (text,) = reduction.kernels(spec, body, plain, name, helpers, PackedLines)
+    passed = WHOLE if variant in ("row", "rows") else ()
+    tiles = TILES if variant in ("rows", "looped_rows", "columns") else "M"
+    return (walked(text, schedule, tiles, sizes=("M", "N"), passed=passed),)

@@ -1,0 +1,50 @@
+"""Scans on a vector processor: whole rows in the buffer, one or several, or rows walked in blocks."""
+
+from __future__ import annotations
+
+from kernelgen.families import scan
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.npu import reduction
+from kernelgen.families.npu.budget import tile_elements
+from kernelgen.families.npu.lines import PackedLines, walked
+from kernelgen.families.npu.space import VARIANTS
+from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME = "scan"
+TEMPLATE = "npu_kernels.py.jinja"
+PACKED = True
+MEANINGS = VARIANTS
+variants = scan.variants
+default = reduction.default
+legal = reduction.legal
+fits = reduction.fits
+
+
+def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
+    """Several short rows a tile, then one, then blocks of a row, as large as the buffer allows."""
+    most = tile_elements(body, chip, whole_rows=True)
+    rows = [(512, default("rows").replace(BLOCK_SIZE_M=max(1, min(most // 256, 16))))] if body.layout.rows else []
+    return (*rows, (2 * most, default("row")), (None, default("looped").replace(BLOCK_SIZE_N=most)))
+
+
+def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
+    """Where a search sets out: the variants that the family has, at the largest tile that fits."""
+    return tuple(s for s in reduction.starts(body, chip, columns) if s.variant in variants(body))
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    return reduction.space(variant)
+
+
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernel for one schedule's structure."""
+    plain = scan.default(schedule.variant)
+    if schedule.variant == "looped":
+        plain = plain.replace(NUM_STAGES=1)
+    (text,) = scan.kernels(spec, body, plain, name, helpers, PackedLines)
+    passed = reduction.WHOLE if schedule.variant in ("row", "rows") else ()
+    tiles = reduction.TILES if schedule.variant == "rows" else "M"
+    return (walked(text, schedule, tiles, sizes=("M", "N"), passed=passed),)
