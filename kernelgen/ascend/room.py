@@ -36,6 +36,10 @@ TO_LLVM = (
     "--convert-cf-to-llvm", "--convert-index-to-llvm", "--convert-arith-to-llvm", "--reconcile-unrealized-casts",
 )  # fmt: skip
 """Passes of bishengir-opt that make code for a CPU of linalg."""
+SUM = re.compile(
+    r"\s*%\w+ = linalg\.reduce ins\((?P<source>%\w+) : tensor<(?P<lead>(?:\d+x)*)(?P<length>\d+)x(?P<kind>\w+)>\)"
+    r" outs\(%\w+ : tensor<[^>]*>\) dimensions = \[\d+\]"
+)
 OWN_ATTRIBUTES = (
     r" attributes \{[^}]*\}", r"\{(tt|hacc)\.[^}]*\}", r"\{hivm\.[^}]*\}", r"\{DiscreteMemAccess\}",
     r"\{ExtractedLoadOrStore\}",
@@ -221,6 +225,43 @@ def used(hivm: str, space: str) -> int:
     return max(ends)
 
 
+def in_two_steps(linalg: str) -> str:
+    """Sums along the last dimension made in two steps of about the same length.
+
+    One after the other, as a CPU runs a reduction, the rounding errors of a long sum grow as they do on no hardware
+    that joins halves.
+    """
+    lines, out, number = linalg.split("\n"), [], 0
+    for at, line in enumerate(lines):
+        found = SUM.match(line) if "arith.addf" in "".join(lines[at + 2 : at + 3]) else None
+        length = int(found["length"]) if found else 0
+        if found is None or length < 64 or length & (length - 1):
+            out.append(line)
+            continue
+        number += 1
+        short = 1 << (length.bit_length() // 2)
+        lead, kind, rank = found["lead"], found["kind"], found["lead"].count("x")
+        parts, wide = f"tensor<{lead}{short}x{kind}>", f"tensor<{lead}{short}x{length // short}x{kind}>"
+        groups = ", ".join([*(f"[{i}]" for i in range(rank)), f"[{rank}, {rank + 1}]"])
+        shape = ", ".join([*lead.split("x")[:-1], str(short), str(length // short)])
+        name = f"%step{number}"
+        out += [
+            f"{name}_wide = tensor.expand_shape {found['source']} [{groups}] output_shape [{shape}] : "
+            f"tensor<{lead}{length}x{kind}> into {wide}",
+            f"{name}_zero = arith.constant 0.0 : {kind}",
+            f"{name}_empty = tensor.empty() : {parts}",
+            f"{name}_start = linalg.fill ins({name}_zero : {kind}) outs({name}_empty : {parts}) -> {parts}",
+            f"{name}_parts = linalg.reduce ins({name}_wide : {wide}) outs({name}_start : {parts}) "
+            f"dimensions = [{rank + 1}]",
+            f"(%in: {kind}, %init: {kind}) {{",
+            f"{name}_sum = arith.addf %in, %init : {kind}",
+            f"linalg.yield {name}_sum : {kind}",
+            "}",
+            line.replace(f"ins({found['source']} : tensor<{lead}{length}x{kind}>)", f"ins({name}_parts : {parts})"),
+        ]
+    return "\n".join(out)
+
+
 def build(linalg: str, folder: Path) -> Json:
     """A shared object for this CPU of what was lowered."""
     import ascendnpuir
@@ -228,7 +269,7 @@ def build(linalg: str, folder: Path) -> Json:
 
     program = Path(ascendnpuir.__file__).parent / "bin" / "bishengir-opt"
     source = folder / "linalg.mlir"
-    source.write_text(linalg)
+    source.write_text(in_two_steps(linalg))
     done = subprocess.run([program, source, *TO_LLVM], capture_output=True, text=True, check=False)
     if done.returncode:
         return {"object": "", "object_message": first_error(done.stderr)}

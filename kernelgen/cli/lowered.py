@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernelgen.cli.names import Quartet, root_of
@@ -24,7 +25,10 @@ class Chosen:
 
     only: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
-    accuracy: bool = True
+    planned: frozenset[str] | None = None
+    """The labels of the cases that are planned; None: all."""
+    judged: frozenset[str] | None = None
+    """Those whose accuracy is judged; None: all, and those that the judge derives from them."""
 
 
 def check_lowered(names: Sequence[str], device: Device, chosen: Chosen, json: bool) -> int:
@@ -41,7 +45,7 @@ def check_lowered(names: Sequence[str], device: Device, chosen: Chosen, json: bo
     return WrongOrSlowError.exit_code if failed else 0
 
 
-def report_of(name: str, device: Device, chosen: Chosen) -> Report:
+def report_of(name: str, device: Device, chosen: Chosen, root: Path | None = None) -> Report:
     """Generate the quartet for the device where there is none, then plan and judge its kernels."""
     from kernelgen import generate
     from kernelgen.ascend import require
@@ -49,7 +53,7 @@ def report_of(name: str, device: Device, chosen: Chosen) -> Report:
 
     require()
     spec = load(name)
-    root = root_of(device)
+    root = root or root_of(device)
     quartet = Quartet(spec.name, root / spec.folder)
     if not quartet.file("triton").is_file():
         generate.new(spec, root, chip=generate.chip_of(device))
@@ -64,13 +68,13 @@ def _asked(
     """What the workers say: every launch of every case, and the accuracy test's cases."""
     from kernelgen.worker.judging import Judging
 
-    cases = [case for case in (*spec.accuracy, *spec.performance) if _wanted(case.label, chosen)]
+    cases = [c for c in (*spec.accuracy, *spec.performance) if _wanted(c.label, chosen, chosen.planned)]
     if not cases:
         raise UsageError(f"no case of {spec.name} is left")
     described = [_described(spec, case) for case in _distinct(cases)]
     with Judging(quartet.folder.resolve(), spec.name, device.npu.compiler_target) as judging:
         launches = judging.plan(described)
-        accuracy = list(judging.accuracy(lambda label: _wanted(label, chosen))) if chosen.accuracy else []
+        accuracy = list(judging.accuracy(lambda label: _wanted(label, chosen, chosen.judged)))
     return launches, accuracy
 
 
@@ -87,7 +91,9 @@ def _distinct(cases: Sequence[Case]) -> Iterator[Case]:
             yield case
 
 
-def _wanted(label: str, chosen: Chosen) -> bool:
+def _wanted(label: str, chosen: Chosen, labels: frozenset[str] | None) -> bool:
+    if labels is not None and label not in labels:
+        return False
     words = f" {label}"
     return (not chosen.only or any(f" {text}" in words for text in chosen.only)) and not any(
         f" {text}" in words for text in chosen.skip

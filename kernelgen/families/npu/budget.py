@@ -15,6 +15,10 @@ MARGIN = 0.8
 """The share of the buffer that a tile is planned for; the compiler's own temporaries take the rest."""
 PLACES_BYTES = 32
 """Of each element of a load that is made element by element: where it is read, and what that is computed from."""
+NARROWING_BYTES = 100
+"""Of each element that becomes an int8: the hardware goes there by float16, in several steps."""
+TURNED_BYTES = 120
+"""Of each element of a tile whose rows lie across what is contiguous in memory: it is turned in the buffer."""
 HELPER_BYTES = {
     "erf": 40, "tanh": 40, "expm1": 32, "log1p": 24, "sigmoid": 12, "rint": 24, "trunc": 16, "log_add_exp": 40,
     "isinf": 8, "maximum": 8, "minimum": 8, "where": 12, "div": 4, "max": 12, "min": 12, "argmax": 24, "argmin": 24,
@@ -42,11 +46,12 @@ def bytes_an_element(body: Body, *, whole_rows: bool) -> int:
     for i, value in enumerate(values):
         reduces = value.op in REDUCTIONS or value.op in SCANS
         extra = HELPER_BYTES.get(value.op, 0) if levels[i] in large or reduces else 0
+        extra += NARROWING_BYTES if value.op == "convert" and ITEMSIZE.get(value.dtype) == 1 else 0
         live += _own(body, i) if levels[i] in large else 0
         peak = max(peak, live + extra)
         live -= sum(_own(body, j) for j in range(i + 1) if last[j] == i and levels[j] in large)
     stores = sum(2 * ITEMSIZE.get(o.dtype, 4) for o in body.lowered.outputs if output_groups(o, body.layout.columns))
-    return peak + stores
+    return peak + stores + (TURNED_BYTES if body.lowered.space.order else 0)
 
 
 def _own(body: Body, i: int) -> int:
