@@ -5,6 +5,30 @@ where `room` runs; what it says is kept on disk (`lowering`). Nothing here says 
 """
 
 from kernelgen.ascend.lowering import Finding, Lowered, Request, lower
-from kernelgen.ascend.venv import PACKAGES, create, environment, folder, ready, require
+from kernelgen.ascend.venv import PACKAGES, create, environment, folder, folders, ready, require
 
-__all__ = ["PACKAGES", "Finding", "Lowered", "Request", "create", "environment", "folder", "lower", "ready", "require"]
+__all__ = [
+    "PACKAGES",
+    "Finding",
+    "Lowered",
+    "Request",
+    "create",
+    "environment",
+    "folder",
+    "folders",
+    "lower",
+    "ready",
+    "require",
+]
+    "PACKAGES",
+    "Finding",
+    "Lowered",
+    "Request",
+    "create",
+    "environment",
+    "folder",
+    "folders",
+    "lower",
+    "ready",
+    "require",
+]

@@ -32,6 +32,14 @@ def environment() -> dict[str, str]:
     return {VARIABLE: str(folder())}
 
 
+def folders() -> tuple[str, ...]:
+    """What a process that asks the compiler must be able to read: the environment, and the Python that it is of."""
+    here = folder()
+    settings = (here / "pyvenv.cfg").read_text(encoding="utf-8") if (here / "pyvenv.cfg").is_file() else ""
+    homes = [line.partition("=")[2].strip() for line in settings.splitlines() if line.startswith("home")]
+    return (str(here), str(Path(__file__).parent), *(str(Path(home).parent) for home in homes))
+
+
 def ready() -> Path | None:
     """The environment's Python; None where `create` has not made it."""
     python = folder() / "bin" / "python"

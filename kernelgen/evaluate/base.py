@@ -79,8 +79,8 @@ class Evaluator(ABC):
         self.work = work
         self.limits = limits
         self._private = private.make(cache_folder() / "work")
-        shared, cwd = {**private.variables(self._private), **self._own_environment()}, self._private / "cwd"
-        read, write = (str(quartet), str(store)), (str(self._private),)
+        shared, cwd = {**private.variables(self._private), **self.variables()}, self._private / "cwd"
+        read, write = (str(quartet), str(store), *self.folders()), (str(self._private),)
         # One thread each: the children of the fork server are many, and torch's threads would fight over the cores.
         compiling = Confinement(read, write)
         self._compile_worker = Worker(self.compile_role, {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
@@ -108,9 +108,13 @@ class Evaluator(ABC):
         """What the process that runs candidates is held to, and what this machine cannot do. Raises Failed."""
         return self.runner.confinement()
 
-    def _own_environment(self) -> dict[str, str]:
-        """Variables that the workers of this evaluator need."""
+    def variables(self) -> dict[str, str]:
+        """What the workers of this evaluator need in their environment."""
         return {}
+
+    def folders(self) -> tuple[str, ...]:
+        """What they must be able to read beside the quartet and the candidates."""
+        return ()
 
     def _make_compiler(self, store: Path) -> Compiler:
         return Compiler(self._compile_worker, self.spec, self.device.gpu, store, self.limits.compile_s)

@@ -21,7 +21,9 @@ from kernelgen.outcomes import StaticFacts, Status
 from kernelgen.predict import Prediction
 from kernelgen.predict_tiles import predict
 from kernelgen.spec.model import Case, OperatorSpec
+from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
+from kernelgen.worker.confine import Confinement
 from kernelgen.worker.digest import digest
 
 PLAN_LIMIT_S = 600.0
@@ -54,12 +56,16 @@ class LoweredEvaluator(CpuEvaluator):
 
     compile_role = "lowered"
 
-    def _own_environment(self) -> dict[str, str]:
+    def variables(self) -> dict[str, str]:
         return ascend.environment()
 
+    def folders(self) -> tuple[str, ...]:
+        return ascend.folders()
+
     def _make_compiler(self, store: Path) -> Compiler:
-        caches = {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-        self._interpreter = Worker("interpret", caches, self._scratch)
+        variables = {**private.variables(self._private), "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        allowed = Confinement((str(self.quartet), str(store)), (str(self._private),))
+        self._interpreter = Worker("interpret", variables, self._private / "cwd", allowed)
         return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, store)
 
     def close(self) -> None:

@@ -154,11 +154,7 @@ def _prepare(plan: Plan) -> tuple[str, ...]:
     packed = getattr(module(plan), "PACKED", False)
     if plan.body.layout.rows and not packed:
         return ()
-    run = {
-        a.tensor
-        for a in plan.body.layout.accesses
-        if packed or a.terms in ((("offsets", None),), ((COLS, None),))
-    }
+    run = {a.tensor for a in plan.body.layout.accesses if packed or a.terms in ((("offsets", None),), ((COLS, None),))}
     return tuple(
         f"{t.name} = {t.name}.contiguous()"
         for t in plan.spec.inputs

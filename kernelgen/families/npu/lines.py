@@ -37,22 +37,29 @@ class PackedLines(Lines):
 
     def load(self, i: int, other: float) -> str:
         value, level = self.body.lowered.values[i], self.level(i)
-        if not value.conditions:
+        if not value.conditions and not self._steps(i):
             return super().load(i, other) + (".to(tl.int32)" if self._is_compared(i) else "")
         access, name = self.access[i], self.body.names.of[i]
-        within = " & ".join(self.index_text.condition(c, level) for c in value.conditions)
+        within = " & ".join(self.index_text.condition(c, level) for c in value.conditions) or self.mask(level)
         offset = self.offset(access, FULL if self.variant == "flat" else level) or "0"
         mask = self.mask(level)
         args = [f"{access.tensor}_ptr + {name}_offsets", *([f"mask={mask}"] if mask else [])]
         widen = value.dtype == "float" and not self.body.exact and self._narrow(access.tensor)
+        chosen = f"{name}_within" if value.conditions else f"{within}"
         lines = [
-            f"{name}_within = {within}",
-            call(f"{name}_offsets", "tl.where", [f"{name}_within", offset, "0"]),
+            *([f"{name}_within = {within}"] if value.conditions else []),
+            call(f"{name}_offsets", "tl.where", [chosen, offset, "0"]),
             call(name, "tl.load", args, ".to(tl.float32)" if widen else ""),
         ]
-        if value.fill is not None:
+        if value.conditions and value.fill is not None:
             lines.append(call(name, "tl.where", [f"{name}_within", name, number(value.fill).text]))
         return "\n".join(lines)
+
+    def _steps(self, i: int) -> bool:
+        """Whether the columns that a load reads are some apart. triton-ascend 3.2.0 loses such a load where its rows
+        are no interval either (it copies each row, and drops the copy), so it is told the place of every element."""
+        found = [e for e in self.body.lowered.values[i].index if isinstance(e, Expr)]
+        return any(self.index_text.level(e) == COLUMN and _has_product(e) for e in found)
 
     def _is_compared(self, i: int) -> bool:
         """Whether an int64 is only compared, as the number of a class is with those of the columns: they are int32."""
@@ -83,6 +90,10 @@ class PackedLines(Lines):
 
     def wide_strides(self) -> tuple[str, ...]:
         return ()
+
+
+def _has_product(expr: Expr) -> bool:
+    return expr.op == "*" or any(_has_product(arg) for arg in expr.args)
 
 
 def walked(

@@ -8,6 +8,7 @@ from kernelgen.families.looped import looped
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, floor_power, walked
 from kernelgen.families.npu.space import MULTIBUFFER, VARIANTS, block
+from kernelgen.families.split_schedules import SPLIT
 from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
