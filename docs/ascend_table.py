@@ -84,6 +84,7 @@ def shortened(report: Report) -> dict[str, Any]:
         "refused_kernels": [f"{k.name}: {k.refused}" for k in report.kernels if k.refused],
         "faults": [asdict(f) for f in report.faults],
         "accuracy": [asdict(a) for a in report.accuracy],
+        "left_out": report.left_out,
         "verdict": report.verdict() if report.accuracy else "",
         "good": report.good,
     }
@@ -103,6 +104,7 @@ def row(name: str, data: dict[str, Any]) -> str:
     share = f"{data['ub'] / data['ub_of']:.0%}"
     verdict = data["verdict"].removeprefix("accuracy: ") or "no case that a CPU takes"
     wrong = [f"{a['case']}: {a['message']}" for a in data["accuracy"] if not a["passed"]]
+    wrong += [f"{label}: {why}" for label, why in data["left_out"][:1]]
     shown = verdict + (f"; {wrong[0]}" if wrong else "")
     return f"| {name} | {data['kernels']} | {share} | {', '.join(severe) or 'none'} | {slow or '–'} | {shown} |"
 

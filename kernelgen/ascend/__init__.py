@@ -20,15 +20,3 @@ __all__ = [
     "ready",
     "require",
 ]
-    "PACKAGES",
-    "Finding",
-    "Lowered",
-    "Request",
-    "create",
-    "environment",
-    "folder",
-    "folders",
-    "lower",
-    "ready",
-    "require",
-]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,8 @@ class Report:
     kernels: tuple[Kernel, ...]
     faults: tuple[Fault, ...]
     accuracy: tuple[Judged, ...]
+    left_out: tuple[tuple[str, str], ...]
+    """Cases that the wrapper refuses, each with why."""
     facts: NpuFacts
 
     @staticmethod
@@ -77,10 +79,11 @@ class Report:
         operator: str,
         path: str,
         facts: NpuFacts,
-        launches: Sequence[tuple[str, dict[str, Any]]],
+        planned: Mapping[str, Sequence[tuple[str, Any]]],
         accuracy: Sequence[dict[str, Any]],
     ) -> Report:
-        """From what the workers said."""
+        """From what the workers said: `planned` as `worker.judging` hands it out."""
+        launches = planned["launches"]
         groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
         for label, launch in launches:
             groups.setdefault(str((launch["kernel"], launch["types"], launch["constants"])), []).append((label, launch))
@@ -93,7 +96,7 @@ class Report:
         }
         faults = tuple(sorted(found, key=lambda f: (not f.severe, f.line, f.kind)))
         judged = tuple(Judged(a["label"], a["passed"], a["how"], a["message"], a["left_out"]) for a in accuracy)
-        return Report(operator, facts.arch, path, kernels, faults, judged, facts)
+        return Report(operator, facts.arch, path, kernels, faults, judged, tuple(planned["left_out"]), facts)
 
     @property
     def good(self) -> bool:
@@ -106,6 +109,7 @@ class Report:
         out = [f"{self.operator} for {self.facts.name}: {EVIDENCE}"]
         out += [kernel.line(self.facts) for kernel in self.kernels]
         out += [f"  {'✗' if f.severe else '!'} {self.path}:{f.line}: {f.kind}: {f.text}" for f in self.faults]
+        out += [f"    {case}: refused by the wrapper: {why}" for case, why in self.left_out]
         out += [f"  ✗ {a.case}: {a.message} ({a.how})" for a in self.accuracy if not a.passed]
         if self.accuracy:
             out.append(f"  {self.verdict()}")

@@ -58,13 +58,13 @@ def report_of(name: str, device: Device, chosen: Chosen, root: Path | None = Non
     if not quartet.file("triton").is_file():
         generate.new(spec, root, chip=generate.chip_of(device))
         note(f"{spec.name} had no kernel for {device.facts.name} yet; generated in {quartet.folder}")
-    launches, accuracy = _asked(spec, quartet, device, chosen)
-    return Report.of(spec.name, str(quartet.file("triton")), device.npu, launches, accuracy)
+    planned, accuracy = _asked(spec, quartet, device, chosen)
+    return Report.of(spec.name, str(quartet.file("triton")), device.npu, planned, accuracy)
 
 
 def _asked(
     spec: OperatorSpec, quartet: Quartet, device: Device, chosen: Chosen
-) -> tuple[list[tuple[str, dict[str, Any]]], list[dict[str, Any]]]:
+) -> tuple[dict[str, list[tuple[str, Any]]], list[dict[str, Any]]]:
     """What the workers say: every launch of every case, and the accuracy test's cases."""
     from kernelgen.worker.judging import Judging
 
@@ -73,9 +73,9 @@ def _asked(
         raise UsageError(f"no case of {spec.name} is left")
     described = [_described(spec, case) for case in _distinct(cases)]
     with Judging(quartet.folder.resolve(), spec.name, device.npu.compiler_target) as judging:
-        launches = judging.plan(described)
+        planned = judging.plan(described)
         accuracy = list(judging.accuracy(lambda label: _wanted(label, chosen, chosen.judged)))
-    return launches, accuracy
+    return planned, accuracy
 
 
 def _described(spec: OperatorSpec, case: Case) -> dict[str, Any]:

@@ -45,7 +45,11 @@ class LoweredCompiler(Compiler):
             "target": self._npu.compiler_target,
             "cases": [case_of(self._spec, case) for case in cases],
         }
-        launches = self._worker.call("plan", request, self._limit_s)["launches"]
+        answer = self._worker.call("plan", request, self._limit_s)
+        if answer["left_out"]:
+            label, why = answer["left_out"][0]
+            raise Failed(Status.LAUNCH_ERROR, f"{label}: {why}")
+        launches = answer["launches"]
         return {
             case.label: compiled([one for label, one in launches if label == case.label], self._npu) for case in cases
         }

@@ -11,6 +11,7 @@ from kernelgen.devices import cache_folder
 from kernelgen.worker.client import Failed, Worker
 
 LIMIT_S = 600.0
+PLAN_LIMIT_S = 1800.0
 LOWERED = "lowered form"
 
 
@@ -35,12 +36,14 @@ class Judging:
     def _path(self) -> str:
         return str(self._folder / f"{self._name}_triton.py")
 
-    def plan(self, cases: Sequence[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-        """Every launch of every case as the lowered worker describes it. Raises Failed where the wrapper fails."""
+    def plan(self, cases: Sequence[dict[str, Any]]) -> dict[str, list[tuple[str, Any]]]:
+        """`launches`: every launch of every case as the lowered worker describes it; `left_out`: cases that the wrapper
+        refuses, each with why. Raises Failed where the wrapper fails otherwise."""
         request: dict[str, object] = {
             "path": self._path, "function": self._name, "target": self._target, "cases": list(cases),
         }  # fmt: skip
-        return [(label, launch) for label, launch in self._lowered.call("plan", request, LIMIT_S)["launches"]]
+        answer = self._lowered.call("plan", request, PLAN_LIMIT_S)
+        return {key: [(label, one) for label, one in answer[key]] for key in ("launches", "left_out")}
 
     def accuracy(self, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
         """The quartet's accuracy cases, each with `how` it was run: from the lowered form, else in the interpreter."""

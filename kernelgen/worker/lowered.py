@@ -45,20 +45,24 @@ def one_case(folder: str, name: str, path: str, target: str, case: dict[str, Any
 def plan(path: str, function: str, target: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
     """What the compiler says of every launch of each case.
 
-    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"launches": [[label, launch], ...]}; equal `key`s are
-    the same kernel with the same constants.
+    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"launches": [[label, launch], ...], "left_out": [[label,
+    why], ...]}: the wrapper refuses inputs beyond its bounds.
     """
     wrapper = load.candidate(path, function)
     found: list[list[Any]] = []
+    left_out: list[list[str]] = []
     for case in cases:
         try:
             made = launches.recorded(wrapper, case["inputs"], target)
+        except ValueError as error:
+            left_out.append([case["label"], str(error)])
+            continue
         except (Exception, SystemExit) as error:
             if classify(error)[0] in (Status.LAUNCH_ERROR, Status.OUT_OF_MEMORY):
                 raise
             raise CompileError(f"{case['label']}: {type(error).__name__}: {error}") from error
         found += [[case["label"], _described(launch)] for launch in made]
-    return {"launches": found}
+    return {"launches": found, "left_out": left_out}
 
 
 def _described(launch: launches.Launch) -> dict[str, Any]:
