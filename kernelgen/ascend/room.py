@@ -322,7 +322,10 @@ def lower(request: Json) -> Json:
     found += slow_operations(linalg, request["path"])
     mode = re.search(r'mix_mode\s*=\s*"(\w+)"', linalg)
     planned = plan(linalg, request, folder)
-    return {"findings": found, "cores": mode[1] if mode else "aiv", **planned, **build(linalg, folder)}
+    built = {"object": "", "object_message": "assembly of another processor"}
+    if not any(one["kind"] == "inline assembly" for one in found):  # LLVM would end the process
+        built = build(linalg, folder)
+    return {"findings": found, "cores": mode[1] if mode else "aiv", **planned, **built}
 
 
 def versions(request: Json) -> Json:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, caps, client
-from kernelgen.cli.names import ROOT, Quartet
+from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
 from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip
 from kernelgen.cli.terminal import emit, note
@@ -83,17 +83,19 @@ def optimize(
     written = load(name)
     spec = _with_strategies(written, strategy or [])
     cases = chosen(spec, dtype or [], only or [], skip or [])
-    options = _options(settings, spec, force, fresh)
+    options = _options(settings, spec, here, force, fresh)
     quartet = Quartet(spec.name, options.operators / spec.folder)
     from kernelgen import generate
 
+    chip = generate.chip_of(here)
     if dry_run:
-        generate.plan_of(spec, options.operators)  # says what is wrong with the reference
+        generate.plan_of(spec, options.operators, chip)  # says what is wrong with the reference
         return _announce(spec, cases, here, options, quartet, json)
     if not quartet.file("triton").is_file():
-        generate.new(written, options.operators, force=force)  # what is generated follows from the file alone
+        # what is generated follows from the file alone
+        generate.new(written, options.operators, force=force, chip=chip)
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
-    plan = generate.plan_of(spec, options.operators)
+    plan = generate.plan_of(spec, options.operators, chip)
     result = _run(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
     if json:
         emit(to_json(result))
@@ -128,11 +130,11 @@ def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[st
     return cases
 
 
-def _options(settings: Settings, spec: OperatorSpec, force: bool, fresh: bool) -> Options:
+def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool, fresh: bool) -> Options:
     from kernelgen.optimize import Options
 
     options = Options(
-        operators=ROOT,
+        operators=root_of(device),
         rounds=settings.rounds or spec.max_rounds,
         stop_at_target=settings.stop_at_target,
         max_minutes=settings.max_minutes,

@@ -45,8 +45,8 @@ def one_case(folder: str, name: str, path: str, target: str, case: dict[str, Any
 def plan(path: str, function: str, target: str, cases: list[dict[str, Any]]) -> dict[str, Any]:
     """What the compiler says of every launch of each case.
 
-    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"launches": [[label, launch], ...], "left_out": [[label,
-    why], ...]}: the wrapper refuses inputs beyond its bounds.
+    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"launches": [[label, launch], ...],
+    "left_out": [[label, why], ...]}: the wrapper refuses inputs beyond its bounds.
     """
     wrapper = load.candidate(path, function)
     found: list[list[Any]] = []

@@ -1,0 +1,119 @@
+"""The Ascend compiler without an NPU: what it finds in planted faults, and the shipped kernels lowered and run.
+
+The first test of a machine installs it (`kernelgen doctor --setup ascend`); where that cannot be done they are skipped,
+and the summary says why.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelgen import ascend, generate
+from kernelgen.ascend import launches
+from kernelgen.devices import find
+from kernelgen.errors import NoDeviceError
+from kernelgen.spec import load_spec, shipped_specs
+from kernelgen.worker import load
+
+FAULTS = Path(__file__).with_name("ascend_faults.py")
+TARGET = "Ascend910B3"
+SPECS = {path.stem: path for path in shipped_specs()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> None:
+    if ascend.ready() is None:
+        try:
+            list(ascend.create())
+        except NoDeviceError as error:
+            pytest.skip(f"the Ascend compiler cannot be installed here: {error}")
+
+
+def fault_line(word: str) -> int:
+    lines = FAULTS.read_text(encoding="utf-8").splitlines()
+    return next(i for i, line in enumerate(lines, 1) if f"fault: {word}" in line)
+
+
+def found(function: str, *inputs: list[object]) -> dict[str, ascend.Finding]:
+    wrapper = load.candidate(str(FAULTS), function)
+    (launch,) = launches.recorded(wrapper, list(inputs), TARGET)
+    return {finding.kind: finding for finding in launch.lowered().findings}
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "kind", "word", "text"),
+    [
+        ("large", "float32", "overflow", "tile too large", "ub overflows"),
+        ("discrete", "float32", "discrete mask", "discrete mask", "the mask of this load is no interval"),
+        ("wide", "int32", "int64", "int64", "int64 arithmetic"),
+        ("assembly", "float32", "inline assembly", "inline assembly", "nothing here can run it"),
+        ("many", "float32", "grid", "grid", "131072 programs, of which a launch takes 65535"),
+    ],
+)
+def test_a_planted_fault_is_reported_with_its_line(function: str, dtype: str, kind: str, word: str, text: str) -> None:
+    finding = found(function, [[2**21], dtype])[kind]
+    assert finding.line == fault_line(word)
+    assert text in finding.text
+    assert finding.severe == (kind != "int64")
+
+
+def test_reading_element_by_element_is_slow_but_not_wrong() -> None:
+    finding = found("scattered", [[8192], "float32"], [[8192], "int32"])["scalar fallback"]
+    assert finding.line == fault_line("scalar fallback")
+    assert not finding.severe
+
+
+def quartet(name: str, root: Path) -> Path:
+    device = find("npu", "ascend910b3")
+    done = generate.new(load_spec(SPECS[name]), root, chip=generate.chip_of(device))
+    return done.folder / f"{name}_triton.py"
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
+def test_no_row_overflows_the_buffer_and_only_long_ones_are_walked(name: str, tmp_path: Path) -> None:
+    wrapper = load.candidate(str(quartet(name, tmp_path)), name)
+    walked = []
+    for length in (64, 1000, 2048, 4096, 131072):
+        inputs = [[[64, length], "float16"], *([[[length], "float16"]] * 2 if name == "layer_norm" else [])]
+        (launch,) = launches.recorded(wrapper, inputs, TARGET)
+        result = launch.lowered()
+        assert result.planned, (length, result)
+        assert not [f for f in result.findings if f.severe]
+        assert 0 < result.ub_bytes <= 196608
+        assert launch.grid[0] <= 40
+        walked.append("looped" in launch.kernel)
+    assert walked == sorted(walked)
+    assert not walked[0]
+    assert walked[-1]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("softmax", "bfloat16"), ("gelu_erf", "float32"), ("pad", "float16")])
+def test_the_lowered_form_run_on_the_cpu_is_right(name: str, dtype: str, tmp_path: Path) -> None:
+    """Rows that do not fill their tile; 43 programs take 129 rows."""
+    kernel = launches.on_cpu(load.candidate(str(quartet(name, tmp_path)), name), TARGET)
+    x = torch.randn(129, 130, generator=torch.Generator().manual_seed(7)).to(getattr(torch, dtype))
+    wide = x.to(torch.float64)
+    wanted = {
+        "softmax": lambda: wide.softmax(-1),
+        "gelu_erf": lambda: torch.nn.functional.gelu(wide),
+        "pad": lambda: torch.nn.functional.pad(wide, (1, 2), value=0.5),
+    }[name]()
+    got = kernel(x)
+    assert got.shape == wanted.shape
+    torch.testing.assert_close(got.double(), wanted, rtol=2**-7, atol=1e-5)
+
+
+def test_a_scan_is_planned_but_not_run(tmp_path: Path) -> None:
+    kernel = launches.on_cpu(load.candidate(str(quartet("cumsum", tmp_path)), "cumsum"), TARGET)
+    with pytest.raises(launches.NotRunnable, match="bufferized"):
+        kernel(torch.ones(3, 100, dtype=torch.float16))
+
+
+def test_the_environment_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELGEN_ASCEND_VENV", str(tmp_path))
+    with pytest.raises(NoDeviceError, match="doctor --setup ascend") as error:
+        found("many", [[16], "float32"])
+    assert error.value.exit_code == 3
