@@ -18,6 +18,7 @@ import torch
 from triton.runtime.jit import JITFunction
 
 from kernelgen.ascend.lowering import Finding, Lowered, Request, lower
+from kernelgen.judge import simulated
 
 MAX_GRID = 65535
 POINTERS = {
@@ -73,17 +74,21 @@ def recorded(wrapper: Callable[..., Any], inputs: list[Any], target: str) -> lis
     """The launches that a wrapper makes for inputs of these shapes and dtypes, none of them run."""
     launches: list[Launch] = []
     tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for shape, dtype in inputs]
+    simulated.install()
     with caught(launches.append, target):
-        wrapper(*tensors)
+        wrapper(*map(simulated.NpuTensor, tensors))
     return launches
 
 
 def on_cpu(wrapper: Callable[..., Any], target: str) -> Callable[..., Any]:
     """The wrapper with its kernels run on the CPU from their lowered form. Raises NotRunnable where that cannot be."""
 
+    simulated.install()
+    there = simulated.on_npu(wrapper)
+
     def call(*tensors: Any) -> Any:
         with caught(run, target):
-            return wrapper(*tensors)
+            return there(*tensors)
 
     return call
 

@@ -32,6 +32,8 @@ class Device:
     """Variables that processes running kernels on this device need."""
     family: str = "gpu"
     """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
+    simulated: bool = False
+    """Whether tensors are on a device that is simulated in torch: its times are no speed of anything."""
     instead: str = "cpu (interpreter; compiled and predicted for {})"
     """What a log says of a machine without the device, with the device's name in it."""
 

@@ -21,6 +21,9 @@ PRIORITY = 5
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
 PROBE_LIMIT_S = 120
 """Importing torch-npu and opening the device from a cold disk."""
+SIMULATED = "KERNELGEN_SIMULATED_NPU"
+"""A variable that names the NPU to simulate in torch, for tests of all that is around kernels."""
+SHOWN = "a simulated NPU on this CPU (compiled for and predicted for {}; its times are simulated)"
 INSTEAD = "no NPU (compiled for and predicted for {}, run on the CPU from the lowered form)"
 
 _ASK = """
@@ -46,7 +49,7 @@ class Npu:
 
 def present() -> bool:
     """Whether an NPU, torch-npu and triton-ascend are here. Imports none of them into this process."""
-    return _probe()[0] is not None
+    return bool(os.environ.get(SIMULATED)) or _probe()[0] is not None
 
 
 def knows(arch: str) -> bool:
@@ -59,6 +62,10 @@ def open_device(arch: str | None) -> Device:
 
     Raises NoDeviceError where there is no NPU and none was named, and UsageError for a name the table does not have.
     """
+    simulated = os.environ.get(SIMULATED)
+    if simulated:
+        known, variables = _named(arch or simulated), ((SIMULATED, simulated),)
+        return Device(NAME, False, known, environment=variables, family=NAME, simulated=True, instead=SHOWN)
     target = _named(arch) if arch is not None else None
     npu, why = _probe()
     if npu is None:

@@ -10,16 +10,17 @@ from kernelgen.devices import Device
 from kernelgen.evaluate.base import Evaluator, Limits, default_jobs
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator
-from kernelgen.evaluate.lowered import LoweredEvaluator
+from kernelgen.evaluate.lowered import LoweredEvaluator, SimulatedEvaluator
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case
 
-EVALUATORS: dict[tuple[str, bool], tuple[type[Evaluator], str]] = {
-    ("cuda", True): (CudaEvaluator, "run"),
-    ("cpu", False): (CpuEvaluator, "interpret"),
-    ("npu", False): (LoweredEvaluator, "lowered"),
+EVALUATORS: dict[tuple[str, bool, bool], tuple[type[Evaluator], str]] = {
+    ("cuda", True, False): (CudaEvaluator, "run"),
+    ("cpu", False, False): (CpuEvaluator, "interpret"),
+    ("npu", False, False): (LoweredEvaluator, "lowered"),
+    ("npu", False, True): (SimulatedEvaluator, "interpret"),
 }
-"""By the device's name and whether it measures: the evaluator, and the worker that runs kernels."""
+"""By the device's name, whether it measures and is simulated: the evaluator, and the worker that runs kernels."""
 
 
 def evaluator(
@@ -37,7 +38,7 @@ def evaluator(
     `store` is the folder where candidates' sources are kept by hash; `work` says what a case must do at the
     least (`analysis.work` with the plan). No process starts before the first request.
     """
-    kind, role = EVALUATORS[device.name, device.measures]
+    kind, role = EVALUATORS[device.name, device.measures, device.simulated]
     return kind(
         device, plan, quartet.resolve(), store.resolve(), work, jobs or default_jobs(), limits or Limits(), role
     )

@@ -8,6 +8,10 @@ from pathlib import Path
 import torch
 
 from .interpreter import scan_in_a_tree
+from .model import Function
+
+SIMULATED = "KERNELGEN_SIMULATED_NPU"
+"""A variable that asks for the simulated NPU."""
 
 
 def prepare() -> str:
@@ -19,7 +23,25 @@ def prepare() -> str:
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
         scan_in_a_tree()
+    if is_simulated():
+        from .simulated import install
+
+        install()
     return device
+
+
+def is_simulated() -> bool:
+    """Whether kernels are to be called on an NPU that is simulated in torch, for tests of all that is around them."""
+    return bool(os.environ.get(SIMULATED)) and find() == "cpu"
+
+
+def there(function: Function) -> Function:
+    """A function as it is to be called: with its tensors on the simulated NPU where there is one."""
+    if not is_simulated():
+        return function
+    from .simulated import on_npu
+
+    return on_npu(function)
 
 
 def find() -> str:
@@ -30,6 +52,8 @@ def describe() -> str:
     """The device in words, for the head of a report."""
     if find() == "cuda":
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    if is_simulated():
+        return f"a simulated NPU on this CPU, torch {torch.__version__}"
     return f"cpu with Triton's interpreter, torch {torch.__version__}"
 
 

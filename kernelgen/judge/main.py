@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import device as devices
-from . import inputs, lint, mutants, report
+from . import inputs, lint, memory, mutants, report
 from .accuracy import accuracy_case
 from .hidden import hidden_cases
 from .model import Case, CaseReport, Operator, PerformanceReport
-from .performance import NO_GPU, OPPONENTS, performance_case
+from .performance import NO_GPU, OPPONENTS, make_inputs, performance_case
 from .timing import HALF_WIDTH, TIME_CAP_S
 
 
@@ -69,6 +69,8 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
     options = _performance_parser(operator).parse_args(argv)
     say = _printer(options.json)
     say(f"Testing {operator.name} performance on {devices.describe()}")
+    if devices.is_simulated():
+        return _simulated(operator, _select(cases, options), options.json, say)
     if devices.find() != "cuda":
         say(NO_GPU)
         code = 3 if options.require_gpu else 0
@@ -114,6 +116,24 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
         geometric = {n: {"estimate": m.ratio, "low": m.interval[0], "high": m.interval[1]} for n, m in means.items()}
         _print_json(data | {"geometric_means": geometric, "cases": reports})
     return code
+
+
+def _simulated(operator: Operator, cases: Sequence[Case], as_json: bool, say: Any) -> int:
+    """Simulated times, which are this CPU's: neither measured nor compared with anything."""
+    from .simulated import time_us
+
+    said = []
+    for case in cases:
+        if left_out := memory.accuracy_left_out(operator, case, "cpu"):
+            say(f"- {case.label}  {left_out}")
+            continue
+        arguments = make_inputs(operator, case, device="cpu")()
+        taken = time_us(operator.kernel, arguments)
+        said.append({"case": case.label, "simulated_us": taken})
+        say(f"- {case.label}  simulated {taken:.0f} µs: a stand-in on this CPU, the speed of no NPU")
+    if as_json:
+        _print_json({"operator": operator.name, "measured": False, "simulated": True, "exit_code": 0, "cases": said})
+    return 0
 
 
 def _slower_than(found: PerformanceReport, wanted: float) -> bool:

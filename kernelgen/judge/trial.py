@@ -92,7 +92,7 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
     """PyTorch's own result; where its input checks refuse, the kernel's wrapper must refuse as well."""
     try:
         with torch.no_grad():
-            outputs = as_tuple(setting.operator.baseline(*(b.view for b in buffers)))
+            outputs = as_tuple(devices.there(setting.operator.baseline)(*(b.view for b in buffers)))
         devices.synchronize(setting.device)
     except ValueError as refusal:
         _expect_refusal(setting, buffers, refusal)
@@ -121,7 +121,7 @@ def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) ->
     try:
         with torch.no_grad(), fences, warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy on NaN and infinity
-            outputs = list(as_tuple(setting.kernel(*(b.view for b in buffers))))
+            outputs = list(as_tuple(devices.there(setting.kernel)(*(b.view for b in buffers))))
         devices.synchronize(setting.device)
     except torch.OutOfMemoryError:
         raise

@@ -20,13 +20,15 @@ MAX_CHARACTERS = 300
 _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _OPPOSITE = {ast.Eq: "!=", ast.NotEq: "==", ast.Lt: ">=", ast.LtE: ">", ast.Gt: "<=", ast.GtE: "<"}
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
-_ATTRIBUTES = ("shape", "ndim", "dtype")
+_PLACES = ("is_npu", "is_cuda")
+"""Attributes that are conditions themselves: where a tensor is, which only the wrapper can ask."""
+_ATTRIBUTES = ("shape", "ndim", "dtype", *_PLACES)
 _METHODS = {"numel": 0, "dim": 0, "size": 1, "is_contiguous": 0, "stride": 1}
 """Each method with the number of its arguments."""
 
 _ALLOWED = (
     "a constraint compares .shape[i], .ndim, .dtype, .numel(), .dim(), .size(i), .stride(i), .is_contiguous(), "
-    "len() and whole numbers, with and/or/not and + - * // %"
+    ".is_npu, .is_cuda, len() and whole numbers, with and/or/not and + - * // %"
 )
 
 
@@ -76,6 +78,8 @@ def failing(constraint: Constraint) -> str:
         return f"{left} {_OPPOSITE[type(tree.ops[0])]} {right}"
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
         return _source(line, tree.operand)
+    if isinstance(tree, ast.Attribute):  # a torch without the device has no such attribute
+        return f'{ast.unparse(tree.value)}.device.type != "{tree.attr.removeprefix("is_")}"'
     return f"not {line}" if isinstance(tree, ast.Call) else f"not ({line})"
 
 
@@ -93,6 +97,8 @@ def message(operator: str, constraint: Constraint) -> str:
 
 def _shown(name: str, asked: set[str]) -> str:
     """What a message shows of an input: what was asked for, and the shape unless only the dtype was."""
+    if asked & set(_PLACES):
+        return f"on {{{name}.device}}"
     parts = [] if asked == {"dtype"} else [f"{{tuple({name}.shape)}}"]
     parts += [f"{{{name}.dtype}}"] * ("dtype" in asked)
     parts += [f"with strides {{{name}.stride()}}"] * bool(asked & {"is_contiguous", "stride"})
@@ -199,6 +205,8 @@ def _not_conditions(node: ast.expr) -> Iterator[tuple[ast.expr, str]]:
             yield from _not_conditions(value)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield from _not_conditions(node.operand)
+    elif isinstance(node, ast.Attribute) and node.attr in _PLACES:
+        return
     elif not isinstance(node, ast.Compare) and not (
         isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "is_contiguous"
     ):

@@ -20,6 +20,9 @@ class Layout:
 
     shape: tuple[int, ...]
     dtype_name: str = "float32"
+    is_npu: bool = True
+    is_cuda: bool = True
+    """Where a tensor is cannot be told from its shape: any place will do."""
 
     @property
     def ndim(self) -> int:
