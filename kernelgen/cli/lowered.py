@@ -66,12 +66,23 @@ def _asked(
     spec: OperatorSpec, quartet: Quartet, device: Device, chosen: Chosen
 ) -> tuple[dict[str, list[tuple[str, Any]]], list[dict[str, Any]]]:
     """What the workers say: every launch of every case, and the accuracy test's cases."""
-    from kernelgen.worker.judging import Judging
-
     cases = [c for c in (*spec.accuracy, *spec.performance) if _wanted(c.label, chosen, chosen.planned)]
     if not cases:
         raise UsageError(f"no case of {spec.name} is left")
     described = [_described(spec, case) for case in _distinct(cases)]
+    from kernelgen.worker.client import Failed
+
+    try:
+        return _answers(spec, quartet, device, chosen, described)
+    except Failed as failure:
+        raise WrongOrSlowError(f"{spec.name}: {failure}") from None
+
+
+def _answers(
+    spec: OperatorSpec, quartet: Quartet, device: Device, chosen: Chosen, described: list[dict[str, Any]]
+) -> tuple[dict[str, list[tuple[str, Any]]], list[dict[str, Any]]]:
+    from kernelgen.worker.judging import Judging
+
     with Judging(quartet.folder.resolve(), spec.name, device.npu.compiler_target) as judging:
         planned = judging.plan(described)
         accuracy = list(judging.accuracy(lambda label: _wanted(label, chosen, chosen.judged)))

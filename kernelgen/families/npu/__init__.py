@@ -16,6 +16,7 @@ from kernelgen.plan import Chip, Plan, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec
 
 MODULES = {f"npu_{module.NAME}": module for module in (pointwise, reduction, scan)}
+ALONE = "everything is reduced by one core"
 COPIED = "an input that is not contiguous is copied first"
 
 
@@ -25,6 +26,8 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
     packed = make_body(plan.spec, body.lowered, body.statements, layout(_packed(plan.spec), body.lowered))
     family = f"npu_{plan.family}"
     kept = [note for note in plan.notes if "copied first" not in note]
+    if packed.lowered.space.inner_axes() and not packed.layout.rows:
+        kept.append(ALONE)
     plan = replace(plan, family=family, body=packed, notes=(*kept, COPIED), chip=chip)
     table = MODULES[family].first_table(packed, chip)
     return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))

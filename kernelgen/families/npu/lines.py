@@ -108,7 +108,7 @@ def walked(
         kernel,
         schedule=schedule,
         arguments=arguments,
-        grid=f"(min({tiles}, num_cores()),)" if tiles else "(num_cores(),)",
+        grid="(1,)" if tiles == "1" else f"(min({tiles}, num_cores()),)" if tiles else "(num_cores(),)",
         passed=passed,
         general=tuple(a for a in arguments if not a.endswith("_ptr") and not a.startswith("stride_")),
     )

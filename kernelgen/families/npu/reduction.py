@@ -105,4 +105,5 @@ def kernels(
         (text,) = reduction.kernels(spec, body, plain, name, helpers, PackedLines)
     passed = WHOLE if variant in ("row", "rows") else ()
     tiles = TILES if variant in ("rows", "looped_rows", "columns") else "M"
-    return (walked(text, schedule, tiles, sizes=("M", "N"), passed=passed),)
+    sizes = ("M", "N") if body.layout.rows else ("N",)
+    return (walked(text, schedule, tiles if body.layout.rows else "1", sizes=sizes, passed=passed),)

@@ -47,4 +47,5 @@ def kernels(
     (text,) = scan.kernels(spec, body, plain, name, helpers, PackedLines)
     passed = reduction.WHOLE if schedule.variant in ("row", "rows") else ()
     tiles = reduction.TILES if schedule.variant == "rows" else "M"
-    return (walked(text, schedule, tiles, sizes=("M", "N"), passed=passed),)
+    sizes = ("M", "N") if body.layout.rows else ("N",)
+    return (walked(text, schedule, tiles if body.layout.rows else "1", sizes=sizes, passed=passed),)
