@@ -80,6 +80,7 @@ def facts_from_json(data: Any) -> StaticFacts:
     if not isinstance(grid, list) or not all(isinstance(n, int) for n in grid):
         raise ProtocolError("grid is not a list of integers")
     kinds: dict[str, Any] = {"kernel": str, "arch": str, "occupancy": (int, float), "waves": (int, float), "grid": list}
+    kinds |= {"buffer_share": (int, float), "overlapped": bool}
     _expect(data, **{f.name: kinds.get(f.name, int) for f in fields(StaticFacts)})
     return StaticFacts(**{**data, "grid": tuple(grid)})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
@@ -21,7 +22,14 @@ COPIED = "an input that is not contiguous is copied first"
 
 
 def retarget(plan: Plan, chip: Chip) -> Plan:
-    """The plan with the variants and first schedules of this family, its inputs packed."""
+    """The plan with the variants and first schedules of this family, its inputs packed.
+
+    Raises UnsupportedError for an operator that reduces twice.
+    """
+    if plan.then is not None:
+        place = plan.spec.reference_place
+        said = "unsupported on this chip: rows that are reduced, and what that leaves once more"
+        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
     body: Body = plan.body
     packed = make_body(plan.spec, body.lowered, body.statements, layout(_packed(plan.spec), body.lowered))
     family = f"npu_{plan.family}"

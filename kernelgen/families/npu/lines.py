@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.index_text import IndexText
@@ -71,13 +73,15 @@ class PackedLines(Lines):
     def _narrow(self, tensor: str) -> bool:
         return next(t for t in self.spec.inputs if t.name == tensor).dtype != "float32"
 
-    def row_indices(self) -> list[str]:
-        """The indices of single row groups, taken from the row number from the innermost outwards."""
+    def row_indices(self, used: Sequence[str] | None = None) -> list[str]:
+        """The indices of single row groups, taken from the row number from the innermost outwards; `used`: lines that
+        must mention them."""
         groups, lines = self.body.layout.rows, []
         number_of = "rows" if self.two_d else "row"
         for position in range(len(groups) - 1, -1, -1):
             group = groups[position]
-            if group not in self.body.layout.split:
+            mentioned = used is None or any(re.search(rf"\b{group.index}\b", line) for line in used)
+            if group not in self.body.layout.split or not mentioned:
                 continue
             inner = [g.size for g in groups[position + 1 :]]
             below = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
