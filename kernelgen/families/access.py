@@ -240,11 +240,20 @@ def _access(
         runs += [(g.index, g.index, g.axes) for g in parts if set(g.axes) <= set(flat)]
     if not rows and runs == [(COLS, "n", flat)]:  # everything is one run: the wrapper makes it contiguous
         return Access(load, tensor.name, ((COLS, None),), (), None)
-    if is_contiguous(spec, tensor.name) and not any(isinstance(index, Expr) for index, _, _ in runs):
+    if (
+        is_contiguous(spec, tensor.name)
+        and not _picks(tensor, value.index)
+        and not any(isinstance(index, Expr) for index, _, _ in runs)
+    ):
         terms = _contiguous_terms(runs, flat)
         if terms is not None:
             return Access(load, tensor.name, terms, (), None)
     return _strided(tensor, value.index, load, runs, flat, (*rows, *parts) if in_rows is None else None)
+
+
+def _picks(tensor: TensorSpec, index: Index) -> bool:
+    """Whether one place of a longer dimension is read: what is left of a contiguous tensor then has gaps."""
+    return any(dim == () and size not in (1, ELLIPSIS) for dim, size in zip(index, tensor.shape, strict=False))
 
 
 def _contiguous_terms(
