@@ -1,0 +1,118 @@
+"""Quartets for an NPU without its compiler: what is written, what is refused, and the simulated NPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelgen import families, frontend, generate, render
+from kernelgen.devices import find
+from kernelgen.errors import SpecError
+from kernelgen.plan import Plan
+from kernelgen.spec import load_spec, shipped_specs
+
+SPECS = {path.stem: path for path in shipped_specs()}
+
+BROADCAST = """\
+name: broadcast_npu
+summary: Expand a low-dimensional tensor to the shape of a high-dimensional one.
+inputs:
+  - {name: x,    shape: [..., D], dtype: T, role: like}
+  - {name: bias, shape: [D],      dtype: T}
+outputs:
+  - {name: out,  shape: [..., D], dtype: T}
+dtypes: {T: [float32]}
+constraints:
+  - x.is_npu and bias.is_npu
+  - x.ndim >= 1
+  - x.shape[-1] == bias.numel()
+  - x.is_contiguous() and bias.is_contiguous()
+reference: |
+  def broadcast_npu(x, bias):
+      return bias.expand(x.shape).contiguous()
+accuracy:
+  shapes:
+    - {...: [3], D: 33}
+performance:
+  shapes:
+    - {...: [3], D: 33}
+"""
+
+
+def plan_of(name: str) -> Plan:
+    chip = generate.chip_of(find("npu", "ascend910b3"))
+    assert chip is not None
+    graph, notes = frontend.trace(load_spec(SPECS[name]))
+    return families.retarget(families.lower(load_spec(SPECS[name]), graph, notes), chip)
+
+
+@pytest.mark.parametrize("name", ["relu", "softmax", "pad", "sum_dim0", "cumsum"])
+def test_one_program_a_core_walks_tiles_in_int32(name: str, tmp_path: Path) -> None:
+    source = render.triton_source(plan_of(name))
+    assert "tl.num_programs(0)" in source
+    assert "num_cores()" in source
+    assert "2**30" in source
+    kernels = source.partition("SCHEDULES")[0]
+    for other in ("int64", "num_warps", "eviction_policy", "cache_modifier", "num_stages"):
+        assert other not in kernels
+    path = tmp_path / "kernel.py"
+    path.write_text(source)
+    assert subprocess.run(["ruff", "format", "--check", "--isolated", path], check=False).returncode == 0
+
+
+def test_a_mask_stays_an_interval() -> None:
+    """Where elements must not be read their place is moved; the mask is that of the tile alone."""
+    source = render.triton_source(plan_of("pad"))
+    assert "x = tl.load(x_ptr + x_offsets, mask=mask)" in source
+    assert "x = tl.where(x_within, x, 0.5)" in source
+
+
+def test_a_tile_is_as_large_as_the_buffer_allows() -> None:
+    """The table's tiles grow no further than what is planned for, and another chip has other tiles."""
+    plan = plan_of("softmax")
+    for row in plan.table:
+        assert plan.chip is not None
+        assert families.module(plan).fits(plan.body, plan.chip, row.schedule, 64) is None
+    assert "for start in range" not in render.triton_source(plan.with_table(plan.table[:1]))
+
+
+def test_an_operator_that_reduces_twice_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"kl_div\.yaml:\d+:\d+: unsupported on this chip"):
+        plan_of("kl_div")
+
+
+def test_the_folder_remembers_its_chip(tmp_path: Path) -> None:
+    """`new --check` renders what was written, without being told the target again."""
+    spec = load_spec(SPECS["relu"])
+    generate.new(spec, tmp_path, chip=generate.chip_of(find("npu", "ascend910b3")))
+    assert generate.stale(spec, tmp_path) == ()
+    assert "num_cores" in (tmp_path / "relu" / "relu_triton.py").read_text()
+
+
+def test_the_four_files_run_on_the_simulated_npu(tmp_path: Path) -> None:
+    """Tensors are on an npu, as the constraints ask; times are simulated, and no speedup is made of them."""
+    path = tmp_path / "broadcast_npu.yaml"
+    path.write_text(BROADCAST)
+    folder = generate.new(load_spec(path), tmp_path, chip=generate.chip_of(find("npu", "ascend910b3"))).folder
+    source = (folder / "broadcast_npu_triton.py").read_text()
+    assert 'if x.device.type != "npu":' in source
+    assert "needs bias.is_npu, got bias on {bias.device}" in source
+
+    def ran(part: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, folder / f"broadcast_npu_{part}.py", "--only", "[3] D=33"]
+        env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **variables}
+        return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+
+    npu = {"KERNELGEN_SIMULATED_NPU": "ascend910b3"}
+    accuracy = ran("accuracy", **npu)
+    assert accuracy.returncode == 0, accuracy.stdout + accuracy.stderr
+    assert "on a simulated NPU" in accuracy.stdout
+    performance = ran("performance", **npu)
+    assert performance.returncode == 0, performance.stderr
+    assert "simulated" in performance.stdout
+    assert "speedup" not in performance.stdout
+    assert "x on cpu" in ran("accuracy").stdout
