@@ -145,9 +145,7 @@ def new(
     return forward.with_parts(parts)
 
 
-def _made(
-    spec: OperatorSpec, root: Path, chip: Chip | None = None
-) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
+def _made(spec: OperatorSpec, root: Path, chip: Chip | None = None) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be."""
     plan = plan_of(spec, root, chip)
     derived = backward_of(spec)

@@ -17,7 +17,7 @@ PLACES_BYTES = 32
 """Of each element of a load that is made element by element: where it is read, and what that is computed from."""
 NARROWING_BYTES = 100
 """Of each element that becomes an int8: the hardware goes there by float16, in several steps."""
-TURNED_BYTES = 160
+TURNED_BYTES = 200
 """Of each element of a tile whose rows lie across what is contiguous in memory: it is turned in the buffer."""
 HELPER_BYTES = {
     "erf": 40, "tanh": 40, "expm1": 32, "log1p": 24, "sigmoid": 12, "rint": 24, "trunc": 16, "log_add_exp": 40,
