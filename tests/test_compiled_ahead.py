@@ -34,15 +34,19 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 def compiled(worker: Worker, folder: Path, name: str) -> dict[str, StaticFacts]:
+    """The facts of a spec's kernels at the shapes above, or at those that it is timed at."""
     spec = load_spec(SPECS[name])
     graph, notes = frontend.trace(spec)
     path = folder / f"{name}_triton.py"
     path.write_text(render.triton_source(families.lower(spec, graph, notes)), encoding="utf-8")
     cases = []
-    for shape in SHAPES[name]:
+    for shape in SHAPES.get(name, ()):
         for dtype in dict(spec.dtypes)["T"]:
             inputs = [[shape if "..." in t.shape else shape[-1:], dtype] for t in spec.inputs]
             cases.append({"label": f"{shape} {dtype}", "inputs": inputs})
+    for case in spec.performance if name not in SHAPES else ():
+        inputs = [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]
+        cases.append({"label": case.label, "inputs": inputs})
     facts = asdict(devices.find("cpu", "sm_90").facts)
     result = worker.call("compile", {"path": str(path), "function": name, "device": facts, "cases": cases}, 300)
     return {label: facts_from_json(data) for label, data in result["facts"]}
@@ -58,3 +62,11 @@ def test_the_default_schedules_load_16_bytes_a_thread_and_spill_nothing(
         assert (facts.load_bytes, facts.store_bytes) == (16, 16), label
         assert facts.spill_bytes == 0, label
         assert facts.occupancy > 0, label
+
+
+@pytest.mark.parametrize(
+    "name", ["transpose", "channels_last", "reverse_dims", "permute_heads", "embedding", "split_heads"]
+)
+def test_what_moves_elements_reads_and_writes_16_bytes_a_thread(compiler: Worker, tmp_path: Path, name: str) -> None:
+    (facts,) = compiled(compiler, tmp_path, name).values()
+    assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0)

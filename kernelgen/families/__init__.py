@@ -13,7 +13,7 @@ from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import npu, pointwise, reduction, scan
-from kernelgen.families.access import layout
+from kernelgen.families.access import key_tensor, layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import lower_values
@@ -77,7 +77,19 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = FAMILIES[name].first_table(plan.body, shapes)
-    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
+    return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
+
+
+def _reached(plan: Plan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
+    """The rows of a table that some case may reach: where rows have a fixed length, up to the first that serves it."""
+    space, tensor = plan.body.lowered.space, key_tensor(plan.spec, plan.body.lowered)
+    sizes = [space.axes[a] for a in sorted(plan.body.columns())]
+    numbers = [size for size in sizes if isinstance(size, int)]
+    if len(numbers) < len(sizes) or not sizes:
+        return table
+    longest = prod(numbers) * max(ITEMSIZE[d] for d in dict(plan.spec.dtypes).get(tensor.dtype, (tensor.dtype,)))
+    last = next(i for i, row in enumerate(table) if row.max_bytes is None or longest <= row.max_bytes)
+    return (*table[:last], TableRow(None, table[last].schedule))
 
 
 def _body(part: Stage) -> Body:
@@ -152,7 +164,7 @@ def _reads_full(body: Body) -> bool:
 
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
-    reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan.spec, case))
+    reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
     if reason is None and plan.chip:
         reason = module(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
     return reason
@@ -163,9 +175,10 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
     return RETARGET[chip.family](plan, chip)
 
 
-def itemsize(spec: OperatorSpec, case: Case) -> int:
-    """Bytes an element of the tensor that the schedule table is keyed by: the first output."""
-    return ITEMSIZE[case.dtype(spec.outputs[0].dtype)]
+def itemsize(plan: Plan, case: Case) -> int:
+    """Bytes an element of the tensor that the schedule table is keyed by."""
+    body: Body = plan.body
+    return ITEMSIZE[case.dtype(key_tensor(plan.spec, body.lowered).dtype)]
 
 
 def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
@@ -192,7 +205,7 @@ def rows(plan: Plan, case: Case) -> int:
 
 def key_bytes(plan: Plan, case: Case) -> int:
     """What the schedule table is keyed by: the bytes of one row, or of the tensor where it is one run of elements."""
-    return columns(plan, case) * itemsize(plan.spec, case)
+    return columns(plan, case) * itemsize(plan, case)
 
 
 def row_of(plan: Plan, case: Case) -> int:

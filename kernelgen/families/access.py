@@ -75,7 +75,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     found = [e for v in lowered.values for e in expressions(v)]
     alone = {a for e in found for a in axes_of(e)}
     indices = [*(v.index for _, v in loads), *(o.index for o in moved)]
-    groups = _collapse(len(space.axes), space.outer, indices, alone)
+    groups = collapse(len(space.axes), space.outer, indices, alone)
     inner = space.inner_axes()
     parts = [g for g in groups if set(g) <= set(inner)] if inner else []
     if len(parts) > 1:
@@ -162,7 +162,8 @@ def _name(wanted: str, expression: str, names: dict[str, str]) -> str:
     return names[expression]
 
 
-def _collapse(count: int, outer: int, indices: list[Index], alone: set[int]) -> list[tuple[int, ...]]:
+def collapse(count: int, outer: int, indices: list[Index], alone: set[int]) -> list[tuple[int, ...]]:
+    """The axes in runs that every tensor runs over together; `outer` begins a run, and so does each axis of `alone`."""
     groups: list[list[int]] = [[0]] if count else []
     flat = [list(_flat(index)) for index in indices]
     for a, b in pairwise(range(count)):
@@ -381,3 +382,13 @@ def output_groups(stored: Stored, columns: Group | None) -> bool:
     """Whether an output runs over the columns too."""
     flat = {a for dim in stored.index for a in axes_of(dim)}
     return columns is None or set(columns.axes) <= flat
+
+
+def key_tensor(spec: OperatorSpec, lowered: Lowered) -> TensorSpec:
+    """The tensor whose rows a schedule table counts the bytes of: the first output, or what is read where rows are
+    reduced or scanned and no output has its dtype (an argmax gives an int64 for a row of any dtype)."""
+    inner = set(lowered.space.inner_axes())
+    names = [v.tensor for v in lowered.values if v.op == "load" and inner and inner <= v.axes]
+    read = sorted((t for name in names for t in spec.inputs if t.name == name), key=lambda t: t.dtype == "bool")
+    kinds = {t.dtype for t in read}
+    return next((t for t in spec.outputs if t.dtype in kinds), (*read, spec.outputs[0])[0])

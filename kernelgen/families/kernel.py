@@ -84,8 +84,6 @@ class KernelText:
     """Before the tile or the loops: what does not change from one to the next."""
     lines: tuple[str, ...] = ()
     loops: tuple[Loop, ...] = ()
-    typed_rows: bool = False
-    """Whether the text asks for the dtype of M, which Triton therefore must not take for a constant where it is one."""
     wide_strides: tuple[str, ...] = ()
     """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
     grid: str = ""
@@ -118,21 +116,23 @@ def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement,
     taken |= {stride for access in layout.all() for stride, _ in access.strides}
     names = name_values(lowered, statements, columns, taken)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
-    exact = all(v.op == "load" for v in lowered.values) or _only_moves(lowered)
+    exact = _only_moves(lowered)
     return Body(lowered, statements, layout, names, tuple(sorted(others.items())), nan_safe(lowered), exact)
 
 
 def _only_moves(lowered: Lowered) -> bool:
-    """Whether elements are chosen by their places alone: no number is computed with."""
-    moves = ("load", "place", "const", "where")
-    return any(v.op == "place" for v in lowered.values) and all(
-        v.op in moves or (v.op in ("lt", "ge", "le") and all(_counts(lowered, a) for a in v.args))
-        for v in lowered.values
+    """Whether elements are chosen by places and integers alone: no float is computed with or compared."""
+    compared = [a.value for v in lowered.values if v.dtype != "float" for a in v.args if isinstance(a, Use)]
+    return not any(lowered.values[i].dtype == "float" for i in compared) and all(
+        _is_moved(lowered, Use(o.value)) for o in lowered.outputs
     )
 
 
-def _counts(lowered: Lowered, arg: Operand) -> bool:
-    return isinstance(arg, Use) and lowered.values[arg.value].op == "place"
+def _is_moved(lowered: Lowered, arg: Operand) -> bool:
+    if not isinstance(arg, Use):
+        return True
+    value = lowered.values[arg.value]
+    return value.op in ("load", "const") or (value.op == "where" and all(_is_moved(lowered, a) for a in value.args[1:]))
 
 
 class Lines:
@@ -251,8 +251,8 @@ class Lines:
             return []
         rest = "short_rows" if self.two_d else "short_row"
         # a single row's number is a program's, which never passes 2**31; M is int64 where it does
-        made = "rows.to(M.dtype)" if self.two_d else "row.to(tl.int32)"
-        lines.append(f"{rest} = {made}  # int32 where that is enough: it divides faster")
+        made = "rows.to(tl.to_tensor(M).dtype)" if self.two_d else "row.to(tl.int32)"
+        lines += ["# int32 where that is enough: it divides faster", f"{rest} = {made}"]
         for position in range(len(groups) - 1, -1, -1):
             group = groups[position]
             inner = [g.size for g in groups[position + 1 :]]
@@ -276,10 +276,6 @@ class Lines:
             quotient = f"cols // {divisor}" if inner else "cols"
             found.append(f"{part.index} = {quotient}{f' % {part.size}' if position else ''}")
         return [*found, *lines]
-
-    def typed_rows(self) -> bool:
-        """Whether the row number is taken apart in the dtype of M."""
-        return self.two_d and bool(self.body.layout.split)
 
     def wide_strides(self) -> tuple[str, ...]:
         """The strides that columns are multiplied by; widening them leaves the columns themselves in int32."""

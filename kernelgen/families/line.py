@@ -31,20 +31,24 @@ def fit(line: str, indent: int) -> str:
 
 
 def _terms(argument: str, indent: int) -> str:
-    """An argument, its terms or factors on lines of their own where it is too long."""
+    """An argument, its terms on lines of their own where it is too long, and their factors where a term is."""
     space = " " * indent
     if len(argument) + indent + 1 <= LINE:
         return space + argument
-    for sign in (" + ", " * "):
-        depth, parts, start = 0, [], 0
-        for i, char in enumerate(argument):
-            depth += (char in "([{") - (char in ")]}")
-            if depth == 0 and argument.startswith(sign, i):
-                parts.append(argument[start:i])
-                start = i + 1
-        if parts:
-            return space + f"\n{space}".join([*parts, argument[start:]])
-    return space + argument
+    terms = _parts(argument, " + ")
+    lines = [part for t in terms for part in (_parts(t, " * ") if len(t) + indent + 1 > LINE else [t])]
+    return "\n".join(space + line for line in lines)
+
+
+def _parts(text: str, sign: str) -> list[str]:
+    """Cut before every operator that no bracket encloses."""
+    depth, parts, start = 0, [], 0
+    for i, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if depth == 0 and text.startswith(sign, i):
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
 
 
 def closing(text: str) -> int:

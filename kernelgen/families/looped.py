@@ -103,7 +103,7 @@ def looped(
     sizes, constexprs = specialized(schedule, sizes, constexprs)
     return KernelText(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops),
-        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

@@ -6,11 +6,13 @@ different views is two loads.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.quotients import exact_quotients
 from kernelgen.families.space import atoms_of, check_numbers, size_text, sizes_of, space_of, split
 from kernelgen.families.triton_text import evaluate
+from kernelgen.families.turning import turned
 from kernelgen.families.values import (
     REVERSE,
     Entry,
@@ -52,14 +54,17 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
         return _lowered(spec, graph, apart=False)
     if not apart and not any(n.op in REDUCTIONS for n in graph.nodes):
         try:
-            return _lowered(spec, graph, apart=False)
+            lowered = _lowered(spec, graph, apart=False)
         except Unlowerable:
             apart = True
+        else:
+            other = turned(lowered)
+            return lowered if other is None else _lowered(spec, graph, apart=False, space=other)
     return _lowered(spec, graph, apart=apart)
 
 
-def _lowered(spec: OperatorSpec, graph: Graph, *, apart: bool) -> Lowered:
-    space = space_of(graph, apart=apart)
+def _lowered(spec: OperatorSpec, graph: Graph, *, apart: bool, space: Space | None = None) -> Lowered:
+    space = space or space_of(graph, apart=apart)
     lowering = _Lowering(graph, space, apart=apart)
     stored = []
     for output in graph.outputs:
@@ -132,7 +137,7 @@ class _Lowering:
                 return tuple((next(numbers),) if dim else () for dim in node.shape)
         atoms = atoms_of(node.shape)
         for axes in (self.space.natural(), tuple(range(self.space.outer))):
-            if atoms == tuple(self.space.axes[a] for a in axes):
+            if Counter(atoms) == Counter(self.space.axes[a] for a in axes):
                 return split(node.shape, axes, self.space)
         raise Unlowerable(
             "an output whose shape is neither the shape of the rows nor that of their reductions", node.statement
@@ -273,7 +278,7 @@ class _Lowering:
                     Use(self.value(arg.node, tuple(() if d == () else i for d, i in zip(shape, own, strict=True))))
                 )
             else:
-                args.append(Length(arg.dim) if isinstance(arg, SizeOf) else arg)
+                args.append(self.length(arg) if isinstance(arg, SizeOf) else arg)
         op = node.op
         if op == "div" and exact:
             op = "div_rn"
@@ -288,6 +293,12 @@ class _Lowering:
         axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
         attr = str(node.attrs[0]) if op == "round" else None
         return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
+
+    def length(self, size: SizeOf) -> Operand:
+        """A size as a number: that of a reduced row, or counted as a place is where no row is reduced."""
+        if self.space.inner_axes() or not any(isinstance(a, str) for a in size.dim):
+            return Length(size.dim)
+        return Use(self.counted(ix.size(size.dim)))
 
     def constant(self, arg: Operand) -> float | int | None:
         """The number that an operand is, if it is one."""

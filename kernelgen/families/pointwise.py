@@ -1,7 +1,8 @@
 """Pointwise: any expression over broadcasting inputs, element by element.
 
 Two variants. `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows
-and columns, so that an input that varies along one of the two is read once a tile.
+and columns, so that an input that varies along one of the two is read once a tile. A tile that reads along one of the
+two and writes along the other is square: Triton turns it in shared memory, so that both run over whole cache lines.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from kernelgen.families.kernel import (
     specialized,
 )
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.turning import lies_along
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -28,6 +30,8 @@ ELEMENTS_A_THREAD = (1, 128)
 """Fewer leave lanes idle; more than 128 spilled in every sample compiled for sm_90."""
 MAX_GRID_Y = 65535
 """Programs along a grid's second axis (CUDA C++ Programming Guide, technical specifications per compute capability)."""
+VERY_SHORT_ROW_BYTES = 256
+"""Rows that a tile of 512 columns would leave mostly empty: the heads of attention, say."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""
 
@@ -51,11 +55,31 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if variants(body) == ("flat",):
         return ((None, default("flat")),)
     tile = default("tile")
-    return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
+    if is_turned(body):
+        return ((None, _square()),)
+    if not body.exact:
+        return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
+    short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
+    return ((VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
+
+
+def is_turned(body: Body) -> bool:
+    """Whether what is read along the rows and the columns lies in memory along the rows."""
+    inner = {body.layout.rows[-1].axes[-1]} if body.layout.rows else set()
+    full = [body.lowered.values[a.load] for a in body.layout.accesses if body.names.levels[a.load] == FULL]
+    return any(lies_along(load) in inner for load in full)
+
+
+def _square() -> Schedule:
+    """64 by 64 elements: a cache line each way even of two bytes an element, 16 elements a thread."""
+    return default("tile").replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
 
 
 def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: the defaults, which suit rows of any length."""
+    if is_turned(body):
+        square = _square()
+        return (square, square.replace(num_warps=4), square.replace(BLOCK_SIZE_M=128), square.replace(BLOCK_SIZE_M=32))
     return tuple(default(v) for v in variants(body))
 
 
@@ -136,7 +160,7 @@ def _kernel(
     sizes, constexprs = specialized(schedule, ("M", "N"), constexprs)
     return KernelText(
         name, "tile", schedule, lines.arguments(*sizes), constexprs, tuple(once), tuple(text),
-        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

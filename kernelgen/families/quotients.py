@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kernelgen.frontend.graph import Graph, Ref
 
+_KEEPS = ("round", "minimum", "maximum")
+"""Operations that hand on the last bit of their first operand."""
 _STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
 """Operations whose result jumps where their operand changes by one unit in the last place."""
 
@@ -12,10 +14,11 @@ def exact_quotients(graph: Graph) -> frozenset[int]:
     """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
     found = set()
     for node in graph.nodes:
-        if node.op in _STEPS or (node.op == "convert" and node.dtype != "float"):
+        narrow = node.op == "round" and "float8" in str(node.attrs[0])
+        if node.op in _STEPS or narrow or (node.op == "convert" and node.dtype != "float"):
             for arg in node.args:
                 number = arg.node if isinstance(arg, Ref) else None
-                while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op == "round"):
+                while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op in _KEEPS):
                     source = graph.nodes[number].args[0]
                     number = source.node if isinstance(source, Ref) else None
                 if number is not None and graph.nodes[number].op == "div":

@@ -27,6 +27,8 @@ OF_ROWS = Schedule.make(
     stores="default",
 )  # fmt: skip
 """One program that reduces what every row left: some thousand numbers, for which more programs would not pay."""
+SHORT_ROW_BYTES = 512
+"""Where the first table switches from several rows a program to one: a block of 128 numbers is no program's work."""
 MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
 
@@ -115,7 +117,9 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
         return ((None, fitted("split_columns", *few) if few else default("columns")),)
     few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)]) if "split" in variants(body) else None
     row = default("row")
+    short = ((SHORT_ROW_BYTES, default("rows").replace(BLOCK_SIZE_M=16)),) if body.layout.rows else ()
     return (
+        *short,
         (4096, row.replace(num_warps=2)),
         (8192, row),
         (16384, row),
@@ -207,5 +211,5 @@ def _in_registers(
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if schedule.variant == "rows" else ("BLOCK_SIZE_N",)
     return KernelText(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text),
-        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip

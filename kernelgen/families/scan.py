@@ -127,7 +127,7 @@ def _looped(
     sizes, constexprs = specialized(schedule, ("N",), constexprs)
     return KernelText(
         name, "looped", schedule, lines.arguments(*sizes), constexprs, tuple(once), (), (loop,),
-        typed_rows=lines.typed_rows(), wide_strides=lines.wide_strides(),
+        wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 

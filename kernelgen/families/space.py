@@ -80,7 +80,9 @@ def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement
 
 
 def check_numbers(graph: Graph, space: Space) -> None:
-    """A size may be used as a number where it is the row length, the one size that every kernel knows."""
+    """Beside a reduction a size may be used as a number where it is the row length, which every kernel knows."""
+    if not space.inner_axes():
+        return
     rows = tuple(space.axes[a] for a in space.inner_axes())
     for node in graph.nodes:
         for arg in node.args:

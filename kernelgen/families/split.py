@@ -213,7 +213,7 @@ def _text(
     shape = "split_columns" if split.several else "split"
     bare = KernelText(
         name, shape if walked else f"{shape}_join", split.schedule, (), (), tuple(once),
-        () if walked else tuple(after), (loop,) if loop else (), typed_rows=lines.typed_rows(),
+        () if walked else tuple(after), (loop,) if loop else (),
         once_a_row=tuple(after) if walked else (), scratch=scratch,
     )  # fmt: skip
     pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))

@@ -107,7 +107,7 @@ def scan_call(op: str, dtype: str, args: tuple[str, ...], direction: str | None)
 
 
 def triton_dtype(name: str) -> str:
-    return {"float": "tl.float32", "bool": "tl.int1"}.get(name, f"tl.{name}")
+    return {"float": "tl.float32", "bool": "tl.int1", "float8_e4m3fn": "tl.float8e4nv"}.get(name, f"tl.{name}")
 
 
 def evaluate(op: str, args: tuple[float, ...]) -> float | None:

@@ -7,11 +7,12 @@ would give ten anonymous operations for each.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kernelgen.frontend import composites, gathers, losses, moves, norms, reductions, scans, windows
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Arg, Ref
+from kernelgen.frontend.graph import VIEWS, Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
 
 
@@ -121,15 +122,33 @@ def _addc(op: str) -> Rule:
 
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
+_FP8 = "float8_e4m3fn"
+_FP8_MAX = 448.0
 
 
 def _cast(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     if c.torch_dtype == "float64":
         raise Refused("float64 (arithmetic is done in float32)")
-    if c.torch_dtype in _FLOATS:
+    if c.torch_dtype in _FLOATS or (c.torch_dtype == _FP8 and _within_fp8(b, x)):
         return b.round(b.convert(x, "float"), c.torch_dtype)
+    if c.dtype == "float":
+        # beyond the largest number torch 2.11 makes NaN, torch 2.13 and the hardware that number
+        raise Refused(f"a cast to {c.torch_dtype} of what is not clamped to ±448 (write x.clamp(-448, 448) before it)")
     return b.convert(x, c.torch_dtype)
+
+
+def _within_fp8(b: Builder, x: Ref) -> bool:
+    """Whether a value is clamped to what float8_e4m3fn can hold, or was of that dtype before."""
+    node, low, high = b.node(x), -math.inf, math.inf
+    while node.op in ("minimum", "maximum", *VIEWS, "round") and isinstance(node.args[0], Ref):
+        bound = node.args[1] if node.op in ("minimum", "maximum") else None
+        if node.op == "minimum" and isinstance(bound, int | float):
+            high = min(high, float(bound))
+        if node.op == "maximum" and isinstance(bound, int | float):
+            low = max(low, float(bound))
+        node = b.node(node.args[0])
+    return low >= -_FP8_MAX and high <= _FP8_MAX
 
 
 def _same(b: Builder, c: Call) -> Ref:
@@ -256,9 +275,13 @@ for _alias, _name in _ALIASES.items():
         TABLE[_key.replace(_name, _alias, 1)] = TABLE[_key]
 
 
+REWRITTEN = ("take_along_dim",)
+"""What `frontend/rewrites.py` writes in terms of operations that are in the table."""
+
+
 def supported() -> list[str]:
     """The names of the operations that can be lowered, without their overloads, for a message to the user."""
-    names = {name.split(".")[1] for name in TABLE if not name.startswith("aten._")}
+    names = {name.split(".")[1] for name in TABLE if not name.startswith("aten._")} | set(REWRITTEN)
     return sorted(names - _ALIASES.keys())
 
 

@@ -11,8 +11,9 @@ from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.mistakes import at_place, first_line, mistake, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import check_size, evaluate, is_expression, multiple
+from kernelgen.spec.cases import admits
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, SizeValue, TensorSpec
+from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
 
 _PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71)
 """Traced sizes: distinct, so that no two dimensions are taken for one by accident, and not special to torch."""
@@ -23,6 +24,8 @@ Binding = dict[str, str]
 
 def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: int) -> Any:
     import torch
+
+    from kernelgen.frontend.rewrites import Rewrites
 
     sizes = dict(zip(_size_names(spec), _PRIMES, strict=False))
     args = []
@@ -36,8 +39,9 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
 
     class Module(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
-            joined = (joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True))
-            return reference.function(*joined)
+            joined = [joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
+            with Rewrites():
+                return reference.function(*joined)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
     noise = logging.getLogger("torch._subclasses.fake_tensor")  # logs a traceback where one line is raised below
@@ -66,7 +70,7 @@ def _size_names(spec: OperatorSpec) -> list[str]:
 
 def _parts(shape: tuple[Size, ...]) -> tuple[Size, ...]:
     """A shape with `2 * D` as the two dimensions 2 and D: so torch knows that it is a multiple of two."""
-    return tuple(part for e in shape for part in (multiple(e) if isinstance(e, str) and is_expression(e) else (e,)))
+    return tuple(part for e in shape for part in (parts(e) if isinstance(e, str) and is_expression(e) else (e,)))
 
 
 def joins(tensor: TensorSpec) -> tuple[int, ...]:
@@ -119,15 +123,16 @@ def check_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> N
     for guard in environment.guards:
         condition = environment.replace(guard.expr)  # sizes that were found equal become one: D == D holds
         condition = condition.subs({symbol: first[names[symbol]] for symbol in condition.free_symbols & names.keys()})
-        if condition.free_symbols and not _holds(condition):
+        if condition.free_symbols and not _holds(spec, condition, names):
             shown = str(condition)
             for symbol, name in names.items():
                 shown = re.sub(rf"\b{symbol}\b", str(name), shown)
             raise unsupported(spec, None, f"a reference that does one thing where {shown} and another elsewhere")
 
 
-def _holds(condition: Any) -> bool:
-    """Whether a guard holds for all sizes, as far as small ones, odd ones and powers of two tell.
+def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
+    """Whether a guard holds for all sizes that the constraints admit, as far as small ones, odd ones and powers of two
+    tell.
 
     torch also asks whether a size is one and which of two strides is the lesser (with Min and Max, which references do
     not write), which tells it about layouts and broadcasting: every answer gives the same elements.
@@ -142,7 +147,12 @@ def _holds(condition: Any) -> bool:
     # A * B != A asks for a size of one as well
     sizes = (2, 3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
     grid = itertools.product(sizes, repeat=len(symbols)) if len(symbols) < 4 else ()
-    samples = [dict(zip(symbols, values, strict=True)) for values in grid]
+    others: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in (*_size_names(spec), ELLIPSIS)}
+    samples = [
+        dict(zip(symbols, values, strict=True))
+        for values in grid
+        if admits(spec, tuple((others | {str(names[s]): v for s, v in zip(symbols, values, strict=True)}).items()))
+    ]
     return bool(samples) and all(condition.subs(sample) == sympy.true for sample in samples)
 
 

@@ -40,17 +40,6 @@ def index_select(b: Builder, c: Call) -> Ref:
 
 def gather(b: Builder, c: Call) -> Ref:
     x, dim, index = c.args[:3]
-    return _taken(b, c, x, index, dim)
-
-
-def take_along_dim(b: Builder, c: Call) -> Ref:
-    dim = c.get(2, "dim")
-    if dim is None:
-        raise Refused("take_along_dim without dim")
-    return _taken(b, c, c.args[0], _from_end(b, c, c.args[1], c.args[0], dim), dim)
-
-
-def _taken(b: Builder, c: Call, x: Ref, index: Ref, dim: int) -> Ref:
     shape = b.node(x).shape
     if not shape:
         raise Refused("a gather from a tensor without dimensions")
@@ -99,7 +88,6 @@ RULES: dict[str, Rule] = {
     "aten.embedding.default": embedding,
     "aten.index_select.default": index_select,
     "aten.gather.default": gather,
-    "aten.take_along_dim.default": take_along_dim,
     "aten.index.Tensor": indexed,
     "aten.one_hot.default": one_hot,
 }

@@ -115,14 +115,14 @@ def pad(b: Builder, c: Call) -> Ref:
     mode, fill = c.get(2, "mode", "constant"), c.get(3, "value")
     if not isinstance(mode, str):
         mode, fill = "constant", mode  # constant_pad_nd has no mode
+    if any(not isinstance(size, int) for size in c.args[1]):
+        raise Refused("pad by a size")
     if mode != "constant":
-        raise Refused(f"pad with mode={mode!r} (supported: constant)")
+        return _continued(b, c, mode)
     shape = b.node(x).shape
     rank, places, conditions = len(shape), axes(len(shape)), []
     for i in range(len(c.args[1]) // 2):
         before, after = c.args[1][2 * i], c.args[1][2 * i + 1]
-        if not isinstance(before, int) or not isinstance(after, int):
-            raise Refused("pad by a size")
         dim = rank - 1 - i
         inside = ix.plus(places[dim], ix.number(-before))
         if before > 0:
@@ -133,6 +133,34 @@ def pad(b: Builder, c: Call) -> Ref:
     fill = 0 if fill is None else fill
     number = float(fill) if c.dtype == "float" else bool(fill) if c.dtype == "bool" else int(fill)
     return b.index(x, c.shape, tuple(places), tuple(conditions), number)
+
+
+def _continued(b: Builder, c: Call, mode: str) -> Ref:
+    """A pad that repeats elements: mirrored at the border, the border's own, or those of the other end."""
+    x: Ref = c.args[0]
+    shape, before = b.node(x).shape, c.args[1][::2]
+    if mode == "circular" or any(size < 0 for size in c.args[1]):
+        # torch takes what a circular pad repeats from what it has already padded
+        raise Refused(f"pad with mode={mode!r} (supported: constant; reflect and replicate that do not crop)")
+    places = axes(len(shape))
+    values: list[Ref] = []
+    for i, size in enumerate(before):
+        dim = len(shape) - 1 - i
+        if not any(c.args[1][2 * i : 2 * i + 2]):
+            continue
+        along = (c.shape[dim], *((),) * i)
+        length, inner = ix.size(shape[dim]), b.place(along, ix.plus(ix.axis(-1 - i), ix.number(-size)))
+        name = ("from_col", "from_row", "from_plane")[i]
+        if mode == "reflect":
+            mirrored = b.map("abs", inner, name="mirrored")
+            twice = b.place((), ix.minus(ix.times(ix.number(2), length), ix.number(2)))
+            place = b.map("minimum", mirrored, b.map("sub", twice, mirrored), name=name)
+        else:
+            last = b.place((), ix.minus(length, ix.number(1)))
+            place = b.map("minimum", b.map("maximum", inner, 0), last, name=name)
+        places[dim] = ix.value(len(values))
+        values.append(place)
+    return b.index(x, c.shape, tuple(places), values=tuple(values))
 
 
 def _joined(b: Builder, c: Call, dim: int, lengths: list[Dim], places: list[list[Expr]]) -> Ref:

@@ -31,13 +31,13 @@ element is the measure anyway, count as one group."""
 _COMPUTE = 2.0**-23
 """The ulp of fp32, in which kernels compute: noise of this size relative to the largest element is no fault."""
 
-ULPS = {torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 8.0, torch.float64: 4.0}
+ULPS = {torch.float8_e4m3fn: 0.5, torch.float16: 0.5, torch.bfloat16: 0.5, torch.float32: 8.0, torch.float64: 4.0}
 """Correctly rounded half-precision results are within 0.5 ulp; fp32 results carry the errors of the hardware's
 approximate exp2, log2, rsqrt and division, about 2 ulp each, and of sums: rows of equal elements, whose rounding does
 not average out, were seen to cost a right rms_norm 8.2 ulp. The next lower precision, tf32, is 8192 ulp away."""
 INTERPRETER_ULPS = {**ULPS, torch.bfloat16: 1.5}
 """Triton's interpreter truncates fp32 to bfloat16 where a GPU rounds to nearest: up to 1 ulp for every cast."""
-CAP = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-10}
+CAP = {torch.float8_e4m3fn: 0.1, torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-10}
 """No error of PyTorch, however large, excuses more than this (relative to the larger of |r| and S)."""
 
 
@@ -201,6 +201,7 @@ def misplaced(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torc
 
 
 def _kind(x: torch.Tensor) -> torch.Tensor:
+    x = x.float() if x.dtype.itemsize == 1 else x  # of float8 torch does not tell
     return torch.isnan(x).to(torch.int8) + torch.isposinf(x).to(torch.int8) * 2 + torch.isneginf(x).to(torch.int8) * 3
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from .interpreter import scan_in_a_tree
+from .interpreter import as_on_a_gpu
 from .model import Function
 
 SIMULATED = "KERNELGEN_SIMULATED_NPU"
@@ -22,7 +22,7 @@ def prepare() -> str:
     device = find()
     if device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
-        scan_in_a_tree()
+        as_on_a_gpu()
     if is_simulated():
         from .simulated import install
 

@@ -94,6 +94,10 @@ def fill(tensor: Tensor, case: Case, target: torch.Tensor, distribution: str, ge
     """Fill `target` in place, whatever its strides, without a temporary of its size; indices are uniform."""
     if tensor.below is not None:
         target.random_(0, max(math.prod(case.dims(tensor.below)), 1), generator=generator)
+    elif target.dtype == torch.float8_e4m3fn:  # torch has no random numbers of it
+        wide = torch.empty(target.shape, dtype=torch.float32, device=target.device)
+        _fill_float(wide, distribution, generator)
+        target.copy_(wide.clamp_(-448, 448))
     elif target.dtype.is_floating_point:
         _fill_float(target, distribution, generator)
     elif target.dtype == torch.bool:

@@ -1,6 +1,6 @@
-"""Scans under Triton's interpreter in an order that a GPU could take.
+"""Triton's interpreter where it does something else than a GPU.
 
-The interpreter joins one element after the other: the rounding errors of a sum then grow with the length of a row as
+The interpreter scans one element after the other: the rounding errors of a sum then grow with the length of a row as
 they never do on a GPU, which joins halves, and a combine function is called once an element, 10,000 times slower.
 Instead every element is joined with what stands 1, 2, 4, ... places before it, whole blocks at once (Kogge and Stone,
 A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence Equations, IEEE Trans. Comp., 1973).
@@ -8,14 +8,54 @@ A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 
-def scan_in_a_tree() -> None:
-    """Replace the scans of the interpreter, for the whole process."""
+
+def as_on_a_gpu() -> None:
+    """Replace the scans of the interpreter and its casts to and from float8, for the whole process, and give it
+    constants of bfloat16, which it lacks."""
     from triton.runtime import interpreter
 
-    interpreter.ScanOps.apply_impl = _apply
+    builder = interpreter.InterpreterBuilder
+    if not hasattr(builder, "get_bf16"):
+        interpreter.ScanOps.apply_impl = _apply
+        builder.create_fp_to_fp = _cast(builder.create_fp_to_fp)
+        builder.get_bf16 = _bfloat16
+
+
+def _bfloat16(builder: Any, value: float) -> Any:
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    return TensorHandle(torch.tensor([value], dtype=torch.bfloat16).view(torch.uint16).numpy(), tl.bfloat16)
+
+
+def _cast(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Casts to and from float8e4nv as PTX's cvt.rn.satfinite has them: to nearest, ties to even, NaN kept.
+
+    The interpreter loses the carry of a mantissa that is rounded up, and makes 480 of a NaN.
+    """
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    def cast(builder: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if tl.float8e4nv not in (source.dtype.scalar, target.scalar):
+            return otherwise(builder, source, target, rounding)
+        known = {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn, tl.float16: torch.float16}
+        data = torch.from_numpy(source.data.copy())
+        values = data.view(known[source.dtype.scalar]) if source.dtype.scalar in known else data
+        wide = values.float()
+        if target.scalar == tl.float8e4nv:
+            wide = wide.clamp(-448, 448)
+        made = wide.to(known.get(target.scalar, torch.float32))
+        words = {1: torch.uint8, 2: torch.uint16}
+        stored = made if target.scalar in (tl.float16, tl.float32) else made.view(words[made.dtype.itemsize])
+        return TensorHandle(stored.numpy(), target.scalar)
+
+    return cast
 
 
 def _apply(scan: Any, blocks: Any) -> list[Any]:

@@ -5,6 +5,7 @@ A case that accepts a mutant cannot tell it from a right result. docs/measuring.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,7 @@ LARGEST = 2**24
 """Cases with more output elements are not mutated: their smaller siblings speak for them."""
 LAST_TILE = 128
 """Elements of the tile that is wrong, or half of a smaller output."""
-LOWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3}
+LOWER = {torch.float64: 23, torch.float32: 10, torch.float16: 7, torch.bfloat16: 3, torch.float8_e4m3fn: 1}
 """Bits of the mantissa in the next lower precision: fp32, tf32, bfloat16, float8 (e4m3)."""
 
 ADVICE = {
@@ -130,7 +131,7 @@ def _wrong_element(right: torch.Tensor) -> torch.Tensor:
     largest = float(flat.double().nan_to_num(0.0, 0.0, 0.0).abs().max())
     step = max(largest / 8, 1.0) if not flat.dtype.is_floating_point else largest / 8 or 1.0
     value = float(flat[place])
-    wrong = (value - step if value > 0 else value + step) if torch.isfinite(flat[place]) else 0.0
+    wrong = (value - step if value > 0 else value + step) if math.isfinite(value) else 0.0
     flat[place] = wrong if flat.dtype.is_floating_point else int(wrong)
     return flat.reshape(right.shape)
 
@@ -145,7 +146,7 @@ def rounded(x: torch.Tensor, bits: int) -> torch.Tensor:
     """x with so many bits of mantissa, to nearest."""
     mantissa, exponent = torch.frexp(x.double())
     scaled = torch.round(mantissa * 2.0 ** (bits + 1)) * 2.0 ** -(bits + 1)
-    return torch.where(torch.isfinite(x), torch.ldexp(scaled, exponent), x.double()).to(x.dtype)
+    return torch.where(torch.isfinite(x.double()), torch.ldexp(scaled, exponent), x.double()).to(x.dtype)
 
 
 def complaints(reports: Sequence[CaseReport]) -> list[str]:

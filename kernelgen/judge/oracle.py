@@ -19,7 +19,7 @@ PROBE = 2.0**-23
 Box = tuple[tuple[int, int], ...]
 """Start and length in each row dimension."""
 
-_LOWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_LOWER = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn})
 _LOWERING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 
 

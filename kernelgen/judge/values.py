@@ -202,7 +202,7 @@ def first_difference(a: torch.Tensor, b: torch.Tensor) -> int | None:
     ):
         differs = _bits(x) != _bits(y)
         if x.dtype.is_floating_point:
-            differs &= ~(torch.isnan(x) & torch.isnan(y))
+            differs &= ~(torch.isnan(x.float()) & torch.isnan(y.float()))
         if bool(differs.any()):
             return start * _CHUNK + int(differs.to(torch.uint8).argmax())
     return None

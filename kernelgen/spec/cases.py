@@ -64,6 +64,11 @@ def admitted(
     return tuple(cases), findings
 
 
+def admits(spec: OperatorSpec, sizes: Sizes) -> bool:
+    """Whether the constraints hold for sizes, with the first dtype of every variable."""
+    return not any(_violations(spec, Case(sizes, spec.dtype_bindings()[0])))
+
+
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
     """A message for each constraint that a case breaks."""
     tensors = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.inputs}

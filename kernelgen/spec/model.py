@@ -26,7 +26,10 @@ FAMILIES = ("pointwise", "reduction", "scan")
 
 ROLES = ("data", "like", "parameter")
 
-DTYPES = ("float16", "bfloat16", "float32", "int8", "int16", "int32", "int64", "uint8", "bool")
+DTYPES = (
+    *("float16", "bfloat16", "float32", "float8_e4m3fn"),
+    *("int8", "int16", "int32", "int64", "uint8", "bool"),
+)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ _ALIASES = {
     "fp16": "float16",
     "f16": "float16",
     "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "float8": "float8_e4m3fn",
     "float": "float32",
     "fp32": "float32",
     "f32": "float32",

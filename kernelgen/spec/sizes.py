@@ -50,6 +50,12 @@ def multiple(entry: str) -> tuple[int, str]:
     raise ValueError(entry)
 
 
+def parts(entry: str) -> tuple[int | str, int | str]:
+    """`2 * D` as the dimensions 2 and D, `D * 2` as D and 2."""
+    factor, name = multiple(entry)
+    return (name, factor) if entry.strip().startswith(name) else (factor, name)
+
+
 def is_multiple(entry: str) -> bool:
     try:
         multiple(entry)

@@ -17,7 +17,7 @@ CANARY = 1 << 20
 CANARY_BLOCK = 1024
 RACE_REPETITIONS = 9
 PIECE = 1 << 26
-CLOSE = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
+CLOSE = {torch.float8_e4m3fn: 2e-1, torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float32: 1e-3, torch.float64: 1e-3}
 """Relative to the largest value: far beyond what another order of summation changes, far below a wrong tail."""
 
 Answer = dict[str, Any]

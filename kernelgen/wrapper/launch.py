@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, replace
 
 from kernelgen.families import module
-from kernelgen.families.access import COLS, group_sizes, is_contiguous
+from kernelgen.families.access import COLS, group_sizes, is_contiguous, key_tensor
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
@@ -89,8 +89,8 @@ def file_text(plan: Plan) -> FileText:
     )
     flat = body.layout.columns is None
     outputs = tuple((o.name, _allocation(plan.spec, o)) for o in plan.spec.outputs)
-    first = plan.spec.outputs[0].name
-    key = f"{first}.numel() * {first}.element_size()" if flat else f"N * {first}.element_size()"
+    rows = key_tensor(plan.spec, body.lowered).name
+    key = f"{rows}.numel() * {rows}.element_size()" if flat else f"N * {rows}.element_size()"
     template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
     return FileText(
         kernels, template, tuple(h for h in HELPERS if h in helpers), table, key,
@@ -168,6 +168,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
         return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
     outer, places = tuple(a for g in body.layout.rows for a in g.axes), _places(plan.spec)
     sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
+    sizes += [("M", "1")] if not outer and any("M" in k.arguments for k in kernels) else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
     needed = {a for k in kernels for a in k.arguments} | {
         word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()

@@ -119,7 +119,7 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
     if N > 2**30:
         raise ValueError(f"argmax: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * x.element_size())
     if kernel is argmax_kernel:
         kernel[(M,)](
             x_view,

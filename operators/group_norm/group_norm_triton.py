@@ -36,7 +36,8 @@ def group_norm_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    short_row = row.to(tl.int32)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     k = cols // HW
     x = tl.load(
@@ -89,7 +90,8 @@ def group_norm_looped_kernel(
     stride_bias_k = tl.cast(stride_bias_k, tl.int64)
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    short_row = row.to(tl.int32)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
 
     mean = 0.0

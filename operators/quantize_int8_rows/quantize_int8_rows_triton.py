@@ -161,7 +161,7 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if N > 2**30:
         raise ValueError(f"quantize_int8_rows: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * x.element_size())
     if kernel is quantize_int8_rows_kernel:
         kernel[(M,)](
             x_view,

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
 def rotary_interleaved_kernel(
     q_ptr,
     cos_ptr,
@@ -41,7 +41,8 @@ def rotary_interleaved_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    short_rows = rows.to(M.dtype)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_rows = rows.to(tl.to_tensor(M).dtype)
     s = (short_rows % S).to(tl.int64)
     cols_place = cols % 2
     q_w = cols // 2 * 2

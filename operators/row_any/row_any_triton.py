@@ -103,7 +103,7 @@ def row_any(x: torch.Tensor) -> torch.Tensor:
     if N > 2**30:
         raise ValueError(f"row_any: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
-    kernel, options = pick_schedule(N * out.element_size())
+    kernel, options = pick_schedule(N * x.element_size())
     if kernel is row_any_kernel:
         kernel[(M,)](
             x_view,

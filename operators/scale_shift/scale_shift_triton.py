@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
 def scale_shift_kernel(
     x_ptr,
     scale_ptr,
@@ -37,7 +37,8 @@ def scale_shift_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    short_rows = rows.to(M.dtype)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_rows = rows.to(tl.to_tensor(M).dtype)
     c = (short_rows % C).to(tl.int64)
     x = tl.load(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,

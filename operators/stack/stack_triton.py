@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
 def stack_kernel(
     x_ptr,
     y_ptr,
@@ -32,7 +32,8 @@ def stack_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    short_rows = rows.to(M.dtype)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_rows = rows.to(tl.to_tensor(M).dtype)
     index_1 = (short_rows % 2).to(tl.int64)
     b = (short_rows // 2).to(tl.int64)
     x = tl.load(

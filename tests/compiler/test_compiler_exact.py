@@ -213,7 +213,7 @@ CORNERS: dict[str, Sample] = {
     "scanned as a whole": sample("return x.cumsum(0), x.cummax(0).values", {"x": "D"}, named(2, "D"), {"D": 37}, {"D": 1}),
     # what is stored
     "identity": sample("return x", X, OUT, *SIZES),
-    "twice": sample("y = x * 2\nreturn y, y, x", X, named(3), *SIZES),
+    "stored twice": sample("y = x * 2\nreturn y, y, x", X, named(3), *SIZES),
     "constants": sample(
         "return torch.full_like(x, 2.0), x.sum(-1), torch.zeros_like(x) + 1", X, {"a": "... D", "b": "...", "c": "... D"}, *SIZES
     ),
@@ -256,6 +256,22 @@ CORNERS |= {
     "from the end": sample("return x[:, (j & 7) - 4]", {"x": "A 8", "j": "B: int64"}, {"out": "A B"}, *TWO),
     "gather": sample("return x.gather(1, i & 3)", {"x": "A 4", **INDEX}, {"out": "A B"}, *TWO),
     "one hot": sample("return F.one_hot(i & 7, 8)", INDEX, {"out": "A B 8: int64"}, *TWO),
+    "mirrored": sample("return F.pad(x, (2, 1, 1, 2), mode='reflect')", {"x": "A 5 17"}, {"out": "A 8 20"}, {"A": 2}),
+    "border repeated": sample(
+        "return F.pad(x[None], (3, 1, 0, 2), mode='replicate')[0]", {"x": "A B C"}, {"out": "A B+2 C+4"},
+        {"A": 2, "B": 3, "C": 17}, {"A": 1, "B": 1, "C": 1},
+    ),
+    "rows in the order of an input": sample(
+        "return x.permute(0, 3, 2, 1) * w[:, None], y.permute(0, 3, 2, 1) + 1",
+        {"x": "A B C D", "y": "A B C D", "w": "C"}, named(2, "A D C B"), {"A": 2, "B": 19, "C": 3, "D": 5}, {"A": 1, "B": 1, "C": 1, "D": 7},
+    ),
+    "all dimensions reversed": sample("return x.permute(2, 1, 0).contiguous()", {"x": "A B C"}, {"out": "C B A"}, {"A": 19, "B": 3, "C": 5}),
+    "taken along": sample(
+        "return torch.take_along_dim(x, i - 4, 1), torch.take_along_dim(y, j, dim=0)",
+        {"x": "A 8", "i": "A B: int64 < 12", "y": "8 B", "j": "A B: int64 < 8"}, named(2, "A B"), *TWO,
+    ),
+    "one dimension": sample("return x.flip(0)", {"x": "A"}, {"out": "A"}, {"A": 37}, {"A": 1}),
+    "sizes as numbers": sample("return x / x.shape[0] + x.shape[1], i * x.shape[1]", {"x": "A B", **INDEX}, {"a": "A B", "b": "A B: int64"}, *TWO),
     "window": sample("return F.max_pool2d(x, (1, 3), 1, (0, 1))", {"x": IMAGE}, {"out": IMAGE}, *IMAGES),
 }  # fmt: skip
 

@@ -36,7 +36,8 @@ def group_norm_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    short_row = row.to(tl.int32)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     k = cols // HW
     x = tl.load(
@@ -141,7 +142,8 @@ def group_norm_apply_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
-    short_row = row.to(tl.int32)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
     parts = tl.arange(0, SPLITS) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)

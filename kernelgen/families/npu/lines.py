@@ -89,9 +89,6 @@ class PackedLines(Lines):
             lines.append(f"{group.index} = {quotient}" + (f" % {group.size}" if position else ""))
         return lines
 
-    def typed_rows(self) -> bool:
-        return False
-
     def wide_strides(self) -> tuple[str, ...]:
         return ()
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit
 def broadcast_channel_kernel(
     bias_ptr,
     out_ptr,
@@ -29,7 +29,8 @@ def broadcast_channel_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    short_rows = rows.to(M.dtype)  # int32 where that is enough: it divides faster
+    # int32 where that is enough: it divides faster
+    short_rows = rows.to(tl.to_tensor(M).dtype)
     c = (short_rows % C).to(tl.int64)
     bias = tl.load(bias_ptr + c, mask=row_mask)
     tl.store(
