@@ -251,8 +251,9 @@ class Lines:
             return []
         rest = "short_rows" if self.two_d else "short_row"
         # a single row's number is a program's, which never passes 2**31; M is int64 where it does
-        made = "rows.to(tl.to_tensor(M).dtype)" if self.two_d else "row.to(tl.int32)"
-        lines += ["# int32 where that is enough: it divides faster", f"{rest} = {made}"]
+        made = "rows.to((tl.program_id(0) + M).dtype)" if self.two_d else "row.to(tl.int32)"
+        typed = "in the dtype of M, int32 where that is enough" if self.two_d else "int32 where that is enough"
+        lines += [f"# {typed}: it divides faster", f"{rest} = {made}"]
         for position in range(len(groups) - 1, -1, -1):
             group = groups[position]
             inner = [g.size for g in groups[position + 1 :]]

@@ -31,8 +31,8 @@ def causal_mask_fill_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # int32 where that is enough: it divides faster
-    short_rows = rows.to(tl.to_tensor(M).dtype)
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
     s = (short_rows % S).to(tl.int64)
     scores = tl.load(
         scores_ptr + rows[:, None] * stride_scores_m + cols[None, :] * stride_scores_n,

@@ -39,8 +39,8 @@ def depthwise_conv3x3_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # int32 where that is enough: it divides faster
-    short_rows = rows.to(tl.to_tensor(M).dtype)
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
     h = (short_rows % H).to(tl.int64)
     c = (short_rows // H % C).to(tl.int64)
     b = (short_rows // (C * H)).to(tl.int64)

@@ -34,8 +34,8 @@ def rms_norm_channels_kernel(
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    # int32 where that is enough: it divides faster
-    short_rows = rows.to(tl.to_tensor(M).dtype)
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
     index_1 = (short_rows % HW).to(tl.int64)
     b = (short_rows // HW).to(tl.int64)
 

@@ -41,8 +41,8 @@ def rotary_interleaved_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # int32 where that is enough: it divides faster
-    short_rows = rows.to(tl.to_tensor(M).dtype)
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
     s = (short_rows % S).to(tl.int64)
     cols_place = cols % 2
     q_w = cols // 2 * 2

@@ -32,8 +32,8 @@ def upsample_nearest_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # int32 where that is enough: it divides faster
-    short_rows = rows.to(tl.to_tensor(M).dtype)
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
     h = (short_rows % OUT_H).to(tl.int64)
     index_0 = (short_rows // OUT_H).to(tl.int64)
     x = tl.load(
