@@ -233,6 +233,7 @@ TABLE: dict[str, Rule] = {
     "aten.softplus.default": composites.softplus,
     "aten.leaky_relu.default": composites.leaky_relu,
     "aten.elu.default": composites.elu,
+    "aten.selu.default": composites.selu,
     "aten.hardtanh.default": composites.hardtanh,
     "aten.hardsigmoid.default": composites.hardsigmoid,
     "aten.hardswish.default": composites.hardswish,

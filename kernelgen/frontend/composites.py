@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref
@@ -54,6 +55,11 @@ def elu(b: Builder, c: Call) -> Ref:
     if scale != 1:
         positive = b.map("mul", x, scale)
     return b.map("where", b.map("gt", x, 0.0), positive, negative, attrs=("piecewise",))
+
+
+def selu(b: Builder, c: Call) -> Ref:
+    """elu with the constants of Klambauer et al., Self-Normalizing Neural Networks, arXiv:1706.02515."""
+    return elu(b, replace(c, args=(c.args[0], 1.6732632423543772, 1.0507009873554805)))
 
 
 def between(b: Builder, x: Ref, low: float, high: float) -> Ref:

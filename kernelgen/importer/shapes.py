@@ -16,7 +16,7 @@ from typing import Any
 from kernelgen.importer.load import said
 from kernelgen.importer.naming import size_names, spare
 from kernelgen.importer.rewrite import Input
-from kernelgen.spec.sizes import evaluate
+from kernelgen.spec.sizes import check_size, evaluate, names_in, renamed
 
 Size = int | str
 Function = Any
@@ -40,11 +40,11 @@ class ShapeError(Exception):
 
 def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     """Sizes, outputs and small shapes of a reference. ShapeError where there are none."""
-    shapes = _traced(function, inputs, [[True] * len(t.shape) for t in inputs])
+    shapes, results_of = _traced(function, inputs, [[True] * len(t.shape) for t in inputs])
     of_data = {str(size) for t, shape in zip(inputs, shapes, strict=True) if t.role == "data" for size in shape}
     free = [[str(size) in of_data for size in shape] for shape in shapes]
     if not all(map(all, free)):  # what only a parameter has is as the module has it; that may settle other sizes
-        shapes = _traced(function, inputs, free)
+        shapes, results_of = _traced(function, inputs, free)
     declared = _named(inputs, shapes)
     pairs = [p for d, t in zip(declared, inputs, strict=True) for p in zip(d, t.shape, strict=True)]
     sizes = {name: value for name, value in pairs if isinstance(name, str)}
@@ -54,11 +54,14 @@ def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
         raise ShapeError("no small shape was found that the reference accepts")
     accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
     found = Shapes(tuple(declared), (), sizes, accuracy)
-    return _as_multiples(replace(found, outputs=_outputs(function, inputs, found)), _factors(shapes, declared))
+    outputs = _outputs(function, inputs, found, _expressions(results_of, shapes, declared))
+    return _as_multiples(replace(found, outputs=outputs), _factors(shapes, declared))
 
 
-def _traced(function: Function, inputs: Sequence[Input], free: list[list[bool]]) -> list[tuple[Any, ...]]:
-    """The shapes of the inputs as the trace has them: numbers, and symbols for what may vary among the free sizes."""
+def _traced(
+    function: Function, inputs: Sequence[Input], free: list[list[bool]]
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Inputs' and results' shapes as traced: numbers, and symbols for what may vary among the free sizes."""
     import torch
 
     class Module(torch.nn.Module):
@@ -72,7 +75,30 @@ def _traced(function: Function, inputs: Sequence[Input], free: list[list[bool]])
     except Exception as error:
         raise ShapeError(f"the reference cannot be traced: {said(error)}") from None
     nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
-    return [tuple(node.meta["val"].shape) for node in nodes]
+    [last] = [node for node in exported.graph.nodes if node.op == "output"]
+    made = [node for node in last.args[0] if hasattr(node, "meta")]
+    given, returned = ([tuple(node.meta["val"].shape) for node in found] for found in (nodes, made))
+    return given, returned
+
+
+def _expressions(
+    results_of: list[tuple[Any, ...]], shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]
+) -> list[list[str | None]]:
+    """Every size of the results in terms of the declared ones, None where a spec cannot say it."""
+    names = {
+        str(s): str(n)
+        for shape, entries in zip(shapes, declared, strict=True)
+        for s, n in zip(shape, entries, strict=True)
+    }
+
+    def expression(size: Any) -> str | None:
+        text = re.sub(r"\b[a-z]+\d+\b", lambda match: names.get(match[0], "?"), str(size))
+        try:
+            return check_size(text)
+        except ValueError:
+            return None
+
+    return [[expression(size) for size in shape] for shape in results_of]
 
 
 def _named(inputs: Sequence[Input], shapes: list[tuple[Any, ...]]) -> list[tuple[Size, ...]]:
@@ -119,7 +145,9 @@ def _as_multiples(shapes: Shapes, factors: dict[str, int]) -> Shapes:
     """A size that must be a multiple is declared as one, 8 * C, so that what divides it may count on it."""
 
     def entry(size: Size) -> Size:
-        return f"{factors[size]} * {size}" if isinstance(size, str) and size in factors else size
+        if isinstance(size, int):
+            return size
+        return renamed(size, {n: f"{factors[n]} * {n}" if n in factors else n for n in names_in(size)})
 
     def counts(sizes: dict[str, int]) -> dict[str, int]:
         return {name: value // factors.get(name, 1) for name, value in sizes.items()}
@@ -200,8 +228,11 @@ def tensors(inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], bindi
     return made
 
 
-def _outputs(function: Function, inputs: Sequence[Input], shapes: Shapes) -> tuple[tuple[Size, ...], ...]:
-    """The size of every output dimension: the name that has its value in all runs, else the number it always is."""
+def _outputs(
+    function: Function, inputs: Sequence[Input], shapes: Shapes, traced: list[list[str | None]]
+) -> tuple[tuple[Size, ...], ...]:
+    """The size of every output dimension: the name that has its value in all runs, what the trace says of it, or the
+    number that it always is."""
     cases = shapes.accuracy or ({},)
     runs = [(binding, results(function, inputs, shapes.inputs, binding)) for binding in cases]
     known = [(binding, found) for binding, found in runs if found is not None]
@@ -214,6 +245,9 @@ def _outputs(function: Function, inputs: Sequence[Input], shapes: Shapes) -> tup
         for axis in range(first[output].ndim):
             values = [found[output].shape[axis] for _, found in known]
             same = [n for n in shapes.sizes if [binding[n] for binding, _ in known] == values]
+            formula = traced[output][axis] if output < len(traced) and axis < len(traced[output]) else None
+            if not same and formula and [evaluate(formula, binding) for binding, _ in known] == values:
+                same = [formula] if names_in(formula) else []
             if not same and len(set(values)) > 1:
                 raise ShapeError(
                     f"dimension {axis} of the result has a size that no input has "
