@@ -13,7 +13,7 @@ from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels, 
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
-from kernelgen.families.padding import neutral
+from kernelgen.families.padding import ancestors, neutral
 from kernelgen.families.triton_text import number, triton_dtype
 from kernelgen.families.values import Lowered, Stored, Use, axes_of
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
@@ -132,11 +132,8 @@ def _walk(
     # a row that no other walk reads is not worth keeping
     _policies(body, lines, lines.schedule, "evict_last" if not last else "default" if first else "evict_first")
     found = reduced(body, lines, walk, online, moments, done)
-    later = [
-        j
-        for j, v in enumerate(body.lowered.values)
-        if body.names.levels[j] in (ROW, SCALAR) and lines.writer.is_assigned(j)
-    ]
+    live = set[int]().union(*(ancestors(body.lowered, o.value) for o in body.lowered.outputs))
+    later = [j for j in sorted(live) if body.names.levels[j] in (ROW, SCALAR) and lines.writer.is_assigned(j)]
     ready = [j for j in later if j not in done and _ready(body, j, done)]
     after = [*found.after, *lines.writer.lines(ready, done)]
     if last:

@@ -19,8 +19,8 @@ def layer_norm_backward_weight_bias_kernel(
     x_ptr,
     mean_ptr,
     rstd_ptr,
-    grad_weight_ptr,
-    grad_bias_ptr,
+    grad_weight_parts_ptr,
+    grad_bias_parts_ptr,
     M,
     N,
     stride_grad_out_n,
@@ -31,20 +31,25 @@ def layer_norm_backward_weight_bias_kernel(
     stride_rstd_n,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
     # cols * stride may pass 2**31
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_mean_n = tl.cast(stride_mean_n, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes lie along what is kept; what is reduced is divided among SPLITS programs
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    first = split * part
+    end = tl.minimum(first + part, N)
 
     grad_weight_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
     grad_bias_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
         mask = row_mask[:, None] & col_mask[None, :]
@@ -68,9 +73,31 @@ def layer_norm_backward_weight_bias_kernel(
         grad_bias_acc += grad_out
     grad_weight = tl.sum(grad_weight_acc, axis=1)
     grad_bias = tl.sum(grad_bias_acc, axis=1)
-    # return (grad_weight.to(dtype), grad_bias.to(dtype))
-    grad_weight_2 = grad_weight.to(grad_out_ptr.dtype.element_ty).to(tl.float32)
-    grad_bias_2 = grad_bias.to(grad_out_ptr.dtype.element_ty).to(tl.float32)
+    slot = split * M + rows
+    tl.store(grad_weight_parts_ptr + slot, grad_weight, mask=row_mask)
+    tl.store(grad_bias_parts_ptr + slot, grad_bias, mask=row_mask)
+
+
+@triton.jit
+def layer_norm_backward_weight_bias_join_kernel(
+    grad_weight_parts_ptr,
+    grad_bias_parts_ptr,
+    grad_weight_ptr,
+    grad_bias_ptr,
+    M,
+    BLOCK_SIZE_M: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    # a program joins what those of the kernel before found of its rows
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    grad_weight = tl.sum(
+        tl.load(grad_weight_parts_ptr + parts, mask=row_mask[:, None]), axis=1
+    )
+    grad_bias = tl.sum(
+        tl.load(grad_bias_parts_ptr + parts, mask=row_mask[:, None]), axis=1
+    )
     tl.store(grad_weight_ptr + rows, grad_weight, mask=row_mask)
     tl.store(grad_bias_ptr + rows, grad_bias, mask=row_mask)
 
@@ -80,7 +107,7 @@ SCHEDULES = (
     (
         None,
         layer_norm_backward_weight_bias_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "num_warps": 4},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "SPLITS": 8, "num_warps": 4},
     ),
 )
 
@@ -216,14 +243,19 @@ def layer_norm_backward_weight_bias(
     mean_view = mean.reshape(N)
     rstd_view = rstd.reshape(N)
     kernel, options = pick_schedule(N * grad_weight.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
+    grad_weight_parts = torch.empty(
+        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+    )
+    grad_bias_parts = torch.empty(
+        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+    )
+    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
         grad_out_view,
         x_view,
         mean_view,
         rstd_view,
-        grad_weight,
-        grad_bias,
+        grad_weight_parts,
+        grad_bias_parts,
         M,
         N,
         grad_out_view.stride(0),
@@ -233,5 +265,15 @@ def layer_norm_backward_weight_bias(
         mean_view.stride(0),
         rstd_view.stride(0),
         **options,
+    )
+    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+    layer_norm_backward_weight_bias_join_kernel[grid](
+        grad_weight_parts,
+        grad_bias_parts,
+        grad_weight,
+        grad_bias,
+        M,
+        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+        SPLITS=options["SPLITS"],
     )
     return grad_weight, grad_bias

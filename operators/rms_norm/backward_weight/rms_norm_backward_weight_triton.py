@@ -17,7 +17,7 @@ def rms_norm_backward_weight_kernel(
     grad_out_ptr,
     x_ptr,
     rstd_ptr,
-    grad_weight_ptr,
+    grad_weight_parts_ptr,
     M,
     N,
     stride_grad_out_n,
@@ -27,18 +27,23 @@ def rms_norm_backward_weight_kernel(
     stride_rstd_n,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
 ):
     # cols * stride may pass 2**31
     stride_grad_out_n = tl.cast(stride_grad_out_n, tl.int64)
     stride_xn = tl.cast(stride_xn, tl.int64)
     stride_rstd_n = tl.cast(stride_rstd_n, tl.int64)
-    # lanes lie along what is kept; a program walks what is reduced in blocks
+    # lanes lie along what is kept; what is reduced is divided among SPLITS programs
     pid_m = tl.program_id(0).to(tl.int64)  # int64: offsets may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    first = split * part
+    end = tl.minimum(first + part, N)
 
     grad_weight_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
         mask = row_mask[:, None] & col_mask[None, :]
@@ -59,8 +64,24 @@ def rms_norm_backward_weight_kernel(
         normalized = x * rstd[None, :]
         grad_weight_acc += grad_out * normalized
     grad_weight = tl.sum(grad_weight_acc, axis=1)
-    # return grad_weight.to(dtype)
-    grad_weight_2 = grad_weight.to(grad_out_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(grad_weight_parts_ptr + split * M + rows, grad_weight, mask=row_mask)
+
+
+@triton.jit
+def rms_norm_backward_weight_join_kernel(
+    grad_weight_parts_ptr,
+    grad_weight_ptr,
+    M,
+    BLOCK_SIZE_M: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    # a program joins what those of the kernel before found of its rows
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    grad_weight = tl.sum(
+        tl.load(grad_weight_parts_ptr + parts, mask=row_mask[:, None]), axis=1
+    )
     tl.store(grad_weight_ptr + rows, grad_weight, mask=row_mask)
 
 
@@ -69,7 +90,7 @@ SCHEDULES = (
     (
         None,
         rms_norm_backward_weight_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "num_warps": 4},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "SPLITS": 8, "num_warps": 4},
     ),
 )
 
@@ -168,12 +189,14 @@ def rms_norm_backward_weight(
     x_view = x.reshape(N, M)
     rstd_view = rstd.reshape(N)
     kernel, options = pick_schedule(N * grad_weight.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
+    grad_weight_parts = torch.empty(
+        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+    )
+    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
         grad_out_view,
         x_view,
         rstd_view,
-        grad_weight,
+        grad_weight_parts,
         M,
         N,
         grad_out_view.stride(0),
@@ -182,5 +205,12 @@ def rms_norm_backward_weight(
         x_view.stride(1),
         rstd_view.stride(0),
         **options,
+    )
+    rms_norm_backward_weight_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        grad_weight_parts,
+        grad_weight,
+        M,
+        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+        SPLITS=options["SPLITS"],
     )
     return grad_weight
