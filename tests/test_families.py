@@ -251,24 +251,6 @@ def test_legal_schedules(name: str) -> None:
         assert reason in str(found)
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_the_first_table_serves_every_case_of_a_shipped_spec(name: str) -> None:
-    plan = shipped(name)
-    for one in (*plan.spec.accuracy, *plan.spec.performance):
-        row = plan.table[families.row_of(plan, one)]
-        assert row.max_bytes is None or families.key_bytes(plan, one) <= row.max_bytes
-    assert plan.table[-1].max_bytes is None
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_every_choice_of_a_space_belongs_to_the_schedule_and_to_a_strategy_of_the_spec(name: str) -> None:
-    plan = shipped(name)
-    for i, row in enumerate(plan.table):
-        for parameter in families.space(plan, i, plan.spec.performance):
-            assert parameter.name in dict(row.schedule.values)
-            assert parameter.strategy in plan.spec.optimization_strategies
-
-
 def test_parameters_that_would_change_nothing_are_left_out() -> None:
     def names(body: str, inputs: str = "x: [..., D] T") -> set[str]:
         plan = plan_of(body, inputs)
