@@ -6,6 +6,8 @@ and the summary says why.
 
 from __future__ import annotations
 
+import fcntl
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -25,11 +27,19 @@ SPECS = {path.stem: path for path in shipped_specs()}
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler() -> None:
-    if ascend.ready() is None:
-        try:
-            list(ascend.create())
-        except NoDeviceError as error:
-            pytest.skip(f"the Ascend compiler cannot be installed here: {error}")
+    with open(Path(tempfile.gettempdir()) / "kernelgen_ascend.lock", "w") as lock:  # tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if ascend.ready() is None:
+            try:
+                list(ascend.create())
+            except NoDeviceError as error:
+                pytest.skip(f"the Ascend compiler cannot be installed here: {error}")
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels that are loaded are compiled, whatever another test of this process asked for."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
 def fault_line(word: str) -> int:

@@ -241,7 +241,7 @@ def forward(body: str) -> str:
         (forward("with torch.no_grad(): return y"), ":20:9: 'forward' has a with statement"),
         (forward("return y.reshape(5)"), ":16:5: the reference cannot be traced: RuntimeError: "),
         (forward("return torch.rand_like(y)"), ":16:5: the reference made from 'forward' gives another result"),
-        (forward("return y[:, ::2]"), ":16:5: dimension 1 of the result has a size that no input has ("),
+        (forward("return y.repeat(1, y.shape[1])"), ":16:5: dimension 1 of the result has a size that no input has ("),
         (LAYER.format(layer="LSTM(6, 6)", names="x", inputs=FOUR), ":10:16: self.layer is a LSTM, whose forward cannot"),
     ],
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 MODULES = ("torch.nn.functional", "torch.special", "torch.linalg", "torch.fft")
 """Below torch, what may stand in front of a function."""
 CONSTANTS = re.compile(
-    r"(b?float\d*|double|half|bool|u?int\d*|long|short|complex\d*|inf|nan|pi|e|\w+_format|strided)\Z"
+    r"(b?float\d*|float8_e4m3fn|double|half|bool|u?int\d*|long|short|complex\d*|inf|nan|pi|e|\w+_format|strided)\Z"
 )
 """What of torch may stand without being called: dtypes, numbers, memory formats."""
 CALLS = re.compile(r"(?!set_|load|save|_|manual_|use_|import_|from_file|compile\Z|vmap\Z|cond\Z)[a-z]\w*\Z")

@@ -24,6 +24,7 @@ CASES = (
     judge.Case({"...": (), "G": 5}),
     judge.Case({"...": (7, 3), "G": 1}),
     judge.Case({"...": (33,), "G": 2}),
+    judge.Case({"...": (2, 5), "G": 3}),
 )
 
 

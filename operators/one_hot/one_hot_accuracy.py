@@ -20,6 +20,8 @@ OPERATOR = judge.Operator(
 CASES = (
     judge.Case({"...": ()}),
     judge.Case({"...": (5, 3)}),
+    judge.Case({"...": (16,)}),
+    judge.Case({"...": (3, 1, 33)}),
 )
 
 
