@@ -210,6 +210,15 @@ def test_what_only_a_parameter_has_is_a_number_and_a_multiple_is_declared_as_one
     assert dict(group.performance[0].sizes)["C"] == 2
 
 
+def test_a_window_has_sizes_that_follow_and_sizes_that_must_be_large_enough(tmp_path: Path) -> None:
+    depthwise = "Conv2d(8, 8, (3, 5), stride=2, groups=8, bias=False)"
+    conv = parse_spec(of(LAYER.format(layer=depthwise, names="x", inputs=FOUR), tmp_path))
+    assert [t.shape for t in conv.inputs] == [("B", 8, "H", "W"), (8, 1, 3, 5)]
+    assert conv.outputs[0].shape == ("B", 8, "(H - 3) // 2 + 1", "(W - 5) // 2 + 1")
+    assert {c.text for c in conv.constraints} == {"x.shape[2] >= 3", "x.shape[3] >= 5"}
+    assert "C" not in dict(conv.performance[0].sizes)
+
+
 def forward(body: str) -> str:
     return MODULE.replace("        return (y / self.temperature) * scale + self.power ** 2", f"        {body}")
 

@@ -13,7 +13,7 @@ from kernelgen.devices import cache_folder
 from kernelgen.errors import NoDeviceError
 
 PACKAGES = ("triton-ascend==3.2.0", "ascendnpu-ir==1.2.0", "pybind11>=2.13,<4", "numpy<2.4")
-"""triton-ascend declares no dependencies, and its interpreter breaks with numpy 2.4. 3.2.0 is the newest on PyPI."""
+"""triton-ascend declares no dependencies, and its interpreter breaks with numpy 2.4. 3.2.0 is the newest release."""
 SUPPORTED = ("3.11", "3.10")
 """Versions of Python that both triton-ascend 3.2.0 and ascendnpu-ir 1.2.0 have wheels for."""
 VARIABLE = "KERNELGEN_ASCEND_VENV"

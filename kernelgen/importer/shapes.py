@@ -16,7 +16,7 @@ from typing import Any
 from kernelgen.importer.load import said
 from kernelgen.importer.naming import size_names, spare
 from kernelgen.importer.rewrite import Input
-from kernelgen.spec.sizes import check_size, evaluate, names_in, renamed
+from kernelgen.spec.sizes import check_size, evaluate, multiple, names_in, renamed
 
 Size = int | str
 Function = Any
@@ -31,6 +31,7 @@ class Shapes:
     outputs: tuple[tuple[Size, ...], ...]
     sizes: dict[str, int]
     """Every size name and its value in the file."""
+    constraints: tuple[str, ...]
     accuracy: tuple[dict[str, int], ...]
 
 
@@ -53,9 +54,11 @@ def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     if sizes and not accepted:
         raise ShapeError("no small shape was found that the reference accepts")
     accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
-    found = Shapes(tuple(declared), (), sizes, accuracy)
+    found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs), accuracy)
     outputs = _outputs(function, inputs, found, _expressions(results_of, shapes, declared))
-    return _as_multiples(replace(found, outputs=outputs), _factors(shapes, declared))
+    names = {name: f"{factor} * {name}" for name, factor in _factors(shapes, declared).items()}
+    fixed = {name: str(value) for name, value in _fixed(function, inputs, declared, sizes, accuracy).items()}
+    return _written(replace(found, outputs=outputs), names | fixed)
 
 
 def _traced(
@@ -141,19 +144,55 @@ def _factors(shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]
     return found
 
 
-def _as_multiples(shapes: Shapes, factors: dict[str, int]) -> Shapes:
-    """A size that must be a multiple is declared as one, 8 * C, so that what divides it may count on it."""
+def _least(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str, ...]:
+    """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say."""
+    places: dict[str, str] = {}
+    environment: Any = None
+    for shape, tensor in zip(shapes, inputs, strict=True):
+        for i, size in enumerate(shape):
+            if not isinstance(size, int):
+                places.setdefault(str(size), f"{tensor.name}.shape[{i}]")
+                environment = size.node.shape_env
+    found = []
+    for guard in environment.guards if environment is not None else ():
+        for part in str(environment.replace(guard.expr)).split(" & "):
+            match = re.fullmatch(r"\(?(\w+) >= (\d+)\)?", part)
+            if match and match[1] in places and int(match[2]) > 2:  # torch asks for two of every size
+                found.append(f"{places[match[1]]} >= {match[2]}")
+    return tuple(dict.fromkeys(found))
+
+
+def _fixed(
+    function: Function,
+    inputs: Sequence[Input],
+    declared: Sequence[tuple[Size, ...]],
+    sizes: dict[str, int],
+    accepted: Sequence[dict[str, int]],
+) -> dict[str, int]:
+    """The sizes that the reference takes at no other value than the file's, such as channels in a number of groups."""
+    same = {name: value for name, value in sizes.items() if accepted and all(c[name] == value for c in accepted)}
+
+    def refused(name: str, value: int) -> bool:
+        return results(function, inputs, declared, {**accepted[0], name: value}) is None
+
+    return {name: value for name, value in same.items() if refused(name, value + 1) and refused(name, 2 * value)}
+
+
+def _written(shapes: Shapes, names: dict[str, str]) -> Shapes:
+    """Sizes as a spec declares them: a multiple as 8 * C, so that what divides it may count on it, or a number."""
 
     def entry(size: Size) -> Size:
-        if isinstance(size, int):
+        if isinstance(size, int) or not set(names_in(size)) & names.keys():
             return size
-        return renamed(size, {n: f"{factors[n]} * {n}" if n in factors else n for n in names_in(size)})
+        text = renamed(size, {name: names.get(name, name) for name in names_in(size)})
+        return text if names_in(text) else int(evaluate(text, {}))
 
     def counts(sizes: dict[str, int]) -> dict[str, int]:
-        return {name: value // factors.get(name, 1) for name, value in sizes.items()}
+        kept = {name: value for name, value in sizes.items() if names_in(names.get(name, name))}
+        return {name: value // (multiple(names[name])[0] if name in names else 1) for name, value in kept.items()}
 
     inputs, outputs = (tuple(tuple(map(entry, dims)) for dims in all_) for all_ in (shapes.inputs, shapes.outputs))
-    return Shapes(inputs, outputs, counts(shapes.sizes), tuple(map(counts, shapes.accuracy)))
+    return Shapes(inputs, outputs, counts(shapes.sizes), shapes.constraints, tuple(map(counts, shapes.accuracy)))
 
 
 _SMALL: dict[int, tuple[tuple[int, ...], ...]] = {

@@ -57,6 +57,7 @@ def spec_of(loaded: Loaded, name: str) -> Imported:
         inputs=cells[: len(inputs)],
         outputs=cells[len(inputs) :],
         dtypes=dtypes,
+        constraints=shapes.constraints,
         reference=written.text,
         accuracy=[_binding(case) for case in shapes.accuracy] if shapes.sizes else [],
         performance=_binding(shapes.sizes),
