@@ -61,7 +61,10 @@ def test_one_program_a_core_walks_tiles_in_int32(name: str, tmp_path: Path) -> N
         assert other not in kernels
     path = tmp_path / "kernel.py"
     path.write_text(source)
-    assert subprocess.run(["ruff", "format", "--check", "--isolated", path], check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-m", "ruff", "format", "--check", "--isolated", path], check=False).returncode
+        == 0
+    )
 
 
 def test_a_mask_stays_an_interval() -> None:
