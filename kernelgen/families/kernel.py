@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
+from kernelgen.families.access import COLS, ROWS, Access, Group, Layout, output_groups
 from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values
@@ -102,11 +102,20 @@ class KernelText:
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name."""
         loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
-        return _mentions("\n".join([*self.once, *self.lines, *loops, *self.once_a_row]), name)
+        return mentions("\n".join([*self.once, *self.lines, *loops, *self.once_a_row]), name)
 
 
-def _mentions(text: str, name: str) -> bool:
+def mentions(text: str, name: str) -> bool:
+    """Whether lines of a kernel use a name."""
     return re.search(rf"\b{name}\b", text) is not None
+
+
+def taken_apart(groups: Sequence[Group], position: int, number: str) -> str:
+    """The index of one of several groups, from the `number` of an element of them all."""
+    inner = [g.size for g in groups[position + 1 :]]
+    divisor = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
+    quotient = f"{number} // {divisor}" if inner else number
+    return quotient + (f" % {groups[position].size}" if position else "")
 
 
 def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
@@ -246,7 +255,7 @@ class Lines:
         `used`: lines of a kernel that need not load everything; what they do not mention is left out.
         """
         groups, lines = self.body.layout.rows, []
-        wanted = [g for g in self.body.layout.split if used is None or _mentions("\n".join(used), g.index)]
+        wanted = [g for g in self.body.layout.split if used is None or mentions("\n".join(used), g.index)]
         if not wanted:
             return []
         rest = "short_rows" if self.two_d else "short_row"
@@ -255,14 +264,8 @@ class Lines:
         typed = "in the dtype of M, int32 where that is enough" if self.two_d else "int32 where that is enough"
         lines += [f"# {typed}: it divides faster", f"{rest} = {made}"]
         for position in range(len(groups) - 1, -1, -1):
-            group = groups[position]
-            inner = [g.size for g in groups[position + 1 :]]
-            quotient = (
-                rest if not inner else f"{rest} // {inner[0] if len(inner) == 1 else '(' + ' * '.join(inner) + ')'}"
-            )
-            if group in wanted:
-                taken = quotient + (f" % {group.size}" if position else "")
-                lines.append(f"{group.index} = ({taken}).to(tl.int64)")
+            if groups[position] in wanted:
+                lines.append(f"{groups[position].index} = ({taken_apart(groups, position, rest)}).to(tl.int64)")
         return lines
 
     def at_columns(self, lines: list[str]) -> list[str]:
@@ -270,12 +273,9 @@ class Lines:
         parts, text = self.body.layout.parts, "\n".join(lines)
         found = []
         for position, part in enumerate(parts):
-            if not _mentions(text, part.index):
+            if not mentions(text, part.index):
                 continue
-            inner = [g.size for g in parts[position + 1 :]]
-            divisor = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
-            quotient = f"cols // {divisor}" if inner else "cols"
-            found.append(f"{part.index} = {quotient}{f' % {part.size}' if position else ''}")
+            found.append(f"{part.index} = {taken_apart(parts, position, 'cols')}")
         return [*found, *lines]
 
     def wide_strides(self) -> tuple[str, ...]:

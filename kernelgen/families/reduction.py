@@ -115,6 +115,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if "split_columns" in variants(body) else None
         return ((None, fitted("split_columns", *few) if few else default("columns")),)
+    # what is reduced as a whole is one row, however the timed cases are shaped
     few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)]) if "split" in variants(body) else None
     row = default("row")
     short = ((SHORT_ROW_BYTES, default("rows").replace(BLOCK_SIZE_M=16)),) if body.layout.rows else ()

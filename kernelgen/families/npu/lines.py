@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.index_text import IndexText
-from kernelgen.families.kernel import KernelText, Lines
+from kernelgen.families.kernel import KernelText, Lines, mentions, taken_apart
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL
 from kernelgen.families.triton_text import Text, number
@@ -76,17 +75,12 @@ class PackedLines(Lines):
     def row_indices(self, used: Sequence[str] | None = None) -> list[str]:
         """The indices of single row groups, taken from the row number from the innermost outwards; `used`: lines that
         must mention them."""
-        groups, lines = self.body.layout.rows, []
-        number_of = "rows" if self.two_d else "row"
+        groups, wanted = self.body.layout.rows, self.body.layout.split
+        lines = []
         for position in range(len(groups) - 1, -1, -1):
-            group = groups[position]
-            mentioned = used is None or any(re.search(rf"\b{group.index}\b", line) for line in used)
-            if group not in self.body.layout.split or not mentioned:
-                continue
-            inner = [g.size for g in groups[position + 1 :]]
-            below = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
-            quotient = f"{number_of} // {below}" if inner else number_of
-            lines.append(f"{group.index} = {quotient}" + (f" % {group.size}" if position else ""))
+            index = groups[position].index
+            if groups[position] in wanted and (used is None or mentions("\n".join(used), index)):
+                lines.append(f"{index} = {taken_apart(groups, position, 'rows' if self.two_d else 'row')}")
         return lines
 
     def wide_strides(self) -> tuple[str, ...]:
