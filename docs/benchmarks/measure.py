@@ -11,9 +11,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import platform
+import queue
+import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +27,8 @@ from chart import chart
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 COMMAND = "python docs/benchmarks/measure.py"
-OPPONENTS = ("eager", "compile", "max-autotune")
+OPPONENTS = ["eager", "compile", "max-autotune"]
+LOCK = threading.Lock()
 
 ASKED = {
     "broadcast [1024, 1024] D=1024 float16": 0.99,
@@ -47,48 +53,117 @@ def operators() -> list[str]:
     return sorted(path.parent.name for path in (ROOT / "operators").glob("*/*_performance.py"))
 
 
-def measure(only: list[str], out: Path) -> None:
-    """One run over all rows, written to `out` after every row. Needs a GPU."""
+def measure(names: list[str], against: list[str], out: Path) -> None:
+    """One run over all rows, one operator at a time on every GPU that is visible; `out` is written after each."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else subprocess.check_output(["nvidia-smi", "-L"], text=True).splitlines()
+    waiting = queue.SimpleQueue[str]()
+    for name in names:
+        waiting.put(name)
+    found: dict[str, dict[str, Any]] = {}
+    with ThreadPoolExecutor(len(gpus)) as pool:
+        threads = [
+            pool.submit(_serve, visible.split(",")[gpu] if visible else str(gpu), waiting, found, against, out)
+            for gpu in range(len(gpus))
+        ]
+    for thread in threads:
+        thread.result()
+
+
+def _serve(
+    gpu: str, waiting: queue.SimpleQueue[str], found: dict[str, dict[str, Any]], against: list[str], out: Path
+) -> None:
+    """Operators until none waits, in a process that holds this GPU alone; one that dies is replaced."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+    command = [sys.executable, __file__, "--worker", "--against", *against]
+    worker = None
+    while not waiting.empty():
+        try:
+            name = waiting.get_nowait()
+        except queue.Empty:
+            break
+        if worker is None or worker.poll() is not None:
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            worker = subprocess.Popen(command, env=environment, text=True, **pipes)
+        worker.stdin.write(name + "\n")
+        worker.stdin.flush()
+        line = worker.stdout.readline()
+        if not line:
+            print(f"{name}: the process ended with code {worker.wait()}", file=sys.stderr, flush=True)
+            continue
+        found[name] = json.loads(line)
+        rows = [row for name in sorted(found) for row in found[name]["rows"]]
+        write(out, json.dumps({**found[name]["machine"], "command": COMMAND, "rows": rows}, indent=1) + "\n")
+    if worker is not None and worker.stdin:
+        worker.stdin.close()
+        worker.wait()
+
+
+def write(path: Path, text: str) -> None:
+    """The whole file or none of it, whatever ends this process."""
+    with LOCK:
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        new.replace(path)
+
+
+def work(against: list[str]) -> None:
+    """Names of operators on stdin, a line of JSON for each on stdout. Needs a GPU."""
     sys.path[:0] = [str(ROOT)]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a compiler prints is no answer
     from kernelgen import judge
 
     judge.prepare()
+    for line in sys.stdin:
+        name = line.strip()
+        print(json.dumps({"machine": machine(), "rows": measured(name, against)}), file=answers, flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """The device and the versions that a row was measured with."""
     import torch
     import triton
 
     driver = Path("/proc/driver/nvidia/version")
-    data: dict[str, Any] = {
+    return {
         "device": torch.cuda.get_device_name(),
         "driver": driver.read_text().split("\n")[0] if driver.exists() else "unknown",
         "torch": torch.__version__,
         "triton": triton.__version__,
         "python": platform.python_version(),
-        "command": COMMAND,
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "rows": [],
     }
-    for name in only or operators():
-        sys.path[:0] = [str(ROOT / "operators" / name)]
-        module = importlib.import_module(f"{name}_performance")
-        sys.path.pop(0)
-        for case in module.CASES:
-            if case.dtypes.get("T", "float16") != "float16":
-                continue
-            report = judge.performance_case(module.OPERATOR, case, against=OPPONENTS)
-            row = {
-                "operator": name,
-                "case": case.label,
-                "wanted": ASKED.get(f"{name} {case.label}"),
-                "floor_us": report.floor_us,
-                "bytes": report.bytes,
-                "comparisons": {k: {**judge.to_json(c), "samples": None} for k, c in report.comparisons.items()},
-                "message": report.message or report.left_out,
-                "notes": report.notes,
-            }
-            data["rows"].append(row)
-            out.write_text(json.dumps(data, indent=1) + "\n")
-            shown = {k: round(c.speedup, 3) for k, c in report.comparisons.items()}
-            print(f"{name:14s} {case.label:34s} {shown} {row['message']}", file=sys.stderr, flush=True)
+
+
+def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
+    """A row for every float16 case of an operator's performance test, or for every case where it has no such dtype."""
+    from kernelgen import judge
+
+    sys.path[:0] = [str(next((ROOT / "operators").rglob(f"{name}_performance.py")).parent)]
+    module = importlib.import_module(f"{name}_performance")
+    sys.path.pop(0)
+    rows = []
+    for case in module.CASES:
+        if case.dtypes.get("T", "float16") != "float16":
+            continue
+        report = judge.performance_case(module.OPERATOR, case, against=against)
+        row = {
+            "operator": name,
+            "case": case.label,
+            "wanted": ASKED.get(f"{name} {case.label}"),
+            "floor_us": report.floor_us,
+            "bytes": report.bytes,
+            "comparisons": {k: {**judge.to_json(c), "samples": None} for k, c in report.comparisons.items()},
+            "message": report.message or report.left_out,
+            "notes": report.notes,
+        }
+        rows.append(row)
+        shown = {k: round(c.speedup, 3) for k, c in report.comparisons.items()}
+        times = [c.b_us for c in report.comparisons.values()][:1]
+        share = f"{100 * report.floor_us / times[0]:.0f} %" if times and report.floor_us else ""
+        print(f"{name:14s} {case.label:34s} {shown} {share} {row['message']}", file=sys.stderr, flush=True)
+    return rows
 
 
 def table(data: dict[str, Any]) -> str:
@@ -162,9 +237,14 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write README.md and h200.svg from the data")
     parser.add_argument("--out", type=Path, default=HERE / "h200.json")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--against", nargs="*", default=OPPONENTS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.worker:
+        work(options.against)
+        return
     if not options.table:
-        measure(options.only, options.out)
+        measure(options.only or operators(), options.against, options.out)
     data = json.loads((HERE / "h200.json").read_text())
     (HERE / "README.md").write_text(table(data))
     (HERE / "h200.svg").write_text(chart(data))
