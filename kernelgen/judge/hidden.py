@@ -35,11 +35,18 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
         Case(sizes, bindings[i % len(bindings)], layout=layout, hidden=True)
         for i, (sizes, layout) in enumerate(derived)
     ]
+    result = [case for case in result if _has_indices(operator, case)]
     if device == "cuda" and large is not False:
         result += _large(operator, cases, forced=bool(large))
     listed = {str(c.sizes) + str(c.dtypes) for c in cases}
     fresh = {c.label: c for c in result if c.layout != "contiguous" or str(c.sizes) + str(c.dtypes) not in listed}
     return [replace(c, label=f"hidden {c.label}") for c in fresh.values()]
+
+
+def _has_indices(operator: Operator, case: Case) -> bool:
+    """Whether every index can be below its bound: none can where nothing is to be indexed, and a GPU would stop."""
+    bounded = [t for t in operator.inputs if t.below is not None]
+    return all(math.prod(case.dims(t.below)) > 0 or math.prod(case.shape(t)) == 0 for t in bounded if t.below)
 
 
 def _names(operator: Operator) -> list[str]:
@@ -94,10 +101,12 @@ def _sizes(names: Sequence[str], last: int, leading: tuple[int, ...], changed: S
 
 
 def _large(operator: Operator, cases: Sequence[Case], *, forced: bool) -> list[Case]:
-    """The narrowest listed case, grown along its rows until one tensor has more than 2**31 elements."""
+    """The largest listed case of the narrowest dtype, grown along its rows until a tensor has over 2**31 elements."""
     tensors = (*operator.inputs, *operator.outputs)
     names = _names(operator)
-    base = min(cases, key=lambda c: sum(c.dtype(t).itemsize for t in tensors))
+    elements = [sum(math.prod(c.shape(t)) for t in tensors) for c in cases]
+    widths = [sum(c.dtype(t).itemsize for t in tensors) for c in cases]
+    base = cases[min(range(len(cases)), key=lambda i: (widths[i], -elements[i]))]
     rows = next((t.shape[t.rows] for t in tensors if t.rows is not None), None)
     grown = ELLIPSIS if ELLIPSIS in names else rows if isinstance(rows, str) else next(iter(names), None)
     if grown is None:

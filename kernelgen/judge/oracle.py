@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from .model import Case, Function, Operator, Tensor
 
@@ -44,26 +47,61 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
-def in_float64(function: Function, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The function of the inputs, upcast exactly, with all float arithmetic in float64."""
+class _Disturb(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Moves every float64 result of a step, of an automatic gradient's too, by one ulp of fp32."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = generator
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket.__name__.strip("_") in _SELECTING:
+            return result
+        memory = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
+        return tree_map_only(torch.Tensor, lambda x: self._moved(x, memory), result)
+
+    def _moved(self, x: torch.Tensor, memory: set[int]) -> torch.Tensor:
+        view = x.untyped_storage().data_ptr() in memory
+        return x if view or x.dtype != torch.float64 else _moved(x, self._generator)
+
+
+_SELECTING = frozenset([
+    "abs", "amax", "amin", "arange", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
+    "cummax", "cummin", "embedding", "empty", "empty_like", "flip", "full", "full_like", "gather", "index",
+    "index_select", "lift_fresh", "lift_fresh_copy", "masked_fill", "max", "maximum", "min", "minimum", "neg",
+    "new_full", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "scalar_tensor", "select_backward",
+    "slice_backward", "sort", "stack", "to_copy", "topk", "tril", "triu", "where", "zeros", "zeros_like",
+])  # fmt: skip
+"""Operations whose float results are some of their operands' elements, which no kernel computes."""
+
+
+def in_float64(
+    function: Function, inputs: Sequence[torch.Tensor], noise: torch.Generator | None = None
+) -> tuple[torch.Tensor, ...]:
+    """The function of the inputs, upcast exactly, with all float arithmetic in float64.
+
+    `noise`: every input and the result of every step is moved by one ulp of fp32, up or down at random. What the result
+    moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
+    is sensitive where x * x is close to y, although not to x.
+    """
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
+    if noise is not None:
+        raised = [_moved(x, noise) if x.dtype.is_floating_point else x for x in raised]
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with _Raise(), torch.no_grad():
+        with torch.no_grad(), _Raise(), _Disturb(noise) if noise is not None else nullcontext():
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)
 
 
-def disturbed(inputs: Sequence[torch.Tensor], generator: torch.Generator) -> list[torch.Tensor]:
-    """The inputs in float64, every float element changed by one ulp of fp32, up or down at random."""
-
-    def disturb(x: torch.Tensor) -> torch.Tensor:
-        signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8).mul_(2).sub_(1)
-        return x.double() * signs.double().mul_(PROBE).add_(1)
-
-    return [disturb(x) if x.dtype.is_floating_point else x for x in inputs]
+def _moved(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8).mul_(2).sub_(1)
+    return x * signs.double().mul_(PROBE).add_(1)
 
 
 class Tiling:

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 
 import torch
 
-from .bounds import POOL, Tally, misplaced
+from .bounds import Tally, misplaced
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
-from .oracle import Box, Tiling, disturbed, in_float64
+from .oracle import Box, Tiling, in_float64
 
 _SETTLING = 8
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
+_PROBES = 8
+"""Disturbed oracles where there are few elements: by chance two disturbances may cancel in all that are sensitive."""
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
@@ -112,15 +114,15 @@ def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
 def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
     """Call `visit` for every output of every tile; a tile's memory is freed before the next one is computed."""
     operator, tiling = run.operator, Tiling(run.operator, run.case)
-    small = sum(math.prod(run.case.shape(t)) for t in operator.outputs) < POOL
+    elements = sum(math.prod(run.case.shape(t)) for t in operator.outputs)
     floats = any(x.dtype.is_floating_point for x in run.arguments)
-    probes = (4 if small else 1) if probe and floats else 0
+    probes = min(_PROBES, max(1, 2**17 // max(elements, 1))) if probe and floats else 0
     device = run.arguments[0].device.type if run.arguments else "cpu"
     generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
         refs = list(in_float64(operator.reference, cut))
-        moved = [in_float64(operator.reference, disturbed(cut, generator)) for _ in range(probes)]
+        moved = [in_float64(operator.reference, cut, generator) for _ in range(probes)]
         for i, tensor in enumerate(operator.outputs):
             got, eager = (tiling.cut(tensor, outputs[i], box) for outputs in (run.got, run.eager))
             if bool(misplaced(got, eager, refs[i]).any()):
@@ -155,7 +157,7 @@ def _settled(
     and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding."""
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
-        moved = in_float64(operator.reference, disturbed(cut, generator))[output]
+        moved = in_float64(operator.reference, cut, generator)[output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
     return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 

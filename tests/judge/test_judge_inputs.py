@@ -126,6 +126,17 @@ def test_hidden_cases_of_a_gpu_cover_the_edges(monkeypatch):
     assert any(math.prod(c.sizes["..."]) > 65535 for c in found)
 
 
+def test_no_hidden_case_indexes_nothing(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+    table, index = judge.Tensor("table", ("V", "D"), "T"), judge.Tensor("index", ("K",), "int64", below="V")
+    gather = judge.Operator("gather", print, print, print, (table, index), (judge.Tensor("out", ("K", "D"), "T"),))
+    sizes = [
+        c.sizes for c in hidden.hidden_cases(gather, [judge.Case({"V": 5, "D": 3, "K": 2}, {"T": "float16"})], "cuda")
+    ]
+    assert all(s["V"] or not s["K"] for s in sizes)
+    assert any(not s["K"] for s in sizes), "but an empty index may stand beside anything"
+
+
 def test_the_large_case_needs_room(monkeypatch):
     monkeypatch.setattr(devices, "free_bytes", lambda device: 2**34)
 

@@ -55,6 +55,34 @@ def test_casts_to_integers_are_kept():
     assert result.dtype == torch.int8
 
 
+def cancelling(x):
+    squares = x * x
+    return 1 - squares / (squares + 1e-3)
+
+
+def cancelling_gradient(x):
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad((x / (x * x + 1e-3).sqrt()).sum(), x)[0]
+
+
+@pytest.mark.parametrize("function", [cancelling, cancelling_gradient])
+def test_rounding_errors_of_single_steps_are_known_where_they_are_all_that_is_left(function):
+    x = torch.empty(4000).uniform_(50, 100, generator=torch.Generator().manual_seed(1))
+    (ref,) = oracle.in_float64(function, [x])
+    (moved,) = oracle.in_float64(function, [x], torch.Generator().manual_seed(2))
+    honest = difference(function(x), ref)
+    assert honest.max() > 0.05 * ref.abs().max(), "float32 computes few digits of this"
+    assert honest.max() < 4 * difference(moved, ref).max() < 1e-5 * (1 if function is cancelling else 0.1)
+
+
+def test_what_is_selected_is_not_disturbed():
+    x = torch.randn(100, 7, dtype=torch.float64)
+    noise = torch.Generator().manual_seed(0)
+    for function in (lambda y: y.amax(-1) == y.sort(-1).values[:, -1], lambda y: y.t().contiguous().t() == y):
+        assert bool(oracle.in_float64(function, [x.float()], noise)[0].all())
+
+
 @pytest.mark.parametrize("leading", [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (300, 2)])
 @pytest.mark.parametrize("tile_bytes", [1, 2000, 2**30])
 def test_tiles_together_are_the_whole(leading, tile_bytes):
