@@ -138,6 +138,7 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
     documented = {
         "flat": "one run of elements, BLOCK_SIZE a program",
         "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
+        "planes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program",
         "row": "one row a program, held in registers",
         "rows": "BLOCK_SIZE_M short rows a program, held in registers",
         "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",

@@ -24,17 +24,25 @@ class IndexText:
         self.names = names
         self.two_d = two_d
         self.sizes = dict(layout.sizes)
-        columns = layout.columns.axes if layout.columns else ()
-        self.variables = dict.fromkeys(columns, (COLS, COLUMN))
-        self.variables |= {g.axes[0]: (g.index, ROW) for g in layout.rows if len(g.axes) == 1}
+        self.variables = self.variables_of(layout)
         self.named: dict[Expr, str] = {}
         if not lowered.space.inner_axes():
             self._name_places()
 
+    def variables_of(self, layout: Layout) -> dict[int, tuple[str, str]]:
+        """What every axis that stands alone is called, and its level."""
+        columns = layout.columns.axes if layout.columns else ()
+        rows = {g.axes[0]: (g.index, ROW) for g in layout.rows if len(g.axes) == 1}
+        return dict.fromkeys(columns, (COLS, COLUMN)) | rows
+
+    def written(self, value: Value) -> tuple[Expr, ...]:
+        """The expressions that a value's lines write out."""
+        return expressions(value)
+
     def _name_places(self) -> None:
         """A name for every place along rows or columns that is written more than once."""
         written = Counter(
-            (expr, self._place_name(value, expr)) for value in self.lowered.values for expr in expressions(value)
+            (expr, self._place_name(value, expr)) for value in self.lowered.values for expr in self.written(value)
         )
         counts: Counter[Expr] = Counter()
         labels: dict[Expr, str] = {}

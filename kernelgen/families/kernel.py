@@ -70,6 +70,18 @@ class Scratch:
 
 
 @dataclass(frozen=True)
+class PlaneText:
+    """How a program finds its rows in a plane."""
+
+    row: str
+    """What the rows of a tile are called."""
+    size: str
+    """How many a plane has."""
+    places: tuple[str, ...]
+    """The lines that take the plane's number apart."""
+
+
+@dataclass(frozen=True)
 class KernelText:
     """One kernel: its signature and the lines of its parts, without indentation."""
 
@@ -96,6 +108,10 @@ class KernelText:
     """What only the first of the programs that share a row does."""
     scratch: tuple[Scratch, ...] = ()
     """What it leaves for the kernel that is launched after it."""
+    plane: PlaneText | None = None
+    """Where a tile lies within a plane, what finds the plane."""
+    unaligned: tuple[str, ...] = ()
+    """The sizes and strides of which Triton does not ask whether 16 divides them."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
 
@@ -118,12 +134,19 @@ def taken_apart(groups: Sequence[Group], position: int, number: str) -> str:
     return quotient + (f" % {groups[position].size}" if position else "")
 
 
-def make_body(spec: OperatorSpec, lowered: Lowered, statements: tuple[Statement, ...], layout: Layout) -> Body:
+def make_body(
+    spec: OperatorSpec,
+    lowered: Lowered,
+    statements: tuple[Statement, ...],
+    layout: Layout,
+    fixed: frozenset[int] = frozenset(),
+) -> Body:
+    """`fixed`: axes along which a program does not move, so that what varies along them alone is scalar."""
     columns = frozenset(layout.columns.axes if layout.columns else range(len(lowered.space.axes)))
     taken = {f"{t.name}_ptr" for t in (*spec.inputs, *spec.outputs)} | {spec.name, f"{spec.name}_kernel", "reference"}
     taken |= {g.size for g in layout.rows} | {g.index for g in layout.rows}
     taken |= {stride for access in layout.all() for stride, _ in access.strides}
-    names = name_values(lowered, statements, columns, taken)
+    names = name_values(lowered, statements, columns, taken, fixed)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
     exact = _only_moves(lowered)
     return Body(lowered, statements, layout, names, tuple(sorted(others.items())), nan_safe(lowered), exact)
@@ -156,7 +179,7 @@ class Lines:
         self.body = body
         self.variant = variant
         self.schedule = schedule
-        self.two_d = variant in ("tile", "rows", "looped_rows", "columns", "split_columns")
+        self.two_d = variant in ("tile", "planes", "rows", "looped_rows", "columns", "split_columns")
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
@@ -179,11 +202,20 @@ class Lines:
                 parts.append(stride if stride is not None and place.text == "1" else whole)
                 continue
             if self.two_d and level == FULL:
-                variable = f"{index}[None, :]" if self._along_columns(index) else f"{index}[:, None]"
+                variable = index + self.broadcast(index)
             else:
                 variable = "row" if index == ROWS and not self.two_d else index
             parts.append(variable if stride is None else f"{variable} * {stride}")
         return " + ".join(parts)
+
+    def broadcast(self, index: str) -> str:
+        """What makes an index one of a tile's elements."""
+        return "[None, :]" if self._along_columns(index) else "[:, None]"
+
+    def pointer(self, access: Access, level: str) -> str:
+        """Where a load reads."""
+        offset = self.offset(access, level)
+        return f"{access.tensor}_ptr + {offset}" if offset else f"{access.tensor}_ptr"
 
     def mask(self, level: str) -> str | None:
         if self.variant == "flat":
@@ -198,8 +230,7 @@ class Lines:
         access, level = self.access[i], self.level(i)
         value = self.body.lowered.values[i]
         tensor = next(t for t in self.spec.inputs if t.name == access.tensor)
-        offset = self.offset(access, FULL if self.variant == "flat" else level)
-        args = [f"{access.tensor}_ptr + {offset}" if offset else f"{access.tensor}_ptr"]
+        args = [self.pointer(access, FULL if self.variant == "flat" else level)]
         mask = self.index_text.mask(self.mask(level), value.conditions, level)
         if mask:
             args.append(f"mask={mask}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 LINE = 88
 """ruff format's default line length."""
+_SUM = re.compile(r"(\w+ = )(\w+ \+ .*)")
+"""What a pointer and offsets are added to."""
 
 
 def call(target: str, function: str, args: list[str], suffix: str = "") -> str:
@@ -16,6 +20,9 @@ def fit(line: str, indent: int) -> str:
     space = " " * indent
     if len(line) + indent <= LINE or line.startswith("#"):
         return space + line
+    sum_of = _SUM.match(line)
+    if sum_of:
+        return f"{space}{sum_of[1]}(\n{_terms(sum_of[2], indent + 4, '')}\n{space})"
     if "(" not in line:
         target, equals, value = line.partition("= ")
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line
@@ -30,10 +37,10 @@ def fit(line: str, indent: int) -> str:
     return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"
 
 
-def _terms(argument: str, indent: int) -> str:
+def _terms(argument: str, indent: int, comma: str = ",") -> str:
     """An argument, its terms on lines of their own where it is too long, and their factors where a term is."""
     space = " " * indent
-    if len(argument) + indent + 1 <= LINE:
+    if len(argument) + indent + len(comma) <= LINE:
         return space + argument
     terms = _parts(argument, " + ")
     lines = [part for t in terms for part in (_parts(t, " * ") if len(t) + indent + 1 > LINE else [t])]

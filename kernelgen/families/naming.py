@@ -30,6 +30,7 @@ RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
     "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "block_count",
     "block_share", "block_shift", "block_mean", "block_centered", "block_squares", "num_tiles_n", "float", "range",
+    "num_tiles_m", "plane",
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES",
     "_tanh", "_expm1", "_log1p", "_trunc", "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
     "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
@@ -47,17 +48,21 @@ class Names:
     assigned: frozenset[int]
 
 
-def level(value: Value, lowered: Lowered, columns: frozenset[int]) -> str:
-    """Whether a value varies along the columns, along the rows, both or neither."""
-    along, across = bool(value.axes & columns), bool(value.axes - columns)
+def level(value: Value, columns: frozenset[int], fixed: frozenset[int]) -> str:
+    """Whether a value varies along the columns, along the rows, both or neither; `fixed` axes are a program's own."""
+    along, across = bool(value.axes & columns), bool(value.axes - columns - fixed)
     return FULL if along and across else COLUMN if along else ROW if across else SCALAR
 
 
 def name_values(
-    lowered: Lowered, statements: Sequence[Statement], columns: frozenset[int], taken: Iterable[str]
+    lowered: Lowered,
+    statements: Sequence[Statement],
+    columns: frozenset[int],
+    taken: Iterable[str],
+    fixed: frozenset[int] = frozenset(),
 ) -> Names:
     """Decide which values are named, and how."""
-    levels = tuple(level(v, lowered, columns) for v in lowered.values)
+    levels = tuple(level(v, columns, fixed) for v in lowered.values)
     uses = Counter(a.value for v in lowered.values for a in v.args if isinstance(a, Use))
     uses.update(o.value for o in lowered.outputs)
     targets = {s.target for s in statements if s.target}

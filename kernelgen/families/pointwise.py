@@ -1,14 +1,16 @@
 """Pointwise: any expression over broadcasting inputs, element by element.
 
-Two variants. `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows
-and columns, so that an input that varies along one of the two is read once a tile. A tile that reads along one of the
-two and writes along the other is square: Triton turns it in shared memory, so that both run over whole cache lines.
+`flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows and columns,
+so that an input that varies along one of the two is read once a tile; `planes` does so where rows have to be taken
+apart, with tiles that stay within a plane (module `planes`). A tile that reads along one of the two and writes along
+the other is square: Triton turns it in shared memory, so that both run over whole cache lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelgen.families import planes
 from kernelgen.families.kernel import (
     LOADS,
     SPECIALIZE,
@@ -37,12 +39,16 @@ SHORT_ROW_BYTES = 1024
 
 
 def variants(body: Body) -> tuple[str, ...]:
-    return ("flat",) if body.layout.columns is None else ("tile",)
+    if body.layout.columns is None:
+        return ("flat",)
+    return (planes.VARIANT, "tile") if planes.applies(body) else ("tile",)
 
 
 def default(variant: str) -> Schedule:
     if variant == "flat":
         return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
+    if variant == planes.VARIANT:
+        return planes.default()
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
     return Schedule.make(
         "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
@@ -57,6 +63,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     tile = default("tile")
     if is_turned(body):
         return ((None, _square()),)
+    if planes.applies(body):
+        return planes.first_table(body)
     if not body.exact:
         return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
@@ -80,6 +88,8 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     if is_turned(body):
         square = _square()
         return (square, square.replace(num_warps=4), square.replace(BLOCK_SIZE_M=128), square.replace(BLOCK_SIZE_M=32))
+    if planes.applies(body):
+        return (*planes.starts(body, columns), default("tile"))
     return tuple(default(v) for v in variants(body))
 
 
@@ -92,6 +102,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
             ),
             warps, LOADS, STORES,
         )  # fmt: skip
+    if variant == planes.VARIANT:
+        return planes.space()
     return (
         Parameter(
             "grid", ("2d", "1d"), "grid_config", "structure",
@@ -121,7 +133,9 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
     if schedule.get("grid") == "2d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
-    if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
+    if schedule.get("accesses") == "single" and schedule["specialize"]:
+        return "constants, of which the compiler knows what divides them, and accesses of single elements"
+    if schedule.variant != "flat" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
     return None
 
@@ -141,6 +155,8 @@ def kernels(
 def _kernel(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
 ) -> KernelText:
+    if schedule.variant == planes.VARIANT:
+        return planes.kernel(spec, body, schedule, name, helpers)
     lines = make(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     if schedule.variant == "flat":

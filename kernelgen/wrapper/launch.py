@@ -190,7 +190,11 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         return _too_many(plan)
     if body.layout.columns is None:
         return None
-    tiles = [row.schedule.int("BLOCK_SIZE_N") for row in plan.table if row.schedule.get("grid") == "2d"]
+    tiles = [
+        row.schedule.int("BLOCK_SIZE_N")
+        for row in plan.table
+        if row.schedule.get("grid") == "2d" and (row.max_bytes is None or row.schedule.variant == "tile")
+    ]
     most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30"
     if plan.then is not None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"

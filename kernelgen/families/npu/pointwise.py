@@ -16,7 +16,10 @@ NAME = "pointwise"
 TEMPLATE = "npu_kernels.py.jinja"
 PACKED = True
 MEANINGS = VARIANTS
-variants = pointwise.variants
+
+
+def variants(body: Body) -> tuple[str, ...]:
+    return ("flat",) if body.layout.columns is None else ("tile",)
 
 
 def default(variant: str) -> Schedule:
