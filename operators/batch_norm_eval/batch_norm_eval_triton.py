@@ -21,7 +21,6 @@ def batch_norm_eval_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    M,
     N,
     C,
     stride_xm,
@@ -33,17 +32,23 @@ def batch_norm_eval_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    stride_mean_c = tl.cast(stride_mean_c, tl.int64)
+    stride_var_c = tl.cast(stride_var_c, tl.int64)
+    stride_weight_c = tl.cast(stride_weight_c, tl.int64)
+    stride_bias_c = tl.cast(stride_bias_c, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(C, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    c = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * C + c  # int64: rows * N may pass 2**31
+    row_mask = c < C
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    c = (short_rows % C).to(tl.int64)
     x = tl.load(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
         mask=mask,
@@ -66,14 +71,29 @@ def batch_norm_eval_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        batch_norm_eval_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
+        256,
+        batch_norm_eval_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        batch_norm_eval_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
+    ),
+    (
         1024,
         batch_norm_eval_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         batch_norm_eval_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -190,12 +210,12 @@ def batch_norm_eval(
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
-    if N > 33553920:
-        raise ValueError(f"batch_norm_eval: at most 33553920 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"batch_norm_eval: at most 67107840 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
@@ -205,7 +225,6 @@ def batch_norm_eval(
         weight,
         bias,
         out,
-        M,
         N,
         C,
         x_view.stride(0),

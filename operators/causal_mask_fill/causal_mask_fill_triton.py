@@ -15,7 +15,6 @@ import triton.language as tl
 def causal_mask_fill_kernel(
     scores_ptr,
     out_ptr,
-    M,
     N,
     S,
     stride_scores_m,
@@ -23,17 +22,19 @@ def causal_mask_fill_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_scores_m = tl.cast(stride_scores_m, tl.int64)  # offsets may pass 2**31
+    stride_scores_n = tl.cast(stride_scores_n, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    s = (short_rows % S).to(tl.int64)
     scores = tl.load(
         scores_ptr + rows[:, None] * stride_scores_m + cols[None, :] * stride_scores_n,
         mask=mask,
@@ -50,14 +51,29 @@ def causal_mask_fill_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        causal_mask_fill_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
+        256,
+        causal_mask_fill_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        causal_mask_fill_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
+    ),
+    (
         1024,
         causal_mask_fill_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         causal_mask_fill_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -95,18 +111,17 @@ def causal_mask_fill(scores: torch.Tensor) -> torch.Tensor:
     M = scores.shape[:3].numel()
     N = scores.shape[3]
     S = scores.shape[2]
-    if N > 33553920:
-        raise ValueError(f"causal_mask_fill: at most 33553920 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"causal_mask_fill: at most 67107840 columns, got {N}")
     scores_view = scores.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         scores_view,
         out,
-        M,
         N,
         S,
         scores_view.stride(0),

@@ -11,15 +11,15 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+# a thread that took several columns would leave gaps between what its neighbours read
+@triton.jit(do_not_specialize_on_alignment=["N", "stride_xh", "stride_xw"])
 def depthwise_conv3x3_kernel(
     x_ptr,
     weight_ptr,
     out_ptr,
-    M,
     N,
-    C,
     H,
+    C,
     W,
     stride_xb,
     stride_xc,
@@ -31,160 +31,123 @@ def depthwise_conv3x3_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xw = tl.cast(stride_xw, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
+    stride_xc = tl.cast(stride_xc, tl.int64)
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xw = tl.cast(stride_xw, tl.int64)
+    stride_weight_c = tl.cast(stride_weight_c, tl.int64)
+    stride_weight_3 = tl.cast(stride_weight_3, tl.int64)
+    stride_weight_2 = tl.cast(stride_weight_2, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
+    b = (plane // C).to(tl.int64)
+    c = (plane % C).to(tl.int64)
+    x_plane = x_ptr + b * stride_xb + c * stride_xc
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    weight_at = weight_ptr + c * stride_weight_c
+    weight = tl.load(weight_at).to(tl.float32)
+    weight_2 = tl.load(weight_at + stride_weight_3).to(tl.float32)
+    weight_3 = tl.load(weight_at + 2 * stride_weight_3).to(tl.float32)
+    weight_4 = tl.load(weight_at + stride_weight_2).to(tl.float32)
+    weight_5 = tl.load(weight_at + stride_weight_2 + stride_weight_3).to(tl.float32)
+    weight_6 = tl.load(weight_at + stride_weight_2 + 2 * stride_weight_3).to(tl.float32)
+    weight_7 = tl.load(weight_at + 2 * stride_weight_2).to(tl.float32)
+    weight_8 = tl.load(weight_at + 2 * stride_weight_2 + stride_weight_3).to(tl.float32)
+    weight_9 = tl.load(
+        weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
+    ).to(tl.float32)
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * H + h  # int64: rows * N may pass 2**31
+    row_mask = h < H
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    h = (short_rows % H).to(tl.int64)
-    c = (short_rows // H % C).to(tl.int64)
-    b = (short_rows // (C * H)).to(tl.int64)
     x_h = h - 1
     x_w = cols - 1
     x_w_2 = cols + 1
     x_h_2 = h + 1
+    x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
     x = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + x_h[:, None] * stride_xh
-        + x_w[None, :] * stride_xw,
+        x_at - stride_xh - stride_xw,
         mask=mask & (x_h >= 0)[:, None] & (x_w >= 0)[None, :],
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(weight_ptr + c * stride_weight_c, mask=row_mask).to(tl.float32)
     x_2 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + x_h[:, None] * stride_xh
-        + cols[None, :] * stride_xw,
+        x_at - stride_xh,
         mask=mask & (x_h >= 0)[:, None],
         other=0.0,
     ).to(tl.float32)
-    weight_2 = tl.load(
-        weight_ptr + c * stride_weight_c + stride_weight_3,
-        mask=row_mask,
-    ).to(tl.float32)
     x_3 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + x_h[:, None] * stride_xh
-        + x_w_2[None, :] * stride_xw,
+        x_at - stride_xh + stride_xw,
         mask=mask & (x_h >= 0)[:, None] & (x_w_2 < W)[None, :],
         other=0.0,
     ).to(tl.float32)
-    weight_3 = tl.load(
-        weight_ptr + c * stride_weight_c + 2 * stride_weight_3,
-        mask=row_mask,
-    ).to(tl.float32)
     x_4 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + h[:, None] * stride_xh
-        + x_w[None, :] * stride_xw,
+        x_at - stride_xw,
         mask=mask & (x_w >= 0)[None, :],
         other=0.0,
     ).to(tl.float32)
-    weight_4 = tl.load(
-        weight_ptr + c * stride_weight_c + stride_weight_2,
-        mask=row_mask,
-    ).to(tl.float32)
-    x_5 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + h[:, None] * stride_xh
-        + cols[None, :] * stride_xw,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    weight_5 = tl.load(
-        weight_ptr + c * stride_weight_c + stride_weight_2 + stride_weight_3,
-        mask=row_mask,
-    ).to(tl.float32)
+    x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
     x_6 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + h[:, None] * stride_xh
-        + x_w_2[None, :] * stride_xw,
+        x_at + stride_xw,
         mask=mask & (x_w_2 < W)[None, :],
         other=0.0,
     ).to(tl.float32)
-    weight_6 = tl.load(
-        weight_ptr + c * stride_weight_c + stride_weight_2 + 2 * stride_weight_3,
-        mask=row_mask,
-    ).to(tl.float32)
     x_7 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + x_h_2[:, None] * stride_xh
-        + x_w[None, :] * stride_xw,
+        x_at + stride_xh - stride_xw,
         mask=mask & (x_h_2 < H)[:, None] & (x_w >= 0)[None, :],
         other=0.0,
     ).to(tl.float32)
-    weight_7 = tl.load(
-        weight_ptr + c * stride_weight_c + 2 * stride_weight_2,
-        mask=row_mask,
-    ).to(tl.float32)
     x_8 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + x_h_2[:, None] * stride_xh
-        + cols[None, :] * stride_xw,
+        x_at + stride_xh,
         mask=mask & (x_h_2 < H)[:, None],
         other=0.0,
     ).to(tl.float32)
-    weight_8 = tl.load(
-        weight_ptr + c * stride_weight_c + 2 * stride_weight_2 + stride_weight_3,
-        mask=row_mask,
-    ).to(tl.float32)
     x_9 = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + c[:, None] * stride_xc
-        + x_h_2[:, None] * stride_xh
-        + x_w_2[None, :] * stride_xw,
+        x_at + stride_xh + stride_xw,
         mask=mask & (x_h_2 < H)[:, None] & (x_w_2 < W)[None, :],
         other=0.0,
     ).to(tl.float32)
-    weight_9 = tl.load(
-        weight_ptr + c * stride_weight_c + 2 * stride_weight_2 + 2 * stride_weight_3,
-        mask=row_mask,
-    ).to(tl.float32)
     # return F.conv2d(x, weight, padding=1, groups=x.shape[1])
-    total = x * weight[:, None] + x_2 * weight_2[:, None]
-    total += x_3 * weight_3[:, None]
-    total += x_4 * weight_4[:, None]
-    total += x_5 * weight_5[:, None]
-    total += x_6 * weight_6[:, None]
-    total += x_7 * weight_7[:, None]
-    total += x_8 * weight_8[:, None]
-    out = total + x_9 * weight_9[:, None]
+    total = x * weight + x_2 * weight_2
+    total += x_3 * weight_3
+    total += x_4 * weight_4
+    total += x_5 * weight_5
+    total += x_6 * weight_6
+    total += x_7 * weight_7
+    total += x_8 * weight_8
+    out = total + x_9 * weight_9
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        depthwise_conv3x3_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
+        256,
+        depthwise_conv3x3_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        depthwise_conv3x3_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 256, "num_warps": 4},
+    ),
+    (
         1024,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -253,21 +216,20 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     C = x.shape[1]
     H = out.shape[2]
     W = x.shape[3]
-    if N > 33553920:
-        raise ValueError(f"depthwise_conv3x3: at most 33553920 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"depthwise_conv3x3: at most 67107840 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x,
         weight,
         out,
-        M,
         N,
-        C,
         H,
+        C,
         W,
         x.stride(0),
         x.stride(1),

@@ -13,10 +13,9 @@ import triton.language as tl
 def permute_heads_kernel(
     x_ptr,
     out_ptr,
-    M,
     N,
-    H,
     S,
+    H,
     stride_xb,
     stride_xs,
     stride_xh,
@@ -24,46 +23,54 @@ def permute_heads_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
+    stride_xs = tl.cast(stride_xs, tl.int64)
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
+    b = (plane // H).to(tl.int64)
+    h = (plane % H).to(tl.int64)
+    x_plane = x_ptr + b * stride_xb + h * stride_xh
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    s = (short_rows % S).to(tl.int64)
-    h = (short_rows // S % H).to(tl.int64)
-    b = (short_rows // (H * S)).to(tl.int64)
-    x = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + s[:, None] * stride_xs
-        + h[:, None] * stride_xh
-        + cols[None, :] * stride_xn,
-        mask=mask,
-    )
+    x = tl.load(x_plane + s[:, None] * stride_xs + cols[None, :] * stride_xn, mask=mask)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        permute_heads_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
         256,
         permute_heads_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        permute_heads_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
         permute_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         permute_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -97,20 +104,19 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
     N = x.shape[3]
     H = x.shape[2]
     S = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"permute_heads: at most 8388480 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"permute_heads: at most 67107840 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x,
         out,
-        M,
         N,
-        H,
         S,
+        H,
         x.stride(0),
         x.stride(1),
         x.stride(2),

@@ -13,10 +13,9 @@ import triton.language as tl
 def pixel_shuffle_kernel(
     x_ptr,
     out_ptr,
-    M,
     N,
-    C,
     OUT_H,
+    C,
     stride_xb,
     stride_x1,
     stride_xh,
@@ -24,23 +23,27 @@ def pixel_shuffle_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xw = tl.cast(stride_xw, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
+    stride_x1 = tl.cast(stride_x1, tl.int64)
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xw = tl.cast(stride_xw, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
+    b = (plane // C).to(tl.int64)
+    c = (plane % C).to(tl.int64)
+    x_plane = x_ptr + b * stride_xb
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
+    row_mask = h < OUT_H
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    h = (short_rows % OUT_H).to(tl.int64)
-    c = (short_rows // OUT_H % C).to(tl.int64)
-    b = (short_rows // (C * OUT_H)).to(tl.int64)
     x = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + ((c * 4)[:, None] + (h % 2 * 2)[:, None] + (cols % 2)[None, :]) * stride_x1
+        x_plane
+        + (c * 4 + (h % 2 * 2)[:, None] + (cols % 2)[None, :]) * stride_x1
         + (h // 2)[:, None] * stride_xh
         + (cols // 2)[None, :] * stride_xw,
         mask=mask,
@@ -51,19 +54,29 @@ def pixel_shuffle_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        pixel_shuffle_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
         256,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        pixel_shuffle_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -104,20 +117,19 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
     N = out.shape[3]
     C = out.shape[1]
     OUT_H = out.shape[2]
-    if N > 8388480:
-        raise ValueError(f"pixel_shuffle: at most 8388480 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"pixel_shuffle: at most 67107840 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x,
         out,
-        M,
         N,
-        C,
         OUT_H,
+        C,
         x.stride(0),
         x.stride(1),
         x.stride(2),

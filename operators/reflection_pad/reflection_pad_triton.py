@@ -15,7 +15,6 @@ import triton.language as tl
 def reflection_pad_kernel(
     x_ptr,
     out_ptr,
-    M,
     N,
     OUT_H,
     W,
@@ -26,28 +25,29 @@ def reflection_pad_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xw = tl.cast(stride_xw, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xindex_0 = tl.cast(stride_xindex_0, tl.int64)  # offsets may pass 2**31
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xw = tl.cast(stride_xw, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
+    index_0 = plane.to(tl.int64)
+    x_plane = x_ptr + index_0 * stride_xindex_0
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
+    row_mask = h < OUT_H
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    h = (short_rows % OUT_H).to(tl.int64)
-    index_0 = (short_rows // OUT_H).to(tl.int64)
     # return F.pad(x, (2, 2, 2, 2), mode='reflect')
     mirrored = tl.abs((cols - 2).to(tl.int64))
     from_col = tl.minimum(mirrored, 2 * W - 2 - mirrored)
     mirrored_2 = tl.abs((h - 2).to(tl.int64))
     from_row = tl.minimum(mirrored_2, 2 * H - 2 - mirrored_2)
     x = tl.load(
-        x_ptr
-        + index_0[:, None] * stride_xindex_0
-        + from_row[:, None] * stride_xh
-        + from_col[None, :] * stride_xw,
+        x_plane + from_row[:, None] * stride_xh + from_col[None, :] * stride_xw,
         mask=mask,
     )
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
@@ -56,19 +56,29 @@ def reflection_pad_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        reflection_pad_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
         256,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        reflection_pad_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -113,18 +123,17 @@ def reflection_pad(x: torch.Tensor) -> torch.Tensor:
     OUT_H = out.shape[2]
     W = x.shape[3]
     H = x.shape[2]
-    if N > 8388480:
-        raise ValueError(f"reflection_pad: at most 8388480 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"reflection_pad: at most 67107840 columns, got {N}")
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
-        M,
         N,
         OUT_H,
         W,

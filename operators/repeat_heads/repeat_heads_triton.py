@@ -15,7 +15,6 @@ import triton.language as tl
 def repeat_heads_kernel(
     x_ptr,
     out_ptr,
-    M,
     N,
     OUT_H,
     stride_xb,
@@ -24,24 +23,24 @@ def repeat_heads_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
+    b = plane.to(tl.int64)
+    x_plane = x_ptr + b * stride_xb
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
+    row_mask = h < OUT_H
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    h = (short_rows % OUT_H).to(tl.int64)
-    b = (short_rows // OUT_H).to(tl.int64)
     x = tl.load(
-        x_ptr
-        + b[:, None] * stride_xb
-        + (h // 4)[:, None] * stride_xh
-        + cols[None, :] * stride_xn,
-        mask=mask,
+        x_plane + (h // 4)[:, None] * stride_xh + cols[None, :] * stride_xn, mask=mask
     )
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
 
@@ -49,19 +48,29 @@ def repeat_heads_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        repeat_heads_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
         256,
         repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        repeat_heads_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
         repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -96,18 +105,17 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[0] * out.shape[1]
     N = x.shape[-2:].numel()
     OUT_H = out.shape[1]
-    if N > 8388480:
-        raise ValueError(f"repeat_heads: at most 8388480 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"repeat_heads: at most 67107840 columns, got {N}")
     x_view = x.reshape(x.shape[0], x.shape[1], x.shape[-2:].numel())
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
-        M,
         N,
         OUT_H,
         x_view.stride(0),

@@ -15,7 +15,6 @@ import triton.language as tl
 def triu_kernel(
     x_ptr,
     out_ptr,
-    M,
     N,
     A,
     stride_xm,
@@ -23,17 +22,19 @@ def triu_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(A, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    a = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * A + a  # int64: rows * N may pass 2**31
+    row_mask = a < A
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    a = (short_rows % A).to(tl.int64)
     x = tl.load(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
     )
@@ -44,9 +45,11 @@ def triu_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (256, triu_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
-    (1024, triu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, triu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (128, triu_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
+    (256, triu_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4}),
+    (512, triu_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4}),
+    (1024, triu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4}),
+    (None, triu_kernel, {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4}),
 )
 
 
@@ -72,18 +75,17 @@ def triu(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[2]
     A = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"triu: at most 8388480 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"triu: at most 67107840 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
-        M,
         N,
         A,
         x_view.stride(0),
