@@ -79,6 +79,8 @@ class PlaneText:
     """How many a plane has."""
     places: tuple[str, ...]
     """The lines that take the plane's number apart."""
+    number: str
+    """That number in int64."""
 
 
 @dataclass(frozen=True)

@@ -43,16 +43,16 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
     if len(argument) + indent + len(comma) <= LINE:
         return space + argument
     terms = _parts(argument, " + ")
-    lines = [part for t in terms for part in (_parts(t, " * ") if len(t) + indent + 1 > LINE else [t])]
+    lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 
 
-def _parts(text: str, sign: str) -> list[str]:
+def _parts(text: str, *signs: str) -> list[str]:
     """Cut before every operator that no bracket encloses."""
     depth, parts, start = 0, [], 0
     for i, char in enumerate(text):
         depth += (char in "([{") - (char in ")]}")
-        if depth == 0 and text.startswith(sign, i):
+        if depth == 0 and text.startswith(signs, i):
             parts.append(text[start:i])
             start = i + 1
     return [*parts, text[start:]]

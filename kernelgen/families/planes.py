@@ -232,6 +232,11 @@ class PlaneLines(Lines):
         ]
         return (*indices, *bases)
 
+    def number(self, places: Sequence[str]) -> str:
+        """The plane's number in int64: its index, where it has one that is written."""
+        whole = f"{self.outer[0].index} = plane.to(tl.int64)"
+        return self.outer[0].index if whole in places else "plane.to(tl.int64)"
+
     def _of_plane(self, position: int) -> str:
         text = taken_apart(self.outer, position, "plane")
         return text if text == "plane" else f"({text})"
@@ -274,7 +279,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     return KernelText(
         name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
-        plane=PlaneText(inner.index, inner.size, places),
+        plane=PlaneText(inner.index, inner.size, places, lines.number(places)),
         unaligned=("N", *moving) if schedule["accesses"] == "single" else (),
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ def repeat_heads_kernel(
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
+    rows = b * OUT_H + h  # int64: rows * N may pass 2**31
     row_mask = h < OUT_H
     mask = row_mask[:, None] & col_mask[None, :]
     x = tl.load(
