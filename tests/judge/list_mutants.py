@@ -1,57 +1,108 @@
-"""Writes docs/mutants.md: what the cases of the shipped specs cannot tell. `python tests/judge/list_mutants.py`, about 2 minutes.
+"""Writes docs/mutants.md: what single cases of the shipped specs cannot tell, and which case can.
 
-The baseline stands in for the kernel, so nothing is interpreted; cases that are too large for that are left out.
+    python tests/judge/list_mutants.py             all of it, about 10 minutes on one core
+    python tests/judge/list_mutants.py --missing   what the page lacks, after a spec was added
+    python tests/judge/list_mutants.py softmax     these operators again, after their cases were changed
+
+The baseline stands in for the kernel, so nothing is interpreted. The page is written after every operator: a command
+that is interrupted goes on with `--missing`. Exit code 1 where some mutant is rejected by no case.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kernelgen import judge
+from kernelgen.files import write_atomic
 from kernelgen.judge import lint, mutants
 
 REPO = Path(__file__).parents[2]
 DOCUMENT = REPO / "docs" / "mutants.md"
 SEED = 1
+SUFFIX = "_accuracy.py"
+NONE = "in any of"
+"""Stands in a line about a mutant that no case tells."""
 HEAD = """\
 # Mutants that a case cannot tell
 
-Made by `python tests/judge/list_mutants.py` (seed {seed}, on a CPU) from the accuracy cases of every shipped spec. A case is
-blind to a mutant where a result of that kind *is* right: zeros are the logarithm of the softmax of one column.
-**Every spec rejects every mutant in some case**; what single cases cannot tell is listed here with one that can.
-[measuring.md](measuring.md) says what the mutants are.
+Made by `python tests/judge/list_mutants.py` (seed {seed}, on a CPU) from the accuracy cases of all {count} shipped operators,
+the parts of backwards included. A mutant is a wrong result that the accuracy test must reject;
+[measuring.md](measuring.md) lists them. A case is blind to one where a result of that kind *is* right, or as near to it as
+PyTorch's own: zeros are the logarithm of the softmax of one column, the first of 5 equal results may be repeated, an average
+over many elements hides how precise each of them was. None of the judge's distributions of inputs tells it there (small
+cases get all six, large ones the first three): it is the shape that is blind, and another shape tells.
 
-| spec | cases | blind |
+{verdict}
+What single cases cannot tell is listed with the first such case, and with a case and the distribution of its inputs that
+do; "any inputs" means that the mutant's form alone gives it away. A line that begins with "reference" is a remark on the
+reference: a gradient may need the shape of an input and none of its values.
+
+| operator | cases | blind |
 |---|---:|---|
 """
+SOUND = "**Every operator rejects every mutant in some case.**"
+UNSOUND = "**No case of {names} tells some of their mutants.**"
+
+
+def files() -> dict[str, Path]:
+    """The accuracy test of every shipped operator, by the operator's name."""
+    found = sorted((REPO / "operators").rglob(f"*{SUFFIX}"))
+    return {file.name.removesuffix(SUFFIX): file for file in found}
 
 
 def row(file: Path) -> str:
+    """The line of one operator."""
     sys.path.insert(0, str(file.parent))
     module = importlib.import_module(file.stem)
     operator = dataclasses.replace(module.OPERATOR, kernel=lambda *a: copied(module.OPERATOR.baseline(*a)))
-    reports = [judge.accuracy_case(operator, case, seed=SEED, seeds=1) for case in module.CASES]
+    reports = [judge.accuracy_case(operator, case, seed=SEED) for case in module.CASES]
     lines = [line.removeprefix("cannot discriminate: ") for line in mutants.complaints(reports)]
     lines += lint.reference_lint(operator, module.CASES, "cpu", SEED)
     ran = sum(bool(r.told) for r in reports)
-    return f"| {operator.name} | {ran} | {'<br>'.join(lines) or 'none'} |"
+    return f"| {file.name.removesuffix(SUFFIX)} | {ran} | {'<br>'.join(lines) or 'none'} |"
 
 
 def copied(result: Any) -> Any:
     return tuple(r.clone() for r in result) if isinstance(result, tuple) else result.clone()
 
 
-def main() -> None:
+def rows() -> dict[str, str]:
+    """The lines of the page as it is, by operator."""
+    lines = DOCUMENT.read_text("utf-8").splitlines() if DOCUMENT.is_file() else []
+    found = {line.split("|")[1].strip(): line for line in lines if line.startswith("| ")}
+    return {name: line for name, line in found.items() if name != "operator"}
+
+
+def page(found: Mapping[str, str]) -> str:
+    """The whole page."""
+    unsound = ", ".join(name for name in sorted(found) if NONE in found[name])
+    verdict = UNSOUND.format(names=unsound) if unsound else SOUND
+    return HEAD.format(seed=SEED, count=len(found), verdict=verdict) + "".join(f"{found[n]}\n" for n in sorted(found))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these operators; all without a name")
+    parser.add_argument("--missing", action="store_true", help="only what the page lacks")
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     judge.prepare()
-    rows = [row(file) for file in sorted((REPO / "operators").rglob("*_accuracy.py"))]
-    DOCUMENT.write_text(HEAD.format(seed=SEED) + "\n".join(rows) + "\n", "utf-8")
+    known = files()
+    found = {name: line for name, line in rows().items() if name in known}
+    for name in options.names or [n for n in known if not (options.missing and n in found)]:
+        found[name] = row(known[name])
+        print(found[name], flush=True)
+        write_atomic(DOCUMENT, page(found))
+    write_atomic(DOCUMENT, page(found))  # an operator that is no more leaves no line
+    return int(NONE in DOCUMENT.read_text("utf-8"))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import sys
 from pathlib import Path
 
+import list_mutants
 import pytest
 import softmax_accuracy
 import torch
@@ -144,3 +146,23 @@ def test_every_shipped_spec_rejects_every_mutant(file: Path, monkeypatch: pytest
 
 def copied(result: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
     return tuple(r.clone() for r in result) if isinstance(result, tuple) else result.clone()
+
+
+def test_the_page_of_mutants_covers_all_that_is_shipped() -> None:
+    """A spec that was added is a row that is missing: `python tests/judge/list_mutants.py --missing`."""
+    rows = list_mutants.rows()
+    assert sorted(rows) == sorted(list_mutants.files())
+    assert list_mutants.DOCUMENT.read_text("utf-8") == list_mutants.page(rows)
+    assert list_mutants.SOUND in list_mutants.DOCUMENT.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", ["relu", "max_pool2d", "one_hot"])
+def test_a_sample_of_the_page_is_still_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path])
+    assert list_mutants.row(list_mutants.files()[name]) == list_mutants.rows()[name]
+
+
+def test_the_page_says_where_no_case_can_tell() -> None:
+    page = list_mutants.page({"op": "| op | 1 | zeros in any of 1 cases; inputs whose results are not all zero would |"})
+    assert "No case of op tells some of their mutants" in page
+    assert list_mutants.SOUND not in page
