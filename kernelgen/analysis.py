@@ -13,7 +13,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Plan
-from kernelgen.spec.model import Case
+from kernelgen.spec.model import CUSTOM, Case
 
 FREE = ("load", "const", "round", "convert")
 """Operations that are not arithmetic."""
@@ -36,15 +36,19 @@ class Work:
 def work(plan: Plan, case: Case) -> Work:
     """Every input element that is read counted once, every output element once; one flop an elementary operation.
 
-    An exponential counts as one operation like an addition: the floor is then a lower bound.
+    An exponential counts as one operation like an addition: the floor is then a lower bound. Of a reference that no
+    family has lowered the operations are not known, and the bytes alone set the floor.
     """
-    body: Body = plan.body
-    read = {v.tensor for v in body.lowered.values if v.op == "load"}
+    if plan.family == CUSTOM:
+        read, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
+    else:
+        read = {v.tensor for v in plan.body.lowered.values if v.op == "load"}
+        operations = flops(plan.body, case)
     tensors = [t for t in plan.spec.inputs if t.name in read]
     return Work(
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in plan.spec.outputs),
-        flops(body, case),
+        operations,
     )
 
 

@@ -11,7 +11,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.plan import Plan
-from kernelgen.spec.model import Case, TensorSpec
+from kernelgen.spec.model import CUSTOM, Case, TensorSpec
 
 REFERENCE_ARCH = "sm_90"
 """The device whose peaks the roofline is drawn for; the text names it."""
@@ -31,7 +31,6 @@ def definition_context(plan: Plan) -> dict[str, Any]:
     """Everything the template prints, in plain strings and rows."""
     facts: Peaks | None = npu_by_name(plan.chip.name) if plan.chip else by_arch(REFERENCE_ARCH)
     assert facts is not None
-    body: Body = plan.body
     cases = plan.spec.performance
     works = [(case, work(plan, case)) for case in cases]
     return {
@@ -39,18 +38,37 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "family": plan.family,
         "inputs": [_tensor(plan, t) for t in plan.spec.inputs],
         "outputs": [_tensor(plan, t) for t in plan.spec.outputs],
-        "time": _complexity(plan),
-        "operations": _operations(body),
+        **(_written_by_a_model(plan) if plan.family == CUSTOM else _lowered(plan)),
         "facts": facts,
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],
         "bound": _bound(works, facts),
-        "flow": _flow(plan),
-        "variants": _variants(plan),
         "strategies": [(name, MEANINGS[name]) for name in plan.spec.optimization_strategies],
         "notes": plan.notes,
         "target": plan.spec.target,
+    }
+
+
+def _lowered(plan: Plan) -> dict[str, Any]:
+    """What is known of a reference that a family took."""
+    return {
+        "time": _complexity(plan),
+        "operations": _operations(plan.body),
+        "flow": _flow(plan),
+        "variants": _variants(plan),
+    }
+
+
+def _written_by_a_model(plan: Plan) -> dict[str, Any]:
+    """What is known where no family took the reference: its interface, and the bytes it must move."""
+    inputs = ", ".join(f"`{t.name}`" for t in plan.spec.inputs if t.role != "like")
+    outputs = ", ".join(f"`{t.name}`" for t in plan.spec.outputs)
+    return {
+        "time": "not derived: no family has lowered the reference",
+        "operations": None,
+        "flow": [f"{inputs}: read at least once", f"{outputs}: written at least once"],
+        "variants": [(CUSTOM, "whatever the language model wrote; the head of the kernel's file says it in its words")],
     }
 
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom, families, frontend, render
 from kernelgen.devices import Device, NpuFacts
-from kernelgen.errors import HandEditedError, Mistake, SpecError, UnsupportedError
+from kernelgen.errors import HandEditedError, LanguageModelError, Mistake, SpecError, UnsupportedError, UsageError
 from kernelgen.files import check_writable, write_atomic
 from kernelgen.plan import Chip, Plan, Schedule, TableRow
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 if TYPE_CHECKING:
     from kernelgen.backward import Backward
@@ -93,22 +93,46 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None) -> Plan:
 
     `chip`: what it is made for, where the folder does not say so already.
     """
+    if spec.family == CUSTOM:
+        return _custom(spec, root, chip)
     graph, notes = _traced(spec)
     plan = families.lower(spec, graph, notes)
     manifest = read_manifest(folder_of(spec, root))
     chip = chip or (Chip(**manifest["chip"]) if "chip" in manifest else None)
     if chip is not None:
         plan = families.retarget(plan, chip)
-    saved = manifest.get("schedules")
-    if not saved:
-        return plan
-    try:
-        table = tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in saved)
-    except (KeyError, TypeError, AttributeError):  # written by other hands
+    table = _saved(manifest)
+    if not table:
         return plan
     proposed = custom.is_proposed(plan.with_table(table))
     fits = _proposed_fits(plan, table) if proposed else all(_fits(plan, row.schedule) for row in table)
     return plan.with_table(table) if fits else plan
+
+
+def _saved(manifest: dict[str, Any]) -> tuple[TableRow, ...]:
+    """The table of a manifest; empty where there is none, or one that other hands wrote."""
+    try:
+        return tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in manifest.get("schedules", []))
+    except (KeyError, TypeError, AttributeError):
+        return ()
+
+
+def _custom(spec: OperatorSpec, root: Path, chip: Chip | None) -> Plan:
+    """The plan of a kernel that a language model wrote. Raises LanguageModelError where there is none yet."""
+    if chip is not None:
+        raise UsageError(f"{spec.path}: family: custom is written for GPUs; there is none for {chip.name}")
+    if is_unwritten(spec, root):
+        raise LanguageModelError(
+            f"{spec.path}: family: custom: a language model writes the kernel, and none is there yet for this "
+            f"reference: `kernelgen new {spec.path} --model NAME`"
+        )
+    return custom.plan_of(spec, _saved(read_manifest(folder_of(spec, root))))
+
+
+def is_unwritten(spec: OperatorSpec, root: Path) -> bool:
+    """Whether a language model has to write the kernel first."""
+    table = _saved(read_manifest(folder_of(spec, root)))
+    return spec.family == CUSTOM and not (table and _proposed_fits(custom.plan_of(spec), table))
 
 
 def _proposed_fits(plan: Plan, table: tuple[TableRow, ...]) -> bool:
@@ -130,24 +154,40 @@ def _parameters(plan: Plan, schedule: Schedule) -> bool:
 
 
 def new(
-    spec: OperatorSpec, root: Path, *, force: bool = False, dry_run: bool = False, chip: Chip | None = None
+    spec: OperatorSpec,
+    root: Path,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    chip: Chip | None = None,
+    table: tuple[TableRow, ...] = (),
 ) -> Written:
-    """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file."""
-    made = _made(spec, root, chip)
-    folders = [folder_of(one, root) for one, _, _ in made]
-    edited = [folder / name for folder in folders for name in hand_edited(folder)]
-    if edited and not force:
-        listed = ", ".join(map(str, edited))
-        raise HandEditedError(f"{listed}: changed by hand since it was generated; --force overwrites it")
+    """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file.
+
+    `table`: the kernel that a language model just wrote for a spec that says `family: custom`.
+    """
+    made = _made(spec, root, chip, table)
+    if not force:
+        check_unedited([folder_of(one, root) for one, _, _ in made])
     if not dry_run:
         check_writable(folder_of(spec, root))
     forward, *parts = [_write(*one, root, dry_run=dry_run) for one in made]
     return forward.with_parts(parts)
 
 
-def _made(spec: OperatorSpec, root: Path, chip: Chip | None = None) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
+def check_unedited(folders: Sequence[Path]) -> None:
+    """Raise HandEditedError for files that a person has changed."""
+    edited = [folder / name for folder in folders for name in hand_edited(folder)]
+    if edited:
+        listed = ", ".join(map(str, edited))
+        raise HandEditedError(f"{listed}: changed by hand since it was generated; --force overwrites it")
+
+
+def _made(
+    spec: OperatorSpec, root: Path, chip: Chip | None = None, table: tuple[TableRow, ...] = ()
+) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be."""
-    plan = plan_of(spec, root, chip)
+    plan = custom.plan_of(spec, table) if table else plan_of(spec, root, chip)
     derived = backward_of(spec)
     made = [(spec, plan, render.quartet(plan) | (derived.files if derived else {}))]
     for part in derived.parts if derived else ():

@@ -14,7 +14,7 @@ from kernelgen import custom
 from kernelgen.families import independent_dims
 from kernelgen.families.line import LINE, fit
 from kernelgen.plan import Plan
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import CUSTOM, OperatorSpec
 from kernelgen.wrapper import checks, file_text
 
 if TYPE_CHECKING:
@@ -75,8 +75,7 @@ def operator_context(spec: OperatorSpec) -> dict[str, Any]:
 
 def accuracy_context(spec: OperatorSpec) -> dict[str, Any]:
     """What the template of an accuracy test prints of an operator that is judged as a whole."""
-    whole = dict.fromkeys(t.name for t in (*spec.inputs, *spec.outputs))
-    return {"operator": _judged(spec, whole, False), "name": spec.name, "header": _header(spec), "cases": spec.accuracy}
+    return {"operator": _whole(spec), "name": spec.name, "header": _header(spec), "cases": spec.accuracy}
 
 
 def quartet(plan: Plan) -> dict[str, str]:
@@ -101,7 +100,13 @@ def interface_hash(spec: OperatorSpec) -> str:
 
 
 def _operator(plan: Plan) -> dict[str, Any]:
+    if plan.family == CUSTOM:  # nothing is known of the reference but what it returns: it is judged whole
+        return _whole(plan.spec)
     return _judged(plan.spec, independent_dims(plan), plan.body.exact)
+
+
+def _whole(spec: OperatorSpec) -> dict[str, Any]:
+    return _judged(spec, dict.fromkeys(t.name for t in (*spec.inputs, *spec.outputs)), False)
 
 
 def _judged(spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool) -> dict[str, Any]:

@@ -40,6 +40,7 @@ def _row(name: str) -> dict[str, str]:
     from kernelgen.errors import KernelgenError
     from kernelgen.generate import hand_edited, stale
     from kernelgen.spec import find_spec, load_spec
+    from kernelgen.spec.model import CUSTOM
 
     path, shipped = find_spec(f"{name}.yaml")
     where = "shipped" if shipped else path.name
@@ -47,11 +48,13 @@ def _row(name: str) -> dict[str, str]:
         spec = load_spec(path)
         quartet = Quartet(spec.name, ROOT / spec.folder)
         if not quartet.file("triton").is_file():
-            state = "none yet"
+            state = "none yet; a language model writes it" if spec.family == CUSTOM else "none yet"
         elif hand_edited(quartet.folder):
             state = "changed by hand"
         else:
             state = "stale" if stale(spec, ROOT) else "current"
+        if spec.family == CUSTOM and quartet.file("triton").is_file():
+            state += ", by a language model"
     except KernelgenError as error:
         return {"name": name, "spec": where, "state": "-", "summary": str(error).partition("\n")[0]}
     return {"name": spec.name, "spec": where, "state": state, "summary": spec.summary}

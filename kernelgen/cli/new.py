@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream
 from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, root_of, spec_of
-from kernelgen.cli.options import DryRun, Force, Json, OptionalSpec, Target
+from kernelgen.cli.options import DeviceName, DryRun, Force, Json, OptionalSpec, Target
 from kernelgen.cli.terminal import emit, note, table
+from kernelgen.cli.written import first_kernel, needs_model
 from kernelgen.errors import StaleError, UsageError
+from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
@@ -30,14 +33,24 @@ def new(
         bool, typer.Option("--check", help="Write nothing; fail where a generated file no longer matches its spec.")
     ] = False,
     dry_run: DryRun = False,
+    device: DeviceName = None,
+    model: Model = None,
+    base_url: BaseUrl = None,
+    stream: Stream = None,
+    max_tokens: MaxTokens = None,
+    max_cost: MaxCost = None,
+    price_in: PriceIn = None,
+    price_out: PriceOut = None,
     json: Json = False,
 ) -> None:
     """Write a kernel, its baseline and its tests from a spec.
 
-    With --check, and no SPEC, every operator in the folder is looked at.
+    With --check, and no SPEC, every operator in the folder is looked at. A spec that says `family: custom` has its
+    first kernel written by a language model: --model and what follows it, and --device, are for that alone.
     """
-    device = _device(target)
-    out = out or (root_of(device) if device else ROOT)
+    settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
+    made_for = _device(target)
+    out = out or (root_of(made_for) if made_for else ROOT)
     if check:
         names = [spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)]
         if not names:  # to say that all is well would hide a wrong folder
@@ -47,10 +60,18 @@ def new(
     if spec is None:
         raise UsageError("new needs a SPEC, or --check to look at every operator that is there")
     began = time.monotonic()
-    from kernelgen import generate
+    loaded = load(spec)
+    if needs_model(loaded, out):
+        from kernelgen.devices import find
 
-    chip = generate.chip_of(device) if device else None
-    done = generate.new(load(spec), out, force=force, dry_run=dry_run, chip=chip)
+        done = first_kernel(
+            loaded, out, settings, made_for or find(settings.device, settings.arch), force=force, dry_run=dry_run
+        )
+    else:
+        from kernelgen import generate
+
+        chip = generate.chip_of(made_for) if made_for else None
+        done = generate.new(loaded, out, force=force, dry_run=dry_run, chip=chip)
     seconds = time.monotonic() - began
     if json:
         emit(_document(done, dry_run, seconds))

@@ -15,10 +15,11 @@ from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
 from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip
 from kernelgen.cli.terminal import emit, note
+from kernelgen.cli.written import first_kernel, needs_model
 from kernelgen.errors import UsageError, WrongOrSlowError
 from kernelgen.outcomes import to_json
 from kernelgen.settings import MAX_ROUNDS, Settings, resolve
-from kernelgen.spec.model import ON_REQUEST, STRATEGIES
+from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
@@ -91,7 +92,9 @@ def optimize(
     if dry_run:
         generate.plan_of(spec, options.operators, chip)  # says what is wrong with the reference
         return _announce(spec, cases, here, options, quartet, json)
-    if not quartet.file("triton").is_file():
+    if needs_model(written, options.operators):
+        first_kernel(written, options.operators, settings, here, force=force)
+    elif not quartet.file("triton").is_file():
         # what is generated follows from the file alone
         generate.new(written, options.operators, force=force, chip=chip)
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
@@ -112,6 +115,8 @@ def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise UsageError(f"--strategy {name}: no such strategy; {hint}")
+        if spec.family == CUSTOM and name not in ON_REQUEST:
+            raise UsageError(f"--strategy {name}: tunes the kernel of a family; with family: custom there is llm alone")
     return replace(spec, optimization_strategies=tuple(dict.fromkeys(names))) if names else spec
 
 

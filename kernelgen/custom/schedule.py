@@ -7,7 +7,7 @@ import json
 
 from kernelgen.custom.form import Answer, Refused, from_json, to_json
 from kernelgen.plan import Plan, Schedule, TableRow
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 PROPOSED = "proposed"
 """The variant of a schedule that holds a whole answer."""
@@ -48,3 +48,8 @@ def is_proposed(plan: Plan) -> bool:
 def table_of(spec: OperatorSpec, answer: Answer) -> tuple[TableRow, ...]:
     """The schedule table of an answer: one line."""
     return (TableRow(None, schedule_of(spec, answer)),)
+
+
+def plan_of(spec: OperatorSpec, table: tuple[TableRow, ...] = ()) -> Plan:
+    """The plan of a spec that says `family: custom`: nothing is lowered, so it has no body."""
+    return Plan(spec, CUSTOM, None, table)

@@ -49,19 +49,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         raise SpecError(
             [Mistake(spec.path, place.line, place.column, f"type says {spec.type}, but the reference is {name}")]
         )
-    for tensor in (*spec.inputs, *spec.outputs):
-        if tensor.name in _TAKEN:
-            place = tensor.place
-            raise SpecError(
-                [
-                    Mistake(
-                        spec.path,
-                        place.line,
-                        place.column,
-                        f"the generated code needs the name {tensor.name} itself; choose another",
-                    )
-                ]
-            )
+    check_names(spec)
     try:
         parts = stages(spec, graph)
         bodies = [_body(part) for part in parts]
@@ -78,6 +66,15 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = FAMILIES[name].first_table(plan.body, shapes)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
+
+
+def check_names(spec: OperatorSpec) -> None:
+    """Raise SpecError where a tensor has a name that a wrapper needs itself."""
+    for tensor in (*spec.inputs, *spec.outputs):
+        if tensor.name in _TAKEN:
+            place = tensor.place
+            message = f"the generated code needs the name {tensor.name} itself; choose another"
+            raise SpecError([Mistake(spec.path, place.line, place.column, message)])
 
 
 def _reached(plan: Plan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelgen import custom
-from kernelgen.custom import Refused
+from kernelgen.custom import Answer, Refused
 from kernelgen.devices import Peaks
 from kernelgen.journal import Journal
 from kernelgen.llm.decode import decode
 from kernelgen.llm.exchange import Answered, Asks, Exchange
 from kernelgen.llm.ledger import Caps
 from kernelgen.llm.prompt import first, repair_of_failure, repair_of_refusal
+from kernelgen.spec.model import OperatorSpec
 from kernelgen.strategies import Context, Proposal
 from kernelgen.strategies.llm import NAME
 
@@ -75,7 +76,7 @@ class Author:
                     made = self._read(context, answered)
                     proposals.setdefault(str(made.table), made)
                 except Refused as refused:
-                    self._refuse(answered, refused.reasons)
+                    keep_refusal(self._journal, answered, refused.reasons)
                     if not answered.error:
                         again.append(_again(answered, refused.reasons))
             conversations = again
@@ -85,23 +86,29 @@ class Author:
 
     def _read(self, context: Context, answered: Answered) -> Proposal:
         """The proposal that an answer makes. Raises Refused."""
-        if answered.error:
-            raise Refused((answered.error,))
-        try:
-            answer = custom.parse(decode(answered.text), context.plan.spec)
-        except Refused as refused:
-            raise Refused((CUT, *refused.reasons)) if answered.cut else refused from None
+        answer = answer_of(answered, context.plan.spec)
         table = custom.table_of(context.plan.spec, answer)
         if context.history.knows(table[0].schedule, context.cases) or table == context.plan.table:
             raise Refused(("this very kernel was tried before",))
         what = answer.idea[:100] or "a kernel without a word about it"
         return Proposal(table, None, f"model: {what}", "a language model proposes it", context.diagnosis.gain(NAME))
 
-    def _refuse(self, answered: Answered, reasons: Sequence[str]) -> None:
-        """Keep why an answer came to nothing, once."""
-        if all(r.data["key"] != answered.key for r in self._journal.records("refused")):
-            number = len(self._journal.records("round"))
-            self._journal.append("refused", {"round": number, "key": answered.key, "reasons": list(reasons)[:8]})
+
+def answer_of(answered: Answered, spec: OperatorSpec) -> Answer:
+    """The kernel that an answer holds. Raises Refused."""
+    if answered.error:
+        raise Refused((answered.error,))
+    try:
+        return custom.parse(decode(answered.text), spec)
+    except Refused as refused:
+        raise Refused((CUT, *refused.reasons)) if answered.cut else refused from None
+
+
+def keep_refusal(journal: Journal, answered: Answered, reasons: Sequence[str]) -> None:
+    """Keep why an answer came to nothing, once."""
+    if all(r.data["key"] != answered.key for r in journal.records("refused")):
+        number = len(journal.records("round"))
+        journal.append("refused", {"round": number, "key": answered.key, "reasons": list(reasons)[:8]})
 
 
 def _again(answered: Answered, reasons: Sequence[str]) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from kernelgen.devices import DeviceFacts, Peaks
 from kernelgen.journal import Journal
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json
 from kernelgen.render import environment
-from kernelgen.spec.model import TensorSpec
+from kernelgen.spec.model import Case, OperatorSpec, TensorSpec
 from kernelgen.strategies import Context
 
 Message = dict[str, str]
@@ -46,15 +46,34 @@ EXAMPLE: dict[str, Any] = {
 
 def first(context: Context, device: Peaks, journal: Journal, index: int, width: int) -> list[Message]:
     """The conversation's beginning; `index` of `width` that are begun at once, each told to go its own way."""
-    spec = context.plan.spec
     text = environment().get_template("prompt.md.jinja").render(
-        spec=spec, inputs=[_tensor(t) for t in spec.inputs], outputs=[_tensor(t) for t in spec.outputs],
-        kinds=dict(spec.dtypes), sizes=declared_sizes(spec), constraints=[c.text for c in spec.constraints],
-        cases=[case.label for case in context.cases], device=_device(device),
+        **_operator(context.plan.spec, context.cases, device),
         current=context.compiler.source(context.plan), diagnosis=context.diagnosis,
         tried=_tried(journal), index=index + 1, width=width,
     )  # fmt: skip
     return [{"role": "system", "content": system()}, {"role": "user", "content": text}]
+
+
+def whole(spec: OperatorSpec, device: Peaks) -> list[Message]:
+    """The beginning where there is no kernel to set out from."""
+    operator = _operator(spec, spec.performance, device)
+    tested = [case.label for case in spec.accuracy]
+    text = environment().get_template("prompt_whole.md.jinja").render(**operator, tested=tested)
+    return [{"role": "system", "content": system()}, {"role": "user", "content": text}]
+
+
+def _operator(spec: OperatorSpec, cases: Sequence[Case], device: Peaks) -> dict[str, Any]:
+    """What every prompt says of an operator and of the device."""
+    return {
+        "spec": spec,
+        "inputs": [_tensor(t) for t in spec.inputs],
+        "outputs": [_tensor(t) for t in spec.outputs],
+        "kinds": dict(spec.dtypes),
+        "sizes": declared_sizes(spec),
+        "constraints": [c.text for c in spec.constraints],
+        "cases": [case.label for case in cases],
+        "device": _device(device),
+    }
 
 
 def system() -> str:

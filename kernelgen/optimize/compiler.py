@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelgen import custom
 from kernelgen.plan import Parameter, Plan, Schedule
-from kernelgen.spec.model import Case
+from kernelgen.spec.model import CUSTOM, Case
 from kernelgen.strategies import Compiler
 
 
@@ -22,4 +22,14 @@ def families_compiler() -> Compiler:
             return "a proposed kernel serves all sizes or none"
         return None if schedule.variant == custom.PROPOSED else families.legal(plan, schedule, case)
 
-    return Compiler(space, families.variants, legal, families.key_bytes, families.row_of, triton_source)
+    def variants(plan: Plan, cases: tuple[Case, ...]) -> tuple[Schedule, ...]:
+        return () if plan.family == CUSTOM else families.variants(plan, cases)
+
+    def key_bytes(plan: Plan, case: Case) -> int:
+        """A kernel that no family wrote has one line for all sizes: any key does."""
+        return 0 if plan.family == CUSTOM else families.key_bytes(plan, case)
+
+    def row_of(plan: Plan, case: Case) -> int:
+        return 0 if plan.family == CUSTOM else families.row_of(plan, case)
+
+    return Compiler(space, variants, legal, key_bytes, row_of, triton_source)

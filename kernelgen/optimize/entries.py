@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kernelgen.custom import is_proposed
 from kernelgen.diagnose import Advice, Diagnosis, Seen
 from kernelgen.llm.author import refusals
 from kernelgen.log import Entry, TriedRow, cell
@@ -12,6 +13,7 @@ from kernelgen.optimize.outcome import Outcome, times
 from kernelgen.optimize.search import Tried
 from kernelgen.optimize.state import State
 from kernelgen.optimize.words import (
+    PROPOSED_BY,
     Pair,
     accuracy,
     best_first,
@@ -29,6 +31,7 @@ from kernelgen.optimize.words import (
     version,
 )
 from kernelgen.outcomes import Evaluation, Status
+from kernelgen.spec.model import CUSTOM
 
 COLUMNS = ("current µs", "new µs", "current / new")
 START_COLUMNS = ("eager µs", "kernel µs", "eager / kernel")
@@ -42,6 +45,8 @@ def start_entry(
     """Round 0: the kernel the run starts from, against both baselines."""
     result = [speedup_row(bench, figures), *target_rows(bench, figures)]
     result.append(("accuracy test", accuracy(verified)))
+    if is_proposed(state.plan):
+        result.append(("kernel", PROPOSED_BY + (" (family: custom)" if bench.plan.family == CUSTOM else "")))
     if not bench.device.measures:
         result.append(("every time and speedup", "predicted: a model's estimate, nothing was timed on a device"))
     result += [("left out", cell(f"{case}: {why}")) for case, why in figures.left_out]

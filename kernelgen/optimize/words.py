@@ -23,6 +23,8 @@ from kernelgen.strategies.context import Table
 Pair = tuple[str, str]
 """A name and a value as they are shown."""
 
+PROPOSED_BY = "device code written by a language model, behind a wrapper of kernelgen's"
+
 
 def diff(name: str, before: str, after: str) -> str:
     """The change of `_triton.py`; empty where there is none."""
@@ -116,7 +118,7 @@ def modification(bench: Bench, before: State, advice: Advice, tried: list[Tried]
     structure = _restructured(bench, before, outcome)
     extent = "performance parameters, some of which change the kernel's text" if structure else "performance parameters"
     if any(row.schedule.variant == PROPOSED for row in outcome.proposed):
-        extent = "device code written by a language model, behind a wrapper of kernelgen's"
+        extent = PROPOSED_BY
     rows = [
         ("type", f"{extent}: only `{bench.plan.spec.name}_triton.py` changes; interface and logic stay"),
         ("strategy", advice.strategy),

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from kernelgen.spec import constraints, leaves, module, reference
 from kernelgen.spec.declared import Declared, DeclaredTensor
-from kernelgen.spec.model import DTYPES, ELLIPSIS, Place
+from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, STRATEGIES, Place
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree
@@ -27,6 +27,22 @@ def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findin
     yield from _constraints(tree, parts, lines)
     yield from _reference(tree, parts, lines)
     yield from _module(tree, parts, lines)
+    yield from _custom(tree)
+
+
+def _custom(tree: Map) -> Iterator[Finding]:
+    """With `family: custom` nothing is asked for that only a family can give."""
+    if tree.text("family") != CUSTOM:
+        return
+    kind = tree.text("type")
+    if kind is not None:
+        yield kind.place, "with 'family: custom' no family writes the kernel, so 'type' has nothing to check"
+    backward = tree.text("backward")
+    if backward == "true":
+        yield backward.place, "gradients are derived by families; with 'family: custom' there are none"
+    for name in tree.entries("optimization_strategies"):
+        if isinstance(name, Text) and name in STRATEGIES:
+            yield name.place, f"{name} tunes the kernel of a family; with 'family: custom' there is llm alone"
 
 
 def _names(parts: Declared) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from pydantic_core import PydanticCustomError
 
-from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES, Size
+from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES, Size
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.sizes import check_size, names_in
 from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
@@ -144,6 +144,10 @@ def strategy(value: object) -> str:
 
 def family(value: object) -> str:
     return one_of(value, "type", FAMILIES)
+
+
+def custom(value: object) -> str:
+    return one_of(value, "family", (CUSTOM,))
 
 
 def role(value: object) -> str:

@@ -11,7 +11,18 @@ from kernelgen.errors import Mistake, SpecError, UsageError
 from kernelgen.spec import cases, reference
 from kernelgen.spec.checks import cross_check
 from kernelgen.spec.declared import declared
-from kernelgen.spec.model import Case, Constraint, OperatorSpec, Place, SizeValue, Target, TensorSpec
+from kernelgen.spec.model import (
+    CUSTOM,
+    ON_REQUEST,
+    STRATEGIES,
+    Case,
+    Constraint,
+    OperatorSpec,
+    Place,
+    SizeValue,
+    Target,
+    TensorSpec,
+)
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.schema import Shape, SpecFile, TensorEntry, validate
 from kernelgen.spec.tree import Finding, Map, Text, place_at, read, shorten
@@ -98,7 +109,10 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         reference_place=place,
         accuracy=(),
         performance=(),
-        optimization_strategies=tuple(file.optimization_strategies),
+        optimization_strategies=tuple(
+            file.optimization_strategies or (ON_REQUEST if file.family == CUSTOM else STRATEGIES)
+        ),
+        family=file.family,
         type=file.type,
         target=Target(**file.target.model_dump()) if file.target else Target(),
         max_rounds=file.max_rounds,

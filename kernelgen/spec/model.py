@@ -24,6 +24,9 @@ ON_REQUEST = ("llm",)
 FAMILIES = ("pointwise", "reduction", "scan")
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
 
+CUSTOM = "custom"
+"""What `family:` may name: no family writes the kernel, a language model does."""
+
 ROLES = ("data", "like", "parameter")
 
 DTYPES = (
@@ -136,6 +139,8 @@ class OperatorSpec:
     """Where the quartet goes below `operators/`; the operator's name when the spec does not say."""
     module: str = ""
     """The module the operator was imported from, its forward calling the operator; empty where it was not."""
+    family: str | None = None
+    """CUSTOM where a language model writes the kernel; None: whatever family takes the reference."""
     backward: bool = False
     """Whether kernels for its gradients are generated as well."""
     path: str = "<spec>"

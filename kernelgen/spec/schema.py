@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from kernelgen.spec import leaves
-from kernelgen.spec.model import DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES
+from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES
 from kernelgen.spec.nearest import hint, nearest
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind, shorten
 
@@ -28,6 +28,7 @@ DtypeName = Annotated[str, *_leaf(leaves.dtype_name, enum=list(DTYPES))]
 Flag = Annotated[bool, *_leaf(leaves.flag, type="boolean")]
 Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
 Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
+Custom = Annotated[str, *_leaf(leaves.custom, enum=[CUSTOM])]
 Strategy = Annotated[str, *_leaf(leaves.strategy, enum=[*STRATEGIES, *ON_REQUEST])]
 Role = Annotated[str, *_leaf(leaves.role, enum=list(ROLES))]
 Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
@@ -105,6 +106,9 @@ class SpecFile(_Entry):
 
     name: Name = Field(description="The operator's name and that of its function in the reference.")
     type: Family | None = Field(default=None, description="The family the reference should lower to; checked if given.")
+    family: Custom | None = Field(
+        default=None, description="custom: no family writes the kernel, a language model does, held to the same tests."
+    )
     summary: FreeText | None = Field(default=None, description="One sentence: what the operator does.")
     inputs: list[InputEntry] = Field(min_length=1, description="The tensors that go in, in the reference's order.")
     outputs: list[TensorEntry] = Field(min_length=1, description="The tensors that come out, in the returned order.")
@@ -115,8 +119,11 @@ class SpecFile(_Entry):
     reference: FreeText = Field(
         description="The PyTorch function that defines the operator, as a block: 'reference: |'."
     )
-    optimization_strategies: list[Strategy] = Field(
-        default=list(STRATEGIES), min_length=1, description="The strategies that optimize may use."
+    optimization_strategies: list[Strategy] | None = Field(
+        default=None,
+        min_length=1,
+        description="The strategies that optimize may use; all that ask no language model if not given, llm with "
+        "family: custom.",
     )
     accuracy: AccuracyEntry | None = Field(
         default=None, description="What the kernel is tested on; a few shapes if not given."
