@@ -15,6 +15,10 @@ from typing import Literal
 from kernelgen import ascend
 from kernelgen.devices import cache_folder, installed, libcuda
 from kernelgen.devices.libcuda import Gpu
+from kernelgen.errors import KernelgenError
+from kernelgen.worker import private
+from kernelgen.worker.client import Failed, Worker
+from kernelgen.worker.confine import Confinement
 
 State = Literal["ok", "warn", "missing"]
 
@@ -49,6 +53,7 @@ def checks() -> list[Finding]:
         lambda: tool("cuobjdump"),
         lambda: nvidia(gpu, why),
         lambda: ncu(here),
+        lambda: isolation(here),
         npu,
         ascend_compiler,
         cache,
@@ -136,6 +141,29 @@ def ncu(gpu: bool) -> Finding:
     return Finding(
         "ncu", "warn", "not installed", f"install NVIDIA Nsight Compute (apt-get install nsight-compute){limit}"
     )
+
+
+def isolation(gpu: bool) -> Finding:
+    """What the processes that run candidates are held to here. With a GPU one is started, as `optimize` does."""
+    name = "isolation"
+    try:
+        lines = _confined(gpu)
+    except (KernelgenError, Failed) as error:
+        return Finding(name, "missing", str(error), "kernels cannot be run; see above")
+    missing = [line for line in lines if line.startswith("missing: ")]
+    found = "; ".join(line for line in lines if line not in missing)
+    return Finding(name, "warn" if missing else "ok", found, "; ".join(missing))
+
+
+def _confined(gpu: bool) -> tuple[str, ...]:
+    folder = private.make(cache_folder() / "work")
+    wanted = Confinement((), (str(folder),), gpu)
+    role = "run" if gpu else "confined"
+    try:
+        with Worker(role, private.variables(folder), folder / "cwd", wanted) as worker:
+            return worker.confinement()
+    finally:
+        private.remove(folder)
 
 
 def npu() -> Finding:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
 
 from kernelgen import devices
-from kernelgen.worker import client, private
+from kernelgen.errors import NoDeviceError
+from kernelgen.outcomes import Status
+from kernelgen.worker import client, private, protocol
 from kernelgen.worker.client import Failed, Worker
-from kernelgen.worker.confine import Confinement, landlock, seccomp
+from kernelgen.worker.confine import LANDLOCK, LOOSE, NAMESPACE, SECCOMP, Confinement, landlock, seccomp
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="namespaces, landlock and seccomp are Linux's")
 
@@ -94,7 +98,7 @@ FILES = {
     "read_shadow": "result = open('/etc/hostname').read()",
     "the_parents_environment": "result = open(f'/proc/{PARENT}/environ').read()",
     "the_parents_memory": "result = open(f'/proc/{PARENT}/mem', 'rb')",
-    "what_the_kernel_shows_of_it": "result = open('/proc/self/comm', 'a')",
+    "what_the_kernel_shows_of_it": "result = os.open('/proc/self/comm', os.O_WRONLY)",
     "overwrite_torch": "import torch; result = open(torch.__file__, 'a')",
     "overwrite_the_judge": "import kernelgen.judge; result = open(kernelgen.judge.__file__, 'a')",
     "a_child_that_reads": "if not subprocess.run(['cat', SECRET], capture_output=True).stdout: raise OSError",
@@ -162,20 +166,83 @@ def test_an_unconfined_worker_says_so(tmp_path: Path) -> None:
 
 def test_what_a_driver_does_not_bear_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The strongest confinement that a worker starts with is kept for those that follow it."""
-    tried = []
+    tried: list[tuple[str, ...]] = []
+    delicate(monkeypatch, tried, lambda walls: bool({LANDLOCK, SECCOMP} & set(walls)))
+    folder = private.make(tmp_path)
+    with Worker("once", private.variables(folder), folder / "cwd", Confinement((), (str(folder),))) as worker:
+        worker.start()
+        assert worker._confinement is not None
+        assert worker._confinement.walls == (LOOSE, NAMESPACE)
+        assert [name for name, _ in worker._confinement.refused] == [LANDLOCK, SECCOMP]
+        assert all("exited with 1: no such file: /dev/nvidia9" in why for _, why in worker._confinement.refused)
+        before = len(tried)
+        worker._discard(worker._running(), "a fault")
+        worker.start()  # what was found out serves those that follow
+        assert tried[before:] == [(LOOSE, NAMESPACE)]
+    assert tried[0] == (LANDLOCK, NAMESPACE, SECCOMP)
+    assert sorted(tried[1:6]) == sorted([(LANDLOCK,), (LOOSE,), (NAMESPACE,), (SECCOMP,), ()])
+    assert tried[6:before] == [(LOOSE, NAMESPACE)] * 2
+
+
+def test_walls_that_are_borne_alone_and_not_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    delicate(monkeypatch, [], lambda walls: {LANDLOCK, SECCOMP} <= set(walls))
+    with Worker("once", {}, tmp_path, Confinement()) as worker:
+        worker.start()
+        assert worker._confinement is not None
+        assert worker._confinement.walls == (LANDLOCK, NAMESPACE)
+        assert worker._confinement.refused[0][1].startswith("beside landlock and namespace: ")
+
+
+def test_a_worker_that_never_starts_is_not_the_walls_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[str, ...]] = []
+    delicate(monkeypatch, tried, lambda walls: True)
+    with (
+        Worker("once", {}, tmp_path, Confinement()) as worker,
+        pytest.raises(NoDeviceError, match="no such file: /dev/nvidia9"),
+    ):
+        worker.start()
+    assert () in tried
+
+
+def delicate(
+    monkeypatch: pytest.MonkeyPatch, tried: list[tuple[str, ...]], breaks: Callable[[tuple[str, ...]], bool]
+) -> None:
+    """Workers that end at once behind certain walls, as a driver would, and answer behind the others."""
+    reply = protocol.encode(protocol.Reply(1, Status.OK, {})).decode().strip()
+    answers = f"import sys; sys.stdin.readline(); print({reply!r}, flush=True); sys.stdin.read()"
+    ends = "import sys; sys.exit('no such file: /dev/nvidia9') if sys.stdin.readline() else 0"
 
     class Delicate(client.Process):
-        def __init__(self, role: str, env: dict[str, str], cwd: Path, confinement: Confinement | None = None) -> None:
+        def command(self, role: str, confinement: Confinement | None) -> list[str]:
             assert confinement is not None
             tried.append(confinement.walls)
-            super().__init__("no such role" if "seccomp" in confinement.walls else role, env, cwd, confinement)
+            return [sys.executable, "-c", ends if breaks(confinement.walls) else answers]
 
     monkeypatch.setattr(client, "Process", Delicate)
-    folder = private.make(tmp_path)
-    with Worker("compile", private.variables(folder), folder / "cwd", Confinement((), (str(folder),))) as worker:
-        lines = worker.confinement()
-    assert tried == [("landlock", "namespace", "seccomp"), ("landlock", "namespace")]
-    assert "missing: seccomp: the worker does not start with it" in lines
+
+
+@NEEDS_LANDLOCK
+def test_where_reading_is_free_writing_is_not(tmp_path: Path) -> None:
+    """The form for drivers that open files nobody knows of."""
+    folder = private.make(tmp_path / "work")
+    (tmp_path / "canary").write_text("canary")
+    code = (
+        "import json, sys, os; from kernelgen.worker import confine; "
+        "w = confine.Confinement((), (sys.argv[1],), True, ('landlock for writes',)); a = confine.confine(w); "
+        "canary, own = sys.argv[2], sys.argv[1] + '/own'\n"
+        "def attempt(path, flags):\n"
+        "    try: return os.close(os.open(path, flags)) or 'done'\n"
+        "    except OSError as error: return type(error).__name__\n"
+        "W, C = os.O_WRONLY, os.O_WRONLY | os.O_CREAT\n"
+        "print(json.dumps([attempt(canary, 0), attempt(canary, W), attempt(own, C), attempt('/dev/null', W), "
+        "attempt('/proc/self/comm', W), attempt('/dev/mine', C), a.holds]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder), str(tmp_path / "canary")], capture_output=True, text=True, check=True
+    )
+    *found, holds = json.loads(done.stdout)
+    assert found == ["done", "PermissionError", "done", "done", "done", "PermissionError"]
+    assert "files: writes its own folder and devices alone, reads everything" in " ".join(holds)
 
 
 def test_folders_of_dead_runs_are_removed(tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch: pytest.M
     assert doctor.compiler(gpu=False).state == "warn"
 
 
+def test_the_doctor_says_what_candidates_are_held_to_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = doctor.isolation(gpu=False)
+    assert "scrubbed environment" in found.found
+    lines = ("no network (namespace)", "missing: landlock: the worker does not start with it: exited with 1: /dev/x")
+    monkeypatch.setattr(doctor, "_confined", lambda gpu: lines)
+    assert doctor.isolation(gpu=True) == doctor.Finding("isolation", "warn", lines[0], lines[1])
+
+
 @pytest.mark.parametrize(
     ("torch", "triton", "state", "words"),
     [

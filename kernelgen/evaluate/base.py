@@ -78,6 +78,7 @@ class Evaluator(ABC):
         self.store = store
         self.work = work
         self.limits = limits
+        store.mkdir(parents=True, exist_ok=True)  # a worker may read what is there when it starts
         self._private = private.make(cache_folder() / "work")
         shared, cwd = {**private.variables(self._private), **self.variables()}, self._private / "cwd"
         read, write = (str(quartet), str(store), *self.folders()), (str(self._private),)

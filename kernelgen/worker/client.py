@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from types import TracebackType
@@ -10,11 +11,13 @@ from typing import Any
 
 from kernelgen.errors import NoDeviceError
 from kernelgen.outcomes import Status
-from kernelgen.worker.confine import Confinement
+from kernelgen.worker.confine import WALLS, Confinement
 from kernelgen.worker.process import Died, Process, environment
 
 START_LIMIT_S = 180.0
 """Importing torch from a cold disk and making a CUDA context can take a minute."""
+REASON = 500
+"""Characters that are kept of what a worker said when it did not start."""
 GRACE_S = 5.0
 """How much longer than the request's own limit the parent waits for a server that kills its children itself."""
 
@@ -73,7 +76,10 @@ class Worker:
         """What the worker is held to, and what this machine could not do. Raises Failed."""
         found = self.call("confinement", {}, START_LIMIT_S)
         lines = [(key, line) for key in ("holds", "missing") for line in found.get(key, ())]
-        return tuple(str(line)[:200] if key == "holds" else f"missing: {str(line)[:200]}" for key, line in lines)
+        longest = 200 + REASON
+        return tuple(
+            str(line)[:longest] if key == "holds" else f"missing: {str(line)[:longest]}" for key, line in lines
+        )
 
     def close(self) -> None:
         """End the process and all its children."""
@@ -119,24 +125,54 @@ class Worker:
     def _start(self) -> Process:
         """A process that has proved itself, behind as many walls as it bears; the ones it does not are said."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            try:
-                return self._proved()
-            except NoDeviceError:
-                weaker = self._confinement.weaker() if self._confinement is not None else None
-                if weaker is None:
-                    raise
-                self._confinement = weaker
+        try:
+            return self._proved(self._confinement)
+        except NoDeviceError:
+            wanted = self._confinement
+            if wanted is None or not wanted.walls or wanted.refused:
+                raise
+        self._confinement = self._borne(wanted)
+        return self._proved(self._confinement)
 
-    def _proved(self) -> Process:
+    def _borne(self, wanted: Confinement) -> Confinement:
+        """The walls that a process starts behind, each tried alone, and all of these together as far as that goes.
+
+        Raises NoDeviceError where it does not start without any either.
+        """
+        forms = [form for wall in wanted.walls for form in WALLS[wall]]
+        with ThreadPoolExecutor(len(forms) + 1, thread_name_prefix="kernelgen-probe") as pool:
+            alone = {form: pool.submit(self._refusal, wanted.behind(form)) for form in forms}
+            bare = self._refusal(wanted.behind())
+        if bare:
+            raise NoDeviceError(f"the {self._role} worker does not start: {bare}")
+        refused = [(form, why) for form in forms if (why := alone[form].result())]
+        fit = {wall: [form for form in WALLS[wall] if not alone[form].result()] for wall in wanted.walls}
+        borne = [fit[wall][0] for wall in wanted.walls if fit[wall]]
+        while borne:
+            why = self._refusal(wanted.behind(*borne))
+            if not why:
+                break
+            refused.append((borne.pop(), f"beside {' and '.join(borne)}: {why}"))
+        return wanted.behind(*borne, refused=tuple(refused))
+
+    def _refusal(self, confinement: Confinement) -> str:
+        """Why a process does not start behind these walls; "" where it does. The process is not kept."""
+        try:
+            self._proved(confinement).kill("a probe")
+        except NoDeviceError as error:
+            return str(error).removeprefix(f"the {self._role} worker does not start: ")[:REASON]
+        return ""
+
+    def _proved(self, confinement: Confinement | None) -> Process:
         """A process that answers, and on a GPU computed something right. Raises NoDeviceError."""
-        process = Process(self._role, self._env, self._folder, self._confinement)
+        process = Process(self._role, self._env, self._folder, confinement)
         try:
             reply = process.send("canary", {}, START_LIMIT_S).result(timeout=START_LIMIT_S)
         except (Died, FutureTimeout) as error:
             process.kill("did not start")
-            raise NoDeviceError(f"the {self._role} worker does not start: {error or 'no answer'}") from None
+            why = str(error) or f"no answer{process.last_words()}"
+            raise NoDeviceError(f"the {self._role} worker does not start: {why}") from None
         if reply.status != Status.OK:
             process.kill("did not start")
-            raise NoDeviceError(f"the {self._role} worker does not start: {reply.message}")
+            raise NoDeviceError(f"the {self._role} worker does not start: {reply.message}{process.last_words()}")
         return process

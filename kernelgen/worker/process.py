@@ -55,12 +55,9 @@ class Process:
         self._ids = itertools.count(1)
         self._errors: deque[bytes] = deque(maxlen=16)  # the last chunks of stderr, never more than 64 KiB
         self._reason = ""
-        command = [sys.executable, "-P", "-m", "kernelgen.worker", role, str(os.getpid())]
-        if confinement is not None:
-            command.append(json.dumps(confinement.to_json()))
         self._popen: subprocess.Popen[bytes] = _starter.submit(
             subprocess.Popen,
-            command,
+            self.command(role, confinement),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -73,6 +70,11 @@ class Process:
         ]
         for thread in self._threads:
             thread.start()
+
+    def command(self, role: str, confinement: Confinement | None) -> list[str]:
+        """What is run."""
+        command = [sys.executable, "-P", "-m", "kernelgen.worker", role, str(os.getpid())]
+        return command if confinement is None else [*command, json.dumps(confinement.to_json())]
 
     @property
     def pid(self) -> int:
@@ -143,9 +145,18 @@ class Process:
             self._errors.append(chunk)
         stderr.close()
 
+    def last_words(self) -> str:
+        """The end of its stderr, as an appendix to a message; "" where it said nothing."""
+        last = self._last_line()
+        return f"; it said: {last}" if last else ""
+
+    def _last_line(self) -> str:
+        return one_line(b"".join(self._errors).decode(errors="replace")[-400:])
+
     def _how_it_ended(self) -> str:
         code = self._popen.wait()
-        last = one_line(b"".join(self._errors).decode(errors="replace")[-400:])
+        self._threads[1].join(timeout=1)  # stderr may end after stdout; an orphan may hold it open
+        last = self._last_line()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return f"the worker was {how}" if code < 0 else f"the worker {how}" + (f": {last}" if last else "")
 

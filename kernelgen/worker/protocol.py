@@ -16,8 +16,9 @@ MAX_MESSAGE = 4 * 1024 * 1024
 MAX_TEXT = 2000
 """Characters of an error message."""
 
-ROLES = ("compile", "interpret", "lowered", "run")
-"""compile: ahead of time, no GPU needed; interpret: Triton's interpreter on the CPU; run: on the GPU."""
+ROLES = ("compile", "interpret", "lowered", "run", "confined")
+"""compile: ahead of time, no GPU needed; interpret: Triton's interpreter on the CPU; run: on the GPU; confined: does
+nothing but say what it is held to."""
 
 
 class ProtocolError(Exception):

@@ -22,8 +22,9 @@ float64 reference on secret inputs ([measuring.md](measuring.md)) in a process t
 
 What only a GPU can show is tried by `pytest -m gpu tests` and `python tests/trust_on_gpu.py`: offsets beyond 2**31, races,
 and 100 each of hangs, illegal accesses, exits, exhausted memory and floods of output, with the next candidate judged after
-each. Namespaces, landlock and seccomp together with CUDA are tried there first: a worker that does not start behind one of
-them starts without it, and the journal says so.
+each. Namespaces, landlock and seccomp together with CUDA are tried there first: where a worker does not start behind all of
+them, each is tried alone (landlock also in a form that leaves reading free), and it starts behind those that it bears. What
+it said without the others stands in the journal and in `kernelgen doctor`.
 
 This page is made from `tests/attacks/` by `python tests/attacks/table.py`; a test fails where it is stale.
 

@@ -23,7 +23,9 @@ LEAST_DATA = 8 << 30
 reserves address space far beyond what it uses and is not limited."""
 
 
-WALLS = ("landlock", "namespace", "seccomp")
+LANDLOCK, LOOSE, NAMESPACE, SECCOMP = "landlock", "landlock for writes", "namespace", "seccomp"
+WALLS: dict[str, tuple[str, ...]] = {LANDLOCK: (LANDLOCK, LOOSE), NAMESPACE: (NAMESPACE,), SECCOMP: (SECCOMP,)}
+"""Each wall with its forms, the strongest first: a driver that does not bear the first may bear the next."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +37,22 @@ class Confinement:
     write: tuple[str, ...] = ()
     """Folders; they are the worker's own."""
     gpu: bool = False
-    walls: tuple[str, ...] = WALLS
-    """What is asked of the kernel: a driver that does not bear one of them does without."""
+    walls: tuple[str, ...] = tuple(WALLS)
+    """What is asked of the kernel, each in one of its forms: a driver that does not bear one of them does without."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """The forms that the worker did not start with, each with the last that it said."""
 
-    def weaker(self) -> Confinement | None:
-        """Without the last of its walls; None where there is none."""
-        return replace(self, walls=self.walls[:-1]) if self.walls else None
+    def behind(self, *walls: str, refused: tuple[tuple[str, str], ...] = ()) -> Confinement:
+        """The same with these walls alone."""
+        return replace(self, walls=walls, refused=refused)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_json(data: dict[str, Any]) -> Confinement:
-        return Confinement(tuple(data["read"]), tuple(data["write"]), data["gpu"], tuple(data["walls"]))
+        refused = tuple((name, why) for name, why in data["refused"])
+        return Confinement(tuple(data["read"]), tuple(data["write"]), data["gpu"], tuple(data["walls"]), refused)
 
 
 @dataclass
@@ -68,16 +73,20 @@ def confine(wanted: Confinement) -> Achieved:
     if sys.platform != "linux":
         found.missing.append("no namespaces, landlock or seccomp: not Linux")
         return found
-    found.missing += [f"{wall}: the worker does not start with it" for wall in WALLS if wall not in wanted.walls]
-    if "namespace" in wanted.walls:
-        _note(found, namespaces.leave_network(), "no network (namespace)", "namespace")
-    if "landlock" in wanted.walls:
-        rules = landlock.Rules(_readable(wanted), tuple(wanted.write), _devices(wanted))
+    found.missing += [f"{wall}: the worker does not start with it: {why}" for wall, why in wanted.refused]
+    if NAMESPACE in wanted.walls:
+        _note(found, namespaces.leave_network(), "no network (namespace)", NAMESPACE)
+    if LANDLOCK in wanted.walls:
+        rules = landlock.Rules(_readable(wanted), wanted.write, _devices(wanted))
         holds = f"files: reads listed folders, writes its own (landlock {landlock.abi()})"
-        _note(found, landlock.restrict(rules), holds, "landlock")
-    if "seccomp" in wanted.walls:
+        _note(found, landlock.restrict(rules), holds, LANDLOCK)
+    elif LOOSE in wanted.walls:
+        rules = landlock.Rules(("/",), wanted.write, (*_devices(wanted), *(DRIVERS_OWN if wanted.gpu else ())))
+        holds = f"files: writes its own folder and devices alone, reads everything (landlock {landlock.abi()})"
+        _note(found, landlock.restrict(rules), holds, LOOSE)
+    if SECCOMP in wanted.walls:
         holds = "system calls: no sockets, tracing, mounts (seccomp)"
-        _note(found, seccomp.restrict(unix_sockets=wanted.gpu), holds, "seccomp")
+        _note(found, seccomp.restrict(unix_sockets=wanted.gpu), holds, SECCOMP)
     return found
 
 
@@ -121,6 +130,8 @@ SYSTEM = (
 FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV")
 FILE_VARIABLES = ("CC", "TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH")
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "TRITON_LIBCUDA_PATH")
+DRIVERS_OWN = ("/dev", "/proc/self")
+"""Where a driver may open files that are there for writing, and a candidate has little to win."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
