@@ -60,8 +60,8 @@ def applies(body: Body) -> bool:
 
 def default() -> Schedule:
     return Schedule.make(
-        VARIANT, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, grid="2d", specialize=False,
-        accesses="wide", loads="default", stores="default",
+        VARIANT, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, specialize=False, accesses="wide",
+        loads="default", stores="default",
     )  # fmt: skip
 
 
@@ -86,7 +86,6 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
 
 def space() -> tuple[Parameter, ...]:
     return (
-        Parameter("grid", ("2d",), "grid_config", "structure", "tiles of all planes, then tiles along the columns"),
         Parameter(
             "specialize", (False, True), "grid_config", "structure",
             "a kernel compiled for every size of a plane and its strides",

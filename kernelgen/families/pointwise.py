@@ -131,7 +131,11 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     low, high = ELEMENTS_A_THREAD
     if not low <= each <= high:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
-    if schedule.get("grid") == "2d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
+    if (
+        schedule.get("grid", "2d") == "2d"
+        and schedule.variant != "flat"
+        and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N")
+    ):
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
     if schedule.get("accesses") == "single" and schedule["specialize"]:
         return "constants, of which the compiler knows what divides them, and accesses of single elements"

@@ -170,7 +170,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
     sizes += [("M", "1")] if not outer and any("M" in k.arguments for k in kernels) else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
-    needed = {a for k in kernels for a in k.arguments} | {
+    needed = {a for k in kernels for a in (*k.arguments, *k.constexprs)} | {
         word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()
     }
     groups = (*body.layout.rows, *body.layout.parts)
@@ -193,7 +193,7 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
     tiles = [
         row.schedule.int("BLOCK_SIZE_N")
         for row in plan.table
-        if row.schedule.get("grid") == "2d" and (row.max_bytes is None or row.schedule.variant == "tile")
+        if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.max_bytes is None)
     ]
     most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30"
     if plan.then is not None:
