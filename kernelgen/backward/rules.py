@@ -81,6 +81,12 @@ def _cube(t: Tape, y: Ref) -> Ref:
     return t.times(t.times(-0.5, y), t.times(y, y))
 
 
+def _mish_slope(t: Tape, x: Ref) -> Ref:
+    """Of x * h, h = tanh(softplus(x)): h + x * (1 - h * h) * sigmoid(x)."""
+    h = t.map("tanh", t.map("softplus", x))
+    return t.map("add", h, t.times(x, t.times(t.map("sub", 1.0, t.times(h, h)), t.map("sigmoid", x))))
+
+
 def _step(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
     raise Refused(f"the gradient of {node.op}, which is zero wherever it exists")
 
@@ -107,6 +113,8 @@ RULES: dict[str, Rule] = {
     "cos": _of_operand(lambda t, x: t.minus(t.map("sin", x))),
     "log": lambda t, node, y, g: (t.over(g, node.args[0]),),
     "log2": lambda t, node, y, g: (t.over(g, t.times(math.log(2), node.args[0])),),
+    "softplus": _of_operand(lambda t, x: t.map("sigmoid", x)),
+    "mish": _of_operand(_mish_slope),
     "log1p": lambda t, node, y, g: (t.over(g, t.map("add", node.args[0], 1.0)),),
     **dict.fromkeys(("rint", "floor", "ceil", "trunc"), _step),
 }

@@ -35,6 +35,7 @@ _FUNCTIONS = frozenset(
         *("isnan", "isinf", "where", "floor", "ceil", "trunc"),
     ]
 )
+_FUNCTIONAL = ("softplus", "mish")
 _CALLED = {"rint": "round", "int_maximum": "maximum", "int_minimum": "minimum"}
 _REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
 
@@ -133,6 +134,8 @@ class Source:
         if op in ("maximum", "minimum", "int_maximum", "int_minimum") and not isinstance(args[1], Ref):
             bound = ast.keyword("min" if op.endswith("maximum") else "max", self._arg(args[1]))
             return ast.Call(ast.Attribute(self._arg(args[0]), "clamp"), [], [bound])
+        if op in _FUNCTIONAL:
+            return ast.Call(ast.Attribute(ast.Name("F"), op), [self._arg(a) for a in args], [])
         if op in (*_FUNCTIONS, *_CALLED, "maximum", "minimum", "abs"):
             function = ast.Attribute(ast.Name("torch"), _CALLED.get(op, op))
             return ast.Call(function, [self._arg(a) for a in args], [])

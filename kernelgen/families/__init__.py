@@ -17,6 +17,7 @@ from kernelgen.families.access import key_tensor, layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import lower_values
+from kernelgen.families.rounding import clamped_first
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
@@ -90,7 +91,7 @@ def _reached(plan: Plan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
 
 
 def _body(part: Stage) -> Body:
-    lowered = lower_values(part.spec, part.graph)
+    lowered = clamped_first(lower_values(part.spec, part.graph))
     return make_body(part.spec, lowered, part.graph.statements, layout(part.spec, lowered))
 
 

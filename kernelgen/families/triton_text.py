@@ -41,14 +41,17 @@ _CALLS = {
 
 _OWN = {
     "exp": ("exp",), "sigmoid": ("exp", "sigmoid"), "erf": ("erf",),
-    "tanh": ("exp", "expm1", "tanh"), "expm1": ("exp", "expm1"), "log1p": ("log1p",), "trunc": ("trunc",),
-    "isinf": ("isinf",), "rint": ("rint",),
-    "maximum": ("nan_maximum",), "minimum": ("nan_minimum",), "log_add_exp": ("exp", "log1p", "log_add_exp"),
+    "tanh": ("tanh",), "expm1": ("expm1",), "log1p": ("log1p",), "trunc": ("trunc",),
+    "softplus": ("precise_exp", "softplus"), "mish": ("precise_exp", "mish"),
+    "isinf": ("isinf",), "rint": ("rint",), "rint_between": ("rint_between",),
+    "quotient": ("quotient",),
+    "maximum": ("nan_maximum",), "minimum": ("nan_minimum",), "log_add_exp": ("precise_exp", "softplus", "log_add_exp"),
 }  # fmt: skip
 """The helpers that stand for an operation; it calls the last of them."""
 
 HELPERS = (
-    "exp", "sigmoid", "erf", "expm1", "log1p", "tanh", "trunc", "rint", "isinf",
+    "exp", "sigmoid", "erf", "precise_exp", "expm1", "log1p", "tanh", "softplus", "mish", "quotient",
+    "trunc", "rint", "rint_between", "isinf",
     "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
     "int_maximum", "int_minimum", "log_add_exp",
 )  # fmt: skip

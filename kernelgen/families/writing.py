@@ -209,9 +209,16 @@ class Writer:
             return self._convert(value, args[0])
         if value.op == "round":
             return Text(f"{args[0].within(ATOM)}.to({rounding(value)}).to(tl.float32)")
-        text, helpers = operation(value.op, args)
+        text, helpers = operation("quotient" if self._is_by_rows(value, consumer) else value.op, args)
         self.helpers.update(dict.fromkeys(helpers))
         return text
+
+    def _is_by_rows(self, value: Value, level: str) -> bool:
+        """Whether it is an exact quotient whose divisor is the same for a whole row."""
+        divisor = value.args[1] if value.op == "div_rn" else None
+        if not isinstance(divisor, Use) or self.lowered.values[divisor.value].op == "const":
+            return False
+        return level == FULL and self.names.levels[divisor.value] in (ROW, SCALAR)
 
     def _iota(self, i: int) -> Text:
         """A counted place; in int32 where it is only compared, else in its own dtype."""

@@ -9,6 +9,9 @@ from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref
 from kernelgen.frontend.rule import Call
 
+LINEAR_FROM = 17
+"""From here on log(1 + exp(x)) is x in float32."""
+
 
 def relu(b: Builder, c: Call) -> Ref:
     return b.map("maximum", c.args[0], 0.0 if c.dtype == "float" else 0, attrs=("open",))
@@ -33,8 +36,10 @@ def gelu(b: Builder, c: Call) -> Ref:
 def softplus(b: Builder, c: Call) -> Ref:
     x, beta, threshold = c.args[0], c.get(1, "beta", 1), c.get(2, "threshold", 20)
     scaled = x if beta == 1 else b.map("mul", x, float(beta))
-    soft = b.map("log1p", b.map("exp", scaled))
+    soft = b.map("softplus", scaled)
     soft = soft if beta == 1 else b.map("div", soft, float(beta))
+    if threshold >= LINEAR_FROM:
+        return soft
     return b.map("where", b.map("gt", scaled, float(threshold)), x, soft, attrs=("piecewise",))
 
 
@@ -81,11 +86,11 @@ def hardswish(b: Builder, c: Call) -> Ref:
 
 
 def mish(b: Builder, c: Call) -> Ref:
-    return b.map("mul", c.args[0], b.map("tanh", softplus(b, c)))
+    return b.map("mish", c.args[0])
 
 
 def log_sigmoid(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
-    result = b.map("sub", b.map("minimum", x, 0.0), b.map("log1p", b.map("exp", b.map("neg", b.map("abs", x)))))
+    result = b.map("neg", b.map("softplus", b.map("neg", x)))
     b.shortcuts.append((result.node, "log_sigmoid", x.node))
     return result

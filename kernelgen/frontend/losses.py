@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelgen.frontend import composites
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref, broadcast
 from kernelgen.frontend.reductions import as_float, dims_of, finish, mean_of
@@ -62,13 +61,12 @@ def _huber(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
 
 
 def _with_logits(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
-    log_gate: Result = composites.log_sigmoid(b, c)
-    assert isinstance(log_gate, Ref)
+    surprise = b.map("softplus", b.map("neg", x))  # -log(sigmoid(x))
     weight, positive = c.get(2, "weight"), c.get(3, "pos_weight")
     if positive is not None:
         log_weight = b.map("add", b.map("mul", b.map("sub", positive, 1.0), target), 1.0)
-        log_gate = b.map("mul", log_weight, log_gate)
-    loss = b.map("sub", b.map("mul", b.map("sub", 1.0, target), x), log_gate)
+        surprise = b.map("mul", log_weight, surprise)
+    loss = b.map("add", b.map("mul", b.map("sub", 1.0, target), x), surprise)
     return loss if weight is None else b.map("mul", loss, weight)
 
 

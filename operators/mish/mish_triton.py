@@ -12,35 +12,20 @@ import triton.language as tl
 
 
 @triton.jit
-def _exp(x):
-    # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
-    return tl.exp2(x * 1.4426950408889634)
+def _precise_exp(x):
+    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times log(2), is put back
+    power = x * 1.44269502
+    lost = tl.fma(x, 1.44269502, -power) + x * 1.92596303e-8
+    result = tl.exp2(power)
+    return result + result * (lost * 0.693147182)
 
 
 @triton.jit
-def _expm1(x):
-    # Kahan: (u - 1) * x / log(u) with u = exp(x) has no cancellation near zero
-    u = _exp(x)
-    change = u - 1.0
-    result = tl.where(u == 1.0, x, change * x / tl.log(u))
-    # beyond these bounds log(u) and x no longer cancel, and u - 1 is exact enough
-    return tl.where((x > 80.0) | (x < -15.0), change, result)
-
-
-@triton.jit
-def _log1p(x):
-    # Kahan: the rounding of 1 + x cancels between log(u) and u - 1
-    u = 1.0 + x
-    return tl.where((u == 1.0) | (u == float("inf")), x, tl.log(u) * (x / (u - 1.0)))
-
-
-@triton.jit
-def _tanh(x):
-    # through expm1, so that small x keep their relative precision; tanh is 1 in float32 from 9 on
-    t = _expm1(2.0 * tl.minimum(tl.abs(x), 15.0))
-    size = t / (t + 2.0)
-    result = tl.where(x < 0.0, -size, size)
-    return tl.where(x != x, x, result)
+def _mish(x):
+    # tanh(log(1 + e)) = n / (n + 2), n = e * (e + 2), e = exp(x); from 20 on that is 1 in float32
+    e = _precise_exp(tl.clamp(x, -104.0, 20.0, propagate_nan=tl.PropagateNan.ALL))
+    n = e * (e + 2.0)
+    return x * (n / (n + 2.0))
 
 
 @triton.jit
@@ -56,7 +41,7 @@ def mish_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     # return F.mish(x)
-    out = x * _tanh(tl.where(x > 20.0, x, _log1p(_exp(x))))
+    out = _mish(x)
     tl.store(out_ptr + offsets, out, mask=mask)
 
 

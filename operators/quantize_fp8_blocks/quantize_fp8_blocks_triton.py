@@ -14,6 +14,18 @@ import triton.language as tl
 
 
 @triton.jit
+def _quotient(x, divisor):
+    # x / divisor to the last bit, with one division a row: what a first guess leaves over corrects it
+    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)  # 1 / 1e-40 would be infinite
+    inverse = tl.div_rn(1.0, divisor * lift)
+    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)  # finite, so that x / inf is 0
+    x *= lift
+    guess = x * inverse
+    better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
+    return tl.where(tl.abs(guess) < float("inf"), better, guess)
+
+
+@triton.jit
 def _nan_maximum(a, b):
     # torch keeps NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -60,7 +72,7 @@ def quantize_fp8_blocks_kernel(
     # scale = blocks.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
     scale = _nan_maximum(_nan_max(tl.abs(x), axis=1), 1e-12) / 448
     # levels = (blocks / scale).clamp(-448, 448)
-    levels = _nan_minimum(_nan_maximum(tl.div_rn(x, scale[:, None]), -448), 448)
+    levels = _nan_minimum(_nan_maximum(_quotient(x, scale[:, None]), -448), 448)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], levels, mask=mask)
     tl.store(scale_ptr + rows, scale, mask=row_mask)
 

@@ -14,23 +14,27 @@ import triton.language as tl
 
 
 @triton.jit
-def _rint(x):
-    # float32 has no fraction from 2**23 on, so adding that rounds, ties to even
-    size = tl.abs(x)
-    size = tl.where(size < 8388608.0, (size + 8388608.0) - 8388608.0, size)
-    return tl.where(x < 0.0, -size, size)
+def _quotient(x, divisor):
+    # x / divisor to the last bit, with one division a row: what a first guess leaves over corrects it
+    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)  # 1 / 1e-40 would be infinite
+    inverse = tl.div_rn(1.0, divisor * lift)
+    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)  # finite, so that x / inf is 0
+    x *= lift
+    guess = x * inverse
+    better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
+    return tl.where(tl.abs(guess) < float("inf"), better, guess)
+
+
+@triton.jit
+def _rint_between(x, low, high):
+    # so near to zero the sum has no fraction, and ties go to even
+    return (tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL) + 12582912.0) - 12582912.0
 
 
 @triton.jit
 def _nan_maximum(a, b):
     # torch keeps NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -63,7 +67,7 @@ def quantize_int8_rows_kernel(
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(_nan_max(tl.abs(x), axis=0), 1e-12) / 127
     # levels = (wide / scale).round().clamp(-128, 127)
-    levels = _nan_minimum(_nan_maximum(_rint(tl.div_rn(x, scale)), -128), 127)
+    levels = _rint_between(_quotient(x, scale), -128.0, 127.0)
     # return (levels.to(torch.int8), scale.squeeze(-1))
     out = levels.to(tl.int8)
     tl.store(out_ptr + row * N + cols, out, mask=mask)
@@ -112,7 +116,7 @@ def quantize_int8_rows_looped_kernel(
             eviction_policy="evict_first",
         ).to(tl.float32)
         # levels = (wide / scale).round().clamp(-128, 127)
-        levels = _nan_minimum(_nan_maximum(_rint(tl.div_rn(x, scale)), -128), 127)
+        levels = _rint_between(_quotient(x, scale), -128.0, 127.0)
         # return (levels.to(torch.int8), scale.squeeze(-1))
         out = levels.to(tl.int8)
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")

@@ -14,6 +14,18 @@ import triton.language as tl
 
 
 @triton.jit
+def _quotient(x, divisor):
+    # x / divisor to the last bit, with one division a row: what a first guess leaves over corrects it
+    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)  # 1 / 1e-40 would be infinite
+    inverse = tl.div_rn(1.0, divisor * lift)
+    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)  # finite, so that x / inf is 0
+    x *= lift
+    guess = x * inverse
+    better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
+    return tl.where(tl.abs(guess) < float("inf"), better, guess)
+
+
+@triton.jit
 def _nan_maximum(a, b):
     # torch keeps NaN, tl.maximum by default drops it
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
@@ -75,7 +87,7 @@ def rms_norm_fp8_rows_kernel(
     scale_largest = _nan_maximum(row_max, 1e-12)
     scale = scale_largest / 448
     # levels = (normalized / scale).clamp(-448, 448)
-    levels_largest = _nan_maximum(tl.div_rn(normalized, scale[:, None]), -448)
+    levels_largest = _nan_maximum(_quotient(normalized, scale[:, None]), -448)
     levels = _nan_minimum(levels_largest, 448)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], levels, mask=mask)
     tl.store(scale_ptr + rows, scale, mask=row_mask)
@@ -119,7 +131,7 @@ def rms_norm_fp8_rows_row_kernel(
     scale_largest = _nan_maximum(row_max, 1e-12)
     scale = scale_largest / 448
     # levels = (normalized / scale).clamp(-448, 448)
-    levels = _nan_minimum(_nan_maximum(tl.div_rn(normalized, scale), -448), 448)
+    levels = _nan_minimum(_nan_maximum(_quotient(normalized, scale), -448), 448)
     tl.store(out_ptr + row * N + cols, levels, mask=mask)
     tl.store(scale_ptr + row, scale)
 
@@ -202,7 +214,7 @@ def rms_norm_fp8_rows_looped_kernel(
         ).to(tl.float32)
         normalized = x * inverse_root * weight
         # levels = (normalized / scale).clamp(-448, 448)
-        levels = _nan_minimum(_nan_maximum(tl.div_rn(normalized, scale), -448), 448)
+        levels = _nan_minimum(_nan_maximum(_quotient(normalized, scale), -448), 448)
         tl.store(out_ptr + row * N + cols, levels, mask=mask, cache_modifier=".cs")
     tl.store(scale_ptr + row, scale)
 

@@ -1,0 +1,56 @@
+"""What is rounded, clamped and becomes an integer: clamped first, so that rounding takes two instructions, not six.
+
+Between whole numbers both orders give the same integers, NaN stays NaN, and only the sign of a zero is lost, which an
+integer has not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeGuard
+
+from kernelgen.families.values import Lowered, Use, Value
+
+BETWEEN = "rint_between"
+"""Rounding to even of what is clamped to two bounds."""
+_SMALL = 2**21
+"""Up to here 1.5 * 2**23 may be added and taken away again: the last bit of the sum stands for one."""
+
+
+def clamped_first(lowered: Lowered) -> Lowered:
+    """The values with every such rounding and its clamp made one operation, whose bounds are constants."""
+    values = list(lowered.values)
+    for i, outer in enumerate(lowered.values):
+        middle = _alone(lowered, outer)
+        inner = lowered.values[middle] if middle is not None else None
+        rounded = _alone(lowered, inner) if inner is not None else None
+        if middle is None or inner is None or rounded is None or lowered.values[rounded].op != "rint":
+            continue
+        bounds = {value.op: value.args[1] for value in (outer, inner)}
+        low, high = bounds.get("maximum"), bounds.get("minimum")
+        if not _is_small(low) or not _is_small(high) or low > high or not _becomes_integer(lowered, i):
+            continue
+        source = lowered.values[rounded].args[0]
+        for place, bound in ((rounded, low), (middle, high)):
+            values[place] = Value("const", (float(bound),), "float", frozenset(), None, outer.statement)
+        values[i] = replace(outer, op=BETWEEN, args=(source, Use(rounded), Use(middle)))
+    return replace(lowered, values=tuple(values))
+
+
+def _alone(lowered: Lowered, value: Value) -> int | None:
+    """The value that a bound is put to, where nothing else uses it."""
+    first = value.args[0] if value.op in ("minimum", "maximum") else None
+    if not isinstance(first, Use) or any(o.value == first.value for o in lowered.outputs):
+        return None
+    return first.value if sum(v.args.count(first) for v in lowered.values) == 1 else None
+
+
+def _becomes_integer(lowered: Lowered, i: int) -> bool:
+    users = [v for v in lowered.values if Use(i) in v.args]
+    stored = any(o.value == i for o in lowered.outputs)
+    return not stored and all(v.op == "convert" and v.dtype not in ("float", "bool") for v in users)
+
+
+def _is_small(bound: object) -> TypeGuard[int | float]:
+    """Whether a bound is a whole number that rounding leaves alone."""
+    return isinstance(bound, int | float) and abs(bound) <= _SMALL and float(bound).is_integer()

@@ -1,0 +1,93 @@
+"""Elementary functions over all of float32 against float64, and quotients that have to be right to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from references import load, plan_of, sample
+
+from kernelgen import render
+from kernelgen.judge.interpreter import as_on_a_gpu
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INF, NAN = float("inf"), float("nan")
+SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 1.0, -1.0, -2.0, 3.4e38, -3.4e38, INF, -INF, NAN]
+
+# in units of the last place; exp2 of a GPU adds 2 where it is asked for more than whole powers
+FUNCTIONS: dict[str, tuple[str, Callable[..., Any], float]] = {
+    "tanh": ("torch.tanh(x)", torch.tanh, 3),
+    "expm1": ("torch.expm1(x)", torch.expm1, 3),
+    "log1p": ("torch.log1p(x)", torch.log1p, 2),
+    "softplus": ("F.softplus(x)", lambda x: x.clamp(min=0) + torch.log1p(torch.exp(-x.abs())), 6),
+    "mish": ("F.mish(x)", lambda x: x * torch.tanh(x.clamp(min=0) + torch.log1p(torch.exp(-x.abs()))), 8),
+    "log_sigmoid": ("F.logsigmoid(x)", lambda x: x.clamp(max=0) - torch.log1p(torch.exp(-x.abs())), 6),
+}
+
+
+def kernel(lines: str, inputs: dict[str, str], outputs: dict[str, str]) -> Any:
+    as_on_a_gpu()
+    return load(render.triton_source(plan_of(sample(lines, inputs, outputs, dtypes=()).spec()))).op
+
+
+def every_binade() -> torch.Tensor:
+    """48 numbers of every binade of either sign, more of them where results are neither 0, 1 nor infinite."""
+    fractions = torch.linspace(1, 2, 49)[:-1].repeat(254)
+    numbers = torch.ldexp(fractions, torch.arange(-126, 128).repeat_interleave(48))
+    dense = torch.cat([torch.linspace(0, 2, 20_001), torch.linspace(2, 105, 20_001)])
+    found = torch.cat([numbers, dense])
+    return torch.cat([found, -found, torch.tensor(SPECIAL)]).to(DEVICE)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_elementary_function_is_right_over_all_of_float32(name: str) -> None:
+    text, exact, bound = FUNCTIONS[name]
+    x = every_binade()
+    got, want = kernel(f"return {text}", {"x": "A: float32"}, {"out": "A: float32"})(x), exact(x.double())
+    rounded = want.float()
+    assert torch.equal(got.isnan(), rounded.isnan())
+    known = rounded.isfinite()
+    assert torch.equal(got[~known].nan_to_num(0), rounded[~known].nan_to_num(0))
+    ulp = torch.exp2(torch.frexp(want).exponent - 24.0).clamp(min=2.0**-149)
+    # what exp2 makes less than 2**-126 is flushed to zero
+    error = ((got - want).abs() - (0 if name in ("tanh", "expm1", "log1p") else 2.0**-126)) / ulp
+    assert float(error[known].max()) <= bound
+    if name in ("tanh", "expm1", "log1p"):
+        zeros = x[:0].new_tensor([0.0, -0.0])
+        assert torch.equal(got[torch.isin(x, zeros)].signbit(), x[torch.isin(x, zeros)].signbit())
+
+
+def test_softplus_keeps_a_low_threshold_and_takes_a_factor() -> None:
+    x = every_binade()
+    op = kernel("return F.softplus(x, 2.0, 3.0)", {"x": "A: float32"}, {"out": "A: float32"})
+    torch.testing.assert_close(op(x), F.softplus(x.double(), 2.0, 3.0).float(), equal_nan=True)
+
+
+def test_a_quotient_by_a_number_of_the_row_is_torchs_to_the_last_bit() -> None:
+    torch.manual_seed(0)
+    scale = torch.cat([torch.rand(50) + 0.5, torch.tensor([*SPECIAL, 3e-40, 1e-30, 2.0**-126, 2.0**127, 1 / 3])])
+    levels = torch.cat([torch.arange(-300, 300) / 2, torch.tensor(SPECIAL), torch.randn(400) * 40])
+    x = (levels * scale.nan_to_num(1, 1, 1)[:, None]).to(DEVICE)
+    x[:, ::7] = levels[::7].to(DEVICE)
+    scale = scale.to(DEVICE)
+    op = kernel(
+        "return (x / s[:, None]).round(), torch.floor(x / s[:, None])",
+        {"x": "A B: float32", "s": "A: float32"}, {"near": "A B: float32", "below": "A B: float32"},
+    )  # fmt: skip
+    quotient = x / scale[:, None]
+    for got, want in zip(op(x, scale), (quotient.round(), quotient.floor()), strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+def test_levels_are_rounded_and_clamped_as_torch_does() -> None:
+    x = torch.cat([torch.arange(-300, 300) / 2, torch.tensor([1e9, -1e9, 4194304.5, INF, -INF])]).to(DEVICE)
+    op = kernel(
+        "return x.round().clamp(-128, 127).to(torch.int8), x.round().clamp(max=7).clamp(min=-8).int()",
+        {"x": "A: float32"}, {"a": "A: int8", "b": "A: int32"},
+    )  # fmt: skip
+    a, b = op(x)
+    assert torch.equal(a, x.round().clamp(-128, 127).to(torch.int8))
+    assert torch.equal(b, x.round().clamp(-8, 7).int())
