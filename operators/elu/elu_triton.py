@@ -13,7 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _expm1(x):
-    # x = k * log(2) + f, with log(2) in two parts: 2**k * expm1(f) + (2**k - 1), from a minimax polynomial; 2.2 ulp
+    # x = k * log(2) + f, with log(2) in two parts: 2**k * expm1(f) + (2**k - 1), from a
+    # minimax polynomial; 2.2 ulp
     inside = tl.clamp(x, -20.0, 89.0, propagate_nan=tl.PropagateNan.ALL)
     k = (inside * 1.44269502 + 12582912.0) - 12582912.0  # to the nearest integer
     f = (inside - k * 0.693138123) - k * 9.05800061e-6

@@ -13,7 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _precise_exp(x):
-    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times log(2), is put back
+    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times
+    # log(2), is put back
     power = x * 1.44269502
     lost = tl.fma(x, 1.44269502, -power) + x * 1.92596303e-8
     result = tl.exp2(power)
@@ -22,7 +23,8 @@ def _precise_exp(x):
 
 @triton.jit
 def _mish(x):
-    # tanh(log(1 + e)) = n / (n + 2), n = e * (e + 2), e = exp(x); from 20 on that is 1 in float32
+    # tanh(log(1 + e)) = n / (n + 2), n = e * (e + 2), e = exp(x); from 20 on that is 1
+    # in float32
     e = _precise_exp(tl.clamp(x, -104.0, 20.0, propagate_nan=tl.PropagateNan.ALL))
     n = e * (e + 2.0)
     return x * (n / (n + 2.0))

@@ -15,10 +15,11 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division a row: what a first guess leaves over corrects it
-    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)  # 1 / 1e-40 would be infinite
+    # x / divisor to the last bit, with one division a row: what a first guess leaves
+    # over corrects it. Lifted, because 1 / 1e-40 would be infinite; x / inf is 0
+    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)
     inverse = tl.div_rn(1.0, divisor * lift)
-    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)  # finite, so that x / inf is 0
+    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)
     x *= lift
     guess = x * inverse
     better = tl.fma(tl.fma(guess, negative, x), inverse, guess)

@@ -13,7 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _precise_exp(x):
-    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times log(2), is put back
+    # 2 ulp, where _exp loses |x| / 2 more: what the exponent was rounded by, times
+    # log(2), is put back
     power = x * 1.44269502
     lost = tl.fma(x, 1.44269502, -power) + x * 1.92596303e-8
     result = tl.exp2(power)
@@ -22,7 +23,8 @@ def _precise_exp(x):
 
 @triton.jit
 def _softplus(x):
-    # max(x, 0) + log(1 + u), u = exp(-|x|): a minimax polynomial on [0, 1], relative error 3e-8, overflows nowhere
+    # max(x, 0) + log(1 + u), u = exp(-|x|): a minimax polynomial on [0, 1], relative
+    # error 3e-8, overflows nowhere
     u = _precise_exp(-tl.minimum(tl.abs(x), 104.0, propagate_nan=tl.PropagateNan.ALL))
     p = 5.36482967e-3 * u - 3.00658140e-2
     p = p * u + 7.92045668e-2

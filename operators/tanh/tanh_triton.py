@@ -13,7 +13,8 @@ import triton.language as tl
 
 @triton.jit
 def _tanh(x):
-    # 1 - 2 / (exp(2 * |x|) + 1), and an odd minimax polynomial where that would cancel; 1.8 ulp
+    # 1 - 2 / (exp(2 * |x|) + 1), and an odd minimax polynomial where that would cancel;
+    # 1.8 ulp
     t = x * x
     p = 1.64375827e-2 * t - 5.26718125e-2
     p = p * t + 1.33207247e-1
