@@ -52,6 +52,8 @@ class Writer:
     named: frozenset[int] | None = None
     """The values that get a line of their own, where the variant needs more than the names say."""
 
+    by_rows: bool = True
+    """Whether an exact quotient by a number of the row is made of one division a row."""
     carries: dict[int, str] = field(default_factory=dict)
     """For scans over rows that are walked in blocks: what holds the result at the end of the block before."""
 
@@ -215,7 +217,7 @@ class Writer:
 
     def _is_by_rows(self, value: Value, level: str) -> bool:
         """Whether it is an exact quotient whose divisor is the same for a whole row."""
-        divisor = value.args[1] if value.op == "div_rn" else None
+        divisor = value.args[1] if value.op == "div_rn" and self.by_rows else None
         if not isinstance(divisor, Use) or self.lowered.values[divisor.value].op == "const":
             return False
         return level == FULL and self.names.levels[divisor.value] in (ROW, SCALAR)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.index_text import IndexText
-from kernelgen.families.kernel import KernelText, Lines, mentions, taken_apart
+from kernelgen.families.kernel import Body, KernelText, Lines, mentions, taken_apart
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL
 from kernelgen.families.triton_text import Text, number
@@ -15,6 +15,7 @@ from kernelgen.families.values import Use
 from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
 
 
 class PackedIndexText(IndexText):
@@ -35,6 +36,12 @@ class PackedLines(Lines):
     """
 
     index_type = PackedIndexText
+
+    def __init__(
+        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+    ) -> None:
+        super().__init__(spec, body, variant, schedule, helpers)
+        self.writer.by_rows = False  # triton-ascend 3.2.0 crashes on the exact division of two scalars
 
     def load(self, i: int, other: float) -> str:
         value, level = self.body.lowered.values[i], self.level(i)
