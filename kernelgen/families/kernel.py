@@ -113,7 +113,7 @@ class KernelText:
     plane: PlaneText | None = None
     """Where a tile lies within a plane, what finds the plane."""
     unaligned: tuple[str, ...] = ()
-    """The sizes and strides of which Triton does not ask whether 16 divides them."""
+    """The pointers of which Triton does not ask whether 16 divides them."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
 

@@ -43,8 +43,10 @@ WIDTHS = (64, 128, 256, 512)
 """Columns of a tile; half precision rows of at most as many columns take the narrowest that holds them."""
 LONGEST = 1024
 """Columns of a tile of longer rows."""
-TILE, WINDOW_TILE = 2048, 1024
-"""Elements of a tile in four warps: two accesses of 16 bytes a thread, or eight windows of single elements."""
+TILE, WINDOW_TILE = 2048, 512
+"""Elements of a tile in four warps: two accesses of 16 bytes a thread, or four windows, which keep within registers."""
+WINDOW_ROW_TILES = 4
+"""Tiles over which a program spreads what finding its plane and reading a channel's weights costs."""
 
 
 def applies(body: Body) -> bool:
@@ -67,21 +69,24 @@ def default() -> Schedule:
 
 def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     """Tiles as wide as a row, and rows of them until every thread has eight elements."""
-    return (*((2 * width, _fitting(body, width)) for width in WIDTHS), (None, _fitting(body, LONGEST)))
+    widths = WIDTHS[:-1] if is_window(body) else WIDTHS
+    return (*((2 * width, _fitting(body, width)) for width in widths), (None, _fitting(body, LONGEST)))
 
 
 def _fitting(body: Body, width: int) -> Schedule:
-    single = is_window(body)
-    return default().replace(
-        BLOCK_SIZE_N=width, BLOCK_SIZE_M=(WINDOW_TILE if single else TILE) // width,
-        accesses="single" if single else "wide",
-    )  # fmt: skip
+    if is_window(body):
+        width = min(width, WINDOW_TILE)
+        return default().replace(
+            BLOCK_SIZE_N=width, BLOCK_SIZE_M=WINDOW_TILE // width, ROW_TILES=WINDOW_ROW_TILES,
+            accesses="single", specialize=True,
+        )  # fmt: skip
+    return default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width)
 
 
 def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     """The first table's schedule for rows of that length, narrow and wide."""
     fitting = _fitting(body, next((w for w in WIDTHS if columns <= w), LONGEST))
-    return fitting, fitting.replace(accesses="wide", specialize=True)
+    return fitting, fitting.replace(specialize=not fitting["specialize"])
 
 
 def space() -> tuple[Parameter, ...]:
@@ -279,7 +284,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
         name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
         plane=PlaneText(inner.index, inner.size, places, lines.number(places)),
-        unaligned=("N", *moving) if schedule["accesses"] == "single" else (),
+        unaligned=tuple(a for a in arguments if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
     )  # fmt: skip
 
 

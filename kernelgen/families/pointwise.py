@@ -137,8 +137,6 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N")
     ):
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
-    if schedule.get("accesses") == "single" and schedule["specialize"]:
-        return "constants, of which the compiler knows what divides them, and accesses of single elements"
     if schedule.variant != "flat" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
     return None

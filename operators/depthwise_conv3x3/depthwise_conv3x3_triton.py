@@ -12,24 +12,25 @@ import triton.language as tl
 
 
 # a thread that took several columns would leave gaps between what its neighbours read
-@triton.jit(do_not_specialize_on_alignment=["N", "stride_xh", "stride_xw"])
+@triton.jit(do_not_specialize_on_alignment=["x_ptr", "weight_ptr", "out_ptr"])
 def depthwise_conv3x3_kernel(
     x_ptr,
     weight_ptr,
     out_ptr,
-    N,
-    H,
     C,
     W,
     stride_xb,
     stride_xc,
-    stride_xh,
-    stride_xw,
     stride_weight_c,
     stride_weight_3,
     stride_weight_2,
+    N: tl.constexpr,  # a kernel for every row length
+    H: tl.constexpr,
+    stride_xh: tl.constexpr,
+    stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    ROW_TILES: tl.constexpr,
 ):
     stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
     stride_xc = tl.cast(stride_xc, tl.int64)
@@ -38,8 +39,8 @@ def depthwise_conv3x3_kernel(
     stride_weight_c = tl.cast(stride_weight_c, tl.int64)
     stride_weight_3 = tl.cast(stride_weight_3, tl.int64)
     stride_weight_2 = tl.cast(stride_weight_2, tl.int64)
-    # a program has a tile of rows and columns of one plane
-    num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
+    # a program has rows and columns of one plane
+    num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
@@ -60,66 +61,67 @@ def depthwise_conv3x3_kernel(
     weight_9 = tl.load(
         weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
     ).to(tl.float32)
-    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    rows = plane.to(tl.int64) * H + h  # int64: rows * N may pass 2**31
-    row_mask = h < H
-    mask = row_mask[:, None] & col_mask[None, :]
-    x_h = h - 1
-    x_w = cols - 1
-    x_w_2 = cols + 1
-    x_h_2 = h + 1
-    x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
-    x = tl.load(
-        x_at - stride_xh - stride_xw,
-        mask=mask & (x_h >= 0)[:, None] & (x_w >= 0)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    x_2 = tl.load(
-        x_at - stride_xh,
-        mask=mask & (x_h >= 0)[:, None],
-        other=0.0,
-    ).to(tl.float32)
-    x_3 = tl.load(
-        x_at - stride_xh + stride_xw,
-        mask=mask & (x_h >= 0)[:, None] & (x_w_2 < W)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    x_4 = tl.load(
-        x_at - stride_xw,
-        mask=mask & (x_w >= 0)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-    x_6 = tl.load(
-        x_at + stride_xw,
-        mask=mask & (x_w_2 < W)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    x_7 = tl.load(
-        x_at + stride_xh - stride_xw,
-        mask=mask & (x_h_2 < H)[:, None] & (x_w >= 0)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    x_8 = tl.load(
-        x_at + stride_xh,
-        mask=mask & (x_h_2 < H)[:, None],
-        other=0.0,
-    ).to(tl.float32)
-    x_9 = tl.load(
-        x_at + stride_xh + stride_xw,
-        mask=mask & (x_h_2 < H)[:, None] & (x_w_2 < W)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    # return F.conv2d(x, weight, padding=1, groups=x.shape[1])
-    total = x * weight + x_2 * weight_2
-    total += x_3 * weight_3
-    total += x_4 * weight_4
-    total += x_5 * weight_5
-    total += x_6 * weight_6
-    total += x_7 * weight_7
-    total += x_8 * weight_8
-    out = total + x_9 * weight_9
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    for tile in range(ROW_TILES):
+        h = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+        rows = plane.to(tl.int64) * H + h  # int64: rows * N may pass 2**31
+        row_mask = h < H
+        mask = row_mask[:, None] & col_mask[None, :]
+        x_h = h - 1
+        x_w = cols - 1
+        x_w_2 = cols + 1
+        x_h_2 = h + 1
+        x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
+        x = tl.load(
+            x_at - stride_xh - stride_xw,
+            mask=mask & (x_h >= 0)[:, None] & (x_w >= 0)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        x_2 = tl.load(
+            x_at - stride_xh,
+            mask=mask & (x_h >= 0)[:, None],
+            other=0.0,
+        ).to(tl.float32)
+        x_3 = tl.load(
+            x_at - stride_xh + stride_xw,
+            mask=mask & (x_h >= 0)[:, None] & (x_w_2 < W)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        x_4 = tl.load(
+            x_at - stride_xw,
+            mask=mask & (x_w >= 0)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+        x_6 = tl.load(
+            x_at + stride_xw,
+            mask=mask & (x_w_2 < W)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        x_7 = tl.load(
+            x_at + stride_xh - stride_xw,
+            mask=mask & (x_h_2 < H)[:, None] & (x_w >= 0)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        x_8 = tl.load(
+            x_at + stride_xh,
+            mask=mask & (x_h_2 < H)[:, None],
+            other=0.0,
+        ).to(tl.float32)
+        x_9 = tl.load(
+            x_at + stride_xh + stride_xw,
+            mask=mask & (x_h_2 < H)[:, None] & (x_w_2 < W)[None, :],
+            other=0.0,
+        ).to(tl.float32)
+        # return F.conv2d(x, weight, padding=1, groups=x.shape[1])
+        total = x * weight + x_2 * weight_2
+        total += x_3 * weight_3
+        total += x_4 * weight_4
+        total += x_5 * weight_5
+        total += x_6 * weight_6
+        total += x_7 * weight_7
+        total += x_8 * weight_8
+        out = total + x_9 * weight_9
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -127,27 +129,22 @@ SCHEDULES = (
     (
         128,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "num_warps": 4},
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 4},
     ),
     (
         256,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 4},
     ),
     (
         512,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 256, "num_warps": 4},
-    ),
-    (
-        1024,
-        depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 512, "num_warps": 4},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 4},
     ),
     (
         None,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 4},
     ),
 )
 
@@ -216,28 +213,28 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     C = x.shape[1]
     H = out.shape[2]
     W = x.shape[3]
-    if N > 67107840:
-        raise ValueError(f"depthwise_conv3x3: at most 67107840 columns, got {N}")
+    if N > 33553920:
+        raise ValueError(f"depthwise_conv3x3: at most 33553920 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
+        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x,
         weight,
         out,
-        N,
-        H,
         C,
         W,
         x.stride(0),
         x.stride(1),
-        x.stride(2),
-        x.stride(3),
         weight.stride(0),
         weight.stride(3),
         weight.stride(2),
+        N=N,
+        H=H,
+        stride_xh=x.stride(2),
+        stride_xw=x.stride(3),
         **options,
     )
     return out

@@ -19,25 +19,26 @@ def _nan_maximum(a, b):
 
 
 # a thread that took several columns would leave gaps between what its neighbours read
-@triton.jit(do_not_specialize_on_alignment=["N", "stride_xh", "stride_xw"])
+@triton.jit(do_not_specialize_on_alignment=["x_ptr", "out_ptr"])
 def max_pool2d_kernel(
     x_ptr,
     out_ptr,
-    N,
-    OUT_H,
     W,
     H,
     stride_xindex_0,
-    stride_xh,
-    stride_xw,
+    N: tl.constexpr,  # a kernel for every row length
+    OUT_H: tl.constexpr,
+    stride_xh: tl.constexpr,
+    stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    ROW_TILES: tl.constexpr,
 ):
     stride_xindex_0 = tl.cast(stride_xindex_0, tl.int64)  # offsets may pass 2**31
     stride_xh = tl.cast(stride_xh, tl.int64)
     stride_xw = tl.cast(stride_xw, tl.int64)
-    # a program has a tile of rows and columns of one plane
-    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    # a program has rows and columns of one plane
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
@@ -45,84 +46,92 @@ def max_pool2d_kernel(
     x_plane = x_ptr + index_0 * stride_xindex_0
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
-    row_mask = h < OUT_H
-    mask = row_mask[:, None] & col_mask[None, :]
-    x_h = h * 2
-    x_w = cols * 2
-    x_h_2 = h * 2 - 1
-    x_w_2 = cols * 2 - 1
-    x_w_3 = cols * 2 + 1
-    x_h_3 = h * 2 + 1
-    x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
-    x = tl.load(
-        x_at - stride_xh - stride_xw,
-        mask=mask & (x_h_2 >= 0)[:, None] & (x_w_2 >= 0)[None, :],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_2 = tl.load(
-        x_at - stride_xh,
-        mask=mask & (x_h_2 >= 0)[:, None],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_3 = tl.load(
-        x_at - stride_xh + stride_xw,
-        mask=mask & (x_h_2 >= 0)[:, None] & (x_w_3 < W)[None, :],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_4 = tl.load(
-        x_at - stride_xw,
-        mask=mask & (x_w_2 >= 0)[None, :],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_5 = tl.load(x_at, mask=mask, other=float("-inf")).to(tl.float32)
-    x_6 = tl.load(
-        x_at + stride_xw,
-        mask=mask & (x_w_3 < W)[None, :],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_7 = tl.load(
-        x_at + stride_xh - stride_xw,
-        mask=mask & (x_h_3 < H)[:, None] & (x_w_2 >= 0)[None, :],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_8 = tl.load(
-        x_at + stride_xh,
-        mask=mask & (x_h_3 < H)[:, None],
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_9 = tl.load(
-        x_at + stride_xh + stride_xw,
-        mask=mask & (x_h_3 < H)[:, None] & (x_w_3 < W)[None, :],
-        other=float("-inf"),
-    ).to(tl.float32)
-    # return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
-    largest = _nan_maximum(x, x_2)
-    largest = _nan_maximum(largest, x_3)
-    largest = _nan_maximum(largest, x_4)
-    largest = _nan_maximum(largest, x_5)
-    largest = _nan_maximum(largest, x_6)
-    largest = _nan_maximum(largest, x_7)
-    largest = _nan_maximum(largest, x_8)
-    out = _nan_maximum(largest, x_9)
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    for tile in range(ROW_TILES):
+        h = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+        rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
+        row_mask = h < OUT_H
+        mask = row_mask[:, None] & col_mask[None, :]
+        x_h = h * 2
+        x_w = cols * 2
+        x_h_2 = h * 2 - 1
+        x_w_2 = cols * 2 - 1
+        x_w_3 = cols * 2 + 1
+        x_h_3 = h * 2 + 1
+        x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
+        x = tl.load(
+            x_at - stride_xh - stride_xw,
+            mask=mask & (x_h_2 >= 0)[:, None] & (x_w_2 >= 0)[None, :],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_2 = tl.load(
+            x_at - stride_xh,
+            mask=mask & (x_h_2 >= 0)[:, None],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_3 = tl.load(
+            x_at - stride_xh + stride_xw,
+            mask=mask & (x_h_2 >= 0)[:, None] & (x_w_3 < W)[None, :],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_4 = tl.load(
+            x_at - stride_xw,
+            mask=mask & (x_w_2 >= 0)[None, :],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_5 = tl.load(x_at, mask=mask, other=float("-inf")).to(tl.float32)
+        x_6 = tl.load(
+            x_at + stride_xw,
+            mask=mask & (x_w_3 < W)[None, :],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_7 = tl.load(
+            x_at + stride_xh - stride_xw,
+            mask=mask & (x_h_3 < H)[:, None] & (x_w_2 >= 0)[None, :],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_8 = tl.load(
+            x_at + stride_xh,
+            mask=mask & (x_h_3 < H)[:, None],
+            other=float("-inf"),
+        ).to(tl.float32)
+        x_9 = tl.load(
+            x_at + stride_xh + stride_xw,
+            mask=mask & (x_h_3 < H)[:, None] & (x_w_3 < W)[None, :],
+            other=float("-inf"),
+        ).to(tl.float32)
+        # return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+        largest = _nan_maximum(x, x_2)
+        largest = _nan_maximum(largest, x_3)
+        largest = _nan_maximum(largest, x_4)
+        largest = _nan_maximum(largest, x_5)
+        largest = _nan_maximum(largest, x_6)
+        largest = _nan_maximum(largest, x_7)
+        largest = _nan_maximum(largest, x_8)
+        out = _nan_maximum(largest, x_9)
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (128, max_pool2d_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "num_warps": 4}),
-    (256, max_pool2d_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4}),
-    (512, max_pool2d_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 256, "num_warps": 4}),
     (
-        1024,
+        128,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 512, "num_warps": 4},
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 4},
+    ),
+    (
+        256,
+        max_pool2d_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 4},
+    ),
+    (
+        512,
+        max_pool2d_kernel,
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 4},
     ),
     (
         None,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 4},
     ),
 )
 
@@ -161,24 +170,24 @@ def max_pool2d(x: torch.Tensor) -> torch.Tensor:
     OUT_H = out.shape[2]
     W = x.shape[3]
     H = x.shape[2]
-    if N > 67107840:
-        raise ValueError(f"max_pool2d: at most 67107840 columns, got {N}")
+    if N > 33553920:
+        raise ValueError(f"max_pool2d: at most 33553920 columns, got {N}")
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
-        N,
-        OUT_H,
         W,
         H,
         x_view.stride(0),
-        x_view.stride(1),
-        x_view.stride(2),
+        N=N,
+        OUT_H=OUT_H,
+        stride_xh=x_view.stride(1),
+        stride_xw=x_view.stride(2),
         **options,
     )
     return out
