@@ -71,8 +71,9 @@ test: dev
 test-gpu: dev
 	$(BIN)/pytest -m gpu
 
-# some thousand random references instead of some dozen: hours on two cores
+# some thousand random references instead of some dozen, and 500 kills of runs: hours on two cores
 nightly: dev
+	$(BIN)/python tests/kill_runs.py --kills 500
 	KERNELGEN_RANDOM_TIMES=32 $(BIN)/pytest tests/compiler/test_compiler_random.py -n auto --dist worksteal
 
 # on a GPU: the shipped operators against eager, torch.compile and max-autotune, as data, table and chart

@@ -12,7 +12,7 @@ from kernelgen.errors import UsageError
 def write_atomic(path: Path, text: str) -> None:
     """Write `text` under a temporary name in the same folder, fsync, rename over `path`, fsync the folder.
 
-    Raises UsageError, naming the path, where the folder cannot be made or written.
+    Raises UsageError, naming the path, where the folder cannot be made or written, or the disk is full.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,10 +26,12 @@ def write_atomic(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, path)
-    except BaseException:
+        sync_folder(path.parent)
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{path}: cannot write: {error.strerror}") from None
         raise
-    sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -10,11 +11,13 @@ import typer
 
 from kernelgen import __version__
 from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize
-from kernelgen.errors import KernelgenError, NoDeviceError, SpecError
+from kernelgen.errors import KernelgenError, NoDeviceError, SpecError, UsageError
 
 INTERRUPTED = 130
 BESIDE = ("torch", "triton")
 """What kernelgen works with but does not bring along."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a disk says that takes no more."""
 
 app = typer.Typer(
     help="From a YAML operator spec to a readable, verified and measured Triton kernel.",
@@ -70,6 +73,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A spec's mistakes start with file:line:column, where every editor looks for them.
         _complain(str(error), prefix="" if isinstance(error, SpecError) else "error: ")
         return error.exit_code
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _complain(f"{error.filename or 'a file'}: cannot write: {error.strerror}")
+        return UsageError.exit_code
     except ModuleNotFoundError as error:
         if error.name not in BESIDE:
             raise

@@ -7,19 +7,27 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from kernelgen.errors import UsageError
+
 PARTS = ("home", "tmp", "triton", "inductor", "cwd")
 
 
 def make(base: Path) -> Path:
-    """A new folder below `base`, readable for this user alone; those of runs that are no more are removed."""
-    base.mkdir(parents=True, exist_ok=True)
-    for old in base.iterdir():
-        owner = old.name.partition("-")[0]
-        if owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(dir=base, prefix=f"{os.getpid()}-"))
-    for part in PARTS:
-        (folder / part).mkdir()
+    """A new folder below `base`, readable for this user alone; those of runs that are no more are removed.
+
+    Raises UsageError where it cannot be made.
+    """
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        for old in base.iterdir():
+            owner = old.name.partition("-")[0]
+            if owner.isdigit() and not _alive(int(owner)):
+                shutil.rmtree(old, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(dir=base, prefix=f"{os.getpid()}-"))
+        for part in PARTS:
+            (folder / part).mkdir()
+    except OSError as error:
+        raise UsageError(f"{base}: cannot write here: {error.strerror}") from None
     return folder
 
 
