@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kernelgen import devices
 from kernelgen.errors import NoDeviceError
 from kernelgen.outcomes import Status
-from kernelgen.worker import client, private, protocol
+from kernelgen.worker import client, confine, private, protocol
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import LANDLOCK, LOOSE, NAMESPACE, SECCOMP, Confinement, landlock, seccomp
 
@@ -253,3 +254,50 @@ def test_folders_of_dead_runs_are_removed(tmp_path: Path) -> None:
     assert mine.stat().st_mode & 0o077 == 0
     private.remove(mine)
     assert not mine.exists()
+
+
+NAMES_A_THREAD = """
+import ctypes, json, os, sys, threading
+from kernelgen.worker import confine
+confine.confine(confine.Confinement((), (sys.argv[1],), sys.argv[2] == "gpu", (sys.argv[3],)))
+said = []
+def name():
+    try:
+        with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file:
+            said.append(file.write("cuda"))
+    except OSError as error:
+        said.append(type(error).__name__)
+thread = threading.Thread(target=name); thread.start(); thread.join()
+try:
+    said.append(open("/proc/sys/kernel/core_pattern", "r+").read())
+except OSError as error:
+    said.append(type(error).__name__)
+print(json.dumps(said))
+"""
+
+
+@NEEDS_LANDLOCK
+@pytest.mark.parametrize(
+    ("role", "wall", "named"),
+    [("gpu", LANDLOCK, 4), ("gpu", LOOSE, 4), ("cpu", LANDLOCK, "PermissionError")],
+)
+def test_cuda_may_name_its_threads_and_nothing_else_in_proc(
+    tmp_path: Path, role: str, wall: str, named: object
+) -> None:
+    """Seen on an H200: without this the driver ends with error 304, "OS call failed"."""
+    command = [sys.executable, "-c", NAMES_A_THREAD, str(tmp_path), role, wall]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [named, "PermissionError"]
+
+
+def test_a_compiler_in_a_place_of_its_own_is_readable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its headers and libraries lie beside its `bin`; a user's home is never let in for it."""
+    prefix = tmp_path / "opt" / "gcc"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "bin" / "gcc").write_text("#!/bin/sh\n")
+    (prefix / "bin" / "gcc").chmod(0o755)
+    monkeypatch.setenv("PATH", str(prefix / "bin"))
+    monkeypatch.delenv("CC", raising=False)
+    assert confine._compilers() == [str(prefix)]
+    monkeypatch.setattr("pwd.getpwall", lambda: [SimpleNamespace(pw_dir=str(prefix))])
+    assert confine._compilers() == []

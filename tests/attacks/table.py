@@ -24,7 +24,8 @@ What only a GPU can show is tried by `pytest -m gpu tests` and `python tests/tru
 and 100 each of hangs, illegal accesses, exits, exhausted memory and floods of output, with the next candidate judged after
 each. Namespaces, landlock and seccomp together with CUDA are tried there first: where a worker does not start behind all of
 them, each is tried alone (landlock also in a form that leaves reading free), and it starts behind those that it bears. What
-it said without the others stands in the journal and in `kernelgen doctor`.
+it said without the others stands in the journal and in `kernelgen doctor`. CUDA needs one thing that no other worker gets:
+to write below /proc/self, where it names its threads.
 
 This page is made from `tests/attacks/` by `python tests/attacks/table.py`; a test fails where it is stale.
 

@@ -7,7 +7,9 @@ machine does not offer is left out and said: `confine` returns what was achieved
 from __future__ import annotations
 
 import os
+import pwd
 import resource
+import shutil
 import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -77,11 +79,12 @@ def confine(wanted: Confinement) -> Achieved:
     if NAMESPACE in wanted.walls:
         _note(found, namespaces.leave_network(), "no network (namespace)", NAMESPACE)
     if LANDLOCK in wanted.walls:
-        rules = landlock.Rules(_readable(wanted), wanted.write, _devices(wanted))
+        rules = landlock.Rules(_readable(wanted), wanted.write, _devices(wanted), names=wanted.gpu)
         holds = f"files: reads listed folders, writes its own (landlock {landlock.abi()})"
         _note(found, landlock.restrict(rules), holds, LANDLOCK)
     elif LOOSE in wanted.walls:
-        rules = landlock.Rules(("/",), wanted.write, (*_devices(wanted), *(DRIVERS_OWN if wanted.gpu else ())))
+        devices = (*_devices(wanted), "/dev") if wanted.gpu else DEVICES
+        rules = landlock.Rules(("/",), wanted.write, devices, names=wanted.gpu)
         holds = f"files: writes its own folder and devices alone, reads everything (landlock {landlock.abi()})"
         _note(found, landlock.restrict(rules), holds, LOOSE)
     if SECCOMP in wanted.walls:
@@ -130,8 +133,6 @@ SYSTEM = (
 FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV")
 FILE_VARIABLES = ("CC", "TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH")
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "TRITON_LIBCUDA_PATH")
-DRIVERS_OWN = ("/dev", "/proc/self")
-"""Where a driver may open files that are there for writing, and a candidate has little to win."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -142,8 +143,18 @@ def _readable(wanted: Confinement) -> tuple[str, ...]:
     found += [entry for entry in sys.path if entry and Path(entry).resolve() != package.parent]
     found += [os.environ[name] for name in FOLDER_VARIABLES if os.environ.get(name)]
     found += [str(Path(os.environ[name]).parent) for name in FILE_VARIABLES if "/" in os.environ.get(name, "")]
+    found += _compilers()
     found += [entry for name in LIST_VARIABLES for entry in os.environ.get(name, "").split(os.pathsep) if entry]
     return tuple(dict.fromkeys(found))
+
+
+def _compilers() -> list[str]:
+    """Where the C compilers that Triton may take are installed: `/opt/gcc` of `/opt/gcc/bin/gcc`, never a home."""
+    programs = [shutil.which(name) for name in (os.environ.get("CC", ""), "gcc", "clang") if name]
+    found = {Path(program).resolve().parent for program in programs if program}
+    found |= {Path(program).parent for program in programs if program}
+    kept = {Path("/"), *(Path(user.pw_dir) for user in pwd.getpwall())}
+    return sorted(str(folder.parent) for folder in found if folder.name == "bin" and folder.parent not in kept)
 
 
 def _devices(wanted: Confinement) -> tuple[str, ...]:
