@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from kernelgen import families
@@ -148,7 +149,8 @@ def _flow(plan: Plan) -> list[str]:
     scans = [body.names.of[i] for i, v in enumerate(body.lowered.values) if v.op in SCANS]
     if scans:
         lines.append(f"{', '.join(f'`{s}`' for s in scans)} run along each row, sums and products in float32 or int64")
-    lines += [f"`{o.name}` is written once" for o in body.lowered.outputs]
+    stored = Counter(o.name for o in body.lowered.outputs)
+    lines += [f"`{name}` is written once{f', in {n} parts' if n > 1 else ''}" for name, n in stored.items()]
     return lines
 
 

@@ -13,15 +13,16 @@ from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import npu, pointwise, reduction, scan
-from kernelgen.families.access import key_tensor, layout
+from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
+from kernelgen.families.keys import key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rounding import clamped_first
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
-from kernelgen.frontend.indices import leaves
+from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
@@ -222,6 +223,7 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
     split = body.lowered.space.outer > 0
     first = body.lowered.space.axes[0] if split else None
     counted = [e for v in body.lowered.values for e in expressions(v)]
+    counted += [e for o in body.lowered.outputs for e in o.index if isinstance(e, Expr)]
     mixed = any(0 in axes_of(e) or any(first in leaf.size for leaf in leaves(e)) for e in counted)
     if mixed or plan.then is not None:
         return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])

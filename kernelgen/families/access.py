@@ -49,7 +49,7 @@ class Layout:
     accesses: tuple[Access, ...]
     split: tuple[Group, ...]
     """The row groups whose index some load or store needs on its own."""
-    stores: tuple[tuple[str, Access], ...] = ()
+    stores: tuple[tuple[Stored, Access], ...] = ()
     """Where outputs are written that do not lie as rows and columns do."""
     sizes: tuple[tuple[str, str], ...] = ()
     """The size names that expressions mention, each with the kernel's parameter for it."""
@@ -73,6 +73,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     loads = [(i, v) for i, v in enumerate(lowered.values) if v.op == "load"]
     moved = [o for o in lowered.outputs if _is_moved(o, len(space.axes))]
     found = [e for v in lowered.values for e in expressions(v)]
+    found += [e for o in moved for e in o.index if isinstance(e, Expr)]
     alone = {a for e in found for a in axes_of(e)}
     indices = [*(v.index for _, v in loads), *(o.index for o in moved)]
     groups = collapse(len(space.axes), space.outer, indices, alone)
@@ -87,6 +88,8 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         columns = None
     else:
         rows, columns = groups[:-1], Group(groups[-1], "N", COLS)
+        if len(columns.axes) > 1 and alone & set(columns.axes):
+            raise Unlowerable("a place in one of several dimensions, or in a product, that are reduced together")
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N", "m", "n"}
     named = tuple(
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
@@ -96,32 +99,34 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         for axes in (parts if len(parts) > 1 else [])
     )
     outer = tuple(a for g in named for a in g.axes)
-    through = {v.tensor for _, v in loads if any(isinstance(e, Expr) for e in v.index)}
-    in_rows = {t: all(_holds(_flat(v.index), outer) for _, v in loads if v.tensor == t) for t in through}
     moved = moved if columns else []
     written = [(o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in moved]
-    accesses = _distinct(
-        [_access(spec, i, v, named, columns, inside, in_rows.get(v.tensor)) for i, v in (*loads, *written)]
-    )
+    touched = (*loads, *written)
+    through = {v.tensor for _, v in touched if any(isinstance(e, Expr) for e in v.index)}
+    in_rows = {t: all(_holds(_flat(v.index), outer) for _, v in touched if v.tensor == t) for t in through}
+    accesses = _distinct([_access(spec, i, v, named, columns, inside, in_rows.get(v.tensor)) for i, v in touched])
     used = {index for a in accesses for index, _ in a.terms}
     split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
-    stores = tuple((o.name, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
+    stores = tuple((o, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
+    stepped = columns is not None and any(isinstance(e, Expr) for o in moved for e in o.index)
+    counted = (*named, *([columns] if columns and stepped else []))
     return Layout(
-        named, columns, inside, accesses[: len(loads)], split, stores, _sizes(found, space.axes, named, taken)
+        named, columns, inside, accesses[: len(loads)], split, stores, _sizes(found, space.axes, counted, taken)
     )
 
 
 def _is_moved(stored: Stored, count: int) -> bool:
-    """Whether an output runs over everything, but in another order than rows and columns."""
+    """Whether an output runs over everything, but in another order than rows and columns, or is stored in parts."""
     flat = list(_flat(stored.index))
-    return len(flat) == count and flat != sorted(flat)
+    parts = any(isinstance(entry, Expr) for entry in stored.index)
+    return parts or (len(flat) == count and flat != sorted(flat))
 
 
 def _sizes(
-    found: list[Expr], axes: tuple[Atom, ...], rows: tuple[Group, ...], taken: set[str]
+    found: list[Expr], axes: tuple[Atom, ...], groups: tuple[Group, ...], taken: set[str]
 ) -> tuple[tuple[str, str], ...]:
-    """A parameter for every size name that expressions mention; that of the row group where it is one's size."""
-    known = {axes[g.axes[0]]: g.size for g in rows if len(g.axes) == 1}
+    """A parameter for every size name that expressions mention; that of the rows or columns where it is theirs."""
+    known = {axes[g.axes[0]]: g.size for g in groups if len(g.axes) == 1}
     mentioned = [n for e in found for leaf in leaves(e) for atom in leaf.size for n in names_in(atom)]
     names: dict[str, str] = {}
     for name in dict.fromkeys(mentioned):
@@ -239,7 +244,9 @@ def _access(
         runs.append((COLS, "n", columns.axes))
     else:
         runs += [(g.index, g.index, g.axes) for g in parts if set(g.axes) <= set(flat)]
-    if not rows and runs == [(COLS, "n", flat)]:  # everything is one run: the wrapper makes it contiguous
+    if (
+        not rows and runs == [(COLS, "n", flat)] and value.op == "load"
+    ):  # everything is one run: the wrapper makes it contiguous
         return Access(load, tensor.name, ((COLS, None),), (), None)
     if (
         is_contiguous(spec, tensor.name)
@@ -249,7 +256,9 @@ def _access(
         terms = _contiguous_terms(runs, flat)
         if terms is not None:
             return Access(load, tensor.name, terms, (), None)
-    return _strided(tensor, value.index, load, runs, flat, (*rows, *parts) if in_rows is None else None)
+    named = (*rows, *parts) if in_rows is None else None
+    stepped = value.op == "store" and any(isinstance(e, Expr) for e in value.index)
+    return _strided(tensor, value.index, load, runs, flat, named, in_parts=stepped)
 
 
 def _picks(tensor: TensorSpec, index: Index) -> bool:
@@ -276,6 +285,8 @@ def _strided(
     runs: list[tuple[str | Expr, str, tuple[int, ...]]],
     flat: tuple[int, ...],
     rows: tuple[Group, ...] | None,
+    *,
+    in_parts: bool,
 ) -> Access:
     """`rows`: the row groups that sizes are named after; None where strides and sizes are named after the tensor's
     dimensions, because its loads share them."""
@@ -286,7 +297,8 @@ def _strided(
     # a dimension may also lie partly in one run and partly in the next
     merged = elastic or any(len(d) != 1 or own[d[0]] != axes for axes, d in dims.items())
     prefix = tensor.name if len(tensor.name) == 1 else f"{tensor.name}_"
-    terms, strides = [], []
+    terms: list[tuple[str | Expr, str | None]] = []
+    strides = []
     ordered = sorted(runs, key=lambda run: flat.index(run[2][0]))
     view = None
     if merged:
@@ -301,6 +313,9 @@ def _strided(
             suffix = _suffix(tensor, dims[axes][0])
         stride = f"stride_{prefix}{suffix}"
         dim = position if merged else dims[axes][0]
+        if in_parts and dims[axes][-1] == len(index) - 1:  # the wrapper makes outputs, contiguous ones
+            terms.append((variable, None))
+            continue
         strides.append((stride, f"{view[0] if view else tensor.name}.stride({dim})"))
         terms.append((variable, stride))
     return Access(load, tensor.name, tuple(terms), tuple(strides), view)
@@ -382,13 +397,3 @@ def output_groups(stored: Stored, columns: Group | None) -> bool:
     """Whether an output runs over the columns too."""
     flat = {a for dim in stored.index for a in axes_of(dim)}
     return columns is None or set(columns.axes) <= flat
-
-
-def key_tensor(spec: OperatorSpec, lowered: Lowered) -> TensorSpec:
-    """The tensor whose rows a schedule table counts the bytes of: the first output, or what is read where rows are
-    reduced or scanned and no output has its dtype (an argmax gives an int64 for a row of any dtype)."""
-    inner = set(lowered.space.inner_axes())
-    names = [v.tensor for v in lowered.values if v.op == "load" and inner and inner <= v.axes]
-    read = sorted((t for name in names for t in spec.inputs if t.name == name), key=lambda t: t.dtype == "bool")
-    kinds = {t.dtype for t in read}
-    return next((t for t in spec.outputs if t.dtype in kinds), (*read, spec.outputs[0])[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -41,14 +42,11 @@ class IndexText:
 
     def _name_places(self) -> None:
         """A name for every place along rows or columns that is written more than once."""
-        written = Counter(
-            (expr, self._place_name(value, expr)) for value in self.lowered.values for expr in self.written(value)
-        )
-        counts: Counter[Expr] = Counter()
-        labels: dict[Expr, str] = {}
-        for (expr, label), count in written.items():
-            counts[expr] += count
-            labels.setdefault(expr, label)
+        read = [(expr, self._place_name(value, expr)) for value in self.lowered.values for expr in self.written(value)]
+        written = [(e, self._variable(e)) for o in self.lowered.outputs for e in o.index if isinstance(e, Expr)]
+        counts = Counter(expr for expr, _ in (*read, *written))
+        # what is stored in parts is called after what counts it
+        labels = dict((*reversed(read), *written))
         used = {*RESERVED, *self.names.of.values(), *(name for name, _ in self.variables.values())}
         for expr, count in counts.items():
             plain = all(leaf.op != "value" for leaf in leaves(expr))
@@ -57,13 +55,20 @@ class IndexText:
 
     def _place_name(self, value: Value, expr: Expr) -> str:
         """The variable that a place is counted from, with the tensor that is read there."""
-        variable = next((self.variables[leaf.number][0] for leaf in leaves(expr) if leaf.op == "axis"), "place")
+        variable = self._variable(expr)
         return f"{value.tensor}_{'w' if variable == COLS else variable}" if value.tensor else f"{variable}_place"
 
-    def lines(self) -> list[str]:
-        """The named places."""
+    def _variable(self, expr: Expr) -> str:
+        return next((self.variables[leaf.number][0] for leaf in leaves(expr) if leaf.op == "axis"), "place")
+
+    def lines(self, used: Sequence[str]) -> list[str]:
+        """The named places that lines of a kernel mention."""
         named, self.named = self.named, {}
-        made = [f"{name} = {self._text(expr, self.level(expr)).text}" for expr, name in named.items()]
+        made = [
+            f"{name} = {self._text(expr, self.level(expr)).text}"
+            for expr, name in named.items()
+            if re.search(rf"\b{name}\b", "\n".join(used))
+        ]
         self.named = named
         return made
 

@@ -14,6 +14,7 @@ from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.triton_text import PRODUCT, number
 from kernelgen.families.values import Lowered, Operand, Stored, Use
 from kernelgen.families.writing import Mode, Writer
+from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import Statement
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Parameter, Schedule
@@ -198,6 +199,8 @@ class Lines:
         """The offset of a load or store, in elements."""
         parts = []
         for index, stride in access.terms:
+            if index == ix.number(0):
+                continue
             if isinstance(index, Expr):
                 place = self.index_text.text(index, level)
                 whole = place.text if stride is None else f"{place.within(PRODUCT)} * {stride}"
@@ -231,7 +234,6 @@ class Lines:
     def load(self, i: int, other: float) -> str:
         access, level = self.access[i], self.level(i)
         value = self.body.lowered.values[i]
-        tensor = next(t for t in self.spec.inputs if t.name == access.tensor)
         args = [self.pointer(access, FULL if self.variant == "flat" else level)]
         mask = self.index_text.mask(self.mask(level), value.conditions, level)
         if mask:
@@ -240,44 +242,60 @@ class Lines:
                 args.append(f"other={number(value.fill).text}")
             elif self.body.lowered.space.inner_axes() and level in (FULL, COLUMN):
                 args.append(f"other={number(other).text}" if value.dtype == "float" else "other=0")
+        return call(self.body.names.of[i], "tl.load", [*args, *self.policy(i, level)], self.widened(i))
+
+    def policy(self, i: int, level: str) -> list[str]:
+        """How the caches treat what a load reads."""
         policy = self.policies.get(i) or (self.schedule.get("loads") if level == FULL else None)
-        if policy and policy != "default":
-            args.append(f'eviction_policy="{policy}"')
+        return [f'eviction_policy="{policy}"'] if policy and policy != "default" else []
+
+    def widened(self, i: int) -> str:
+        """What makes a float32 of what a load reads."""
+        value = self.body.lowered.values[i]
+        tensor = next(t for t in self.spec.inputs if t.name == value.tensor)
         widen = value.dtype == "float" and not self.body.exact and tensor.dtype != "float32"
-        name = self.body.names.of[i]
-        return call(name, "tl.load", args, ".to(tl.float32)" if widen else "")
+        return ".to(tl.float32)" if widen else ""
 
     def store(self, stored: Stored) -> str:
         level = FULL if output_groups(stored, self.body.layout.columns) else ROW
         if self.variant == "flat":
             offset = "offsets"
-        elif stored.name in self.moved:
-            offset = self.offset(self.moved[stored.name], FULL)
+        elif stored in self.moved:
+            offset = self.offset(self.moved[stored], FULL)
+            offset = offset if self.body.layout.rows else f"rows[:, None] * N + {offset}"
         elif self.two_d:
             offset = "rows[:, None] * N + cols[None, :]" if level == FULL else "rows"
         elif self.body.layout.rows:
             offset = "row * N + cols" if level == FULL else "row"
         else:
             offset = "cols" if level == FULL else ""
-        value = self._stored_value(stored, level)
+        value = self.stored_value(stored, level)
         args = [f"{stored.name}_ptr + {offset}" if offset else f"{stored.name}_ptr", value]
         mask = self.mask(level)
         if mask:
             args.append(f"mask={mask}")
-        if self.schedule.get("stores") == "streaming" and level == FULL:
-            args.append('cache_modifier=".cs"')
-        return call("", "tl.store", args)
+        return call("", "tl.store", [*args, *self.stored_as(level)])
 
-    def _stored_value(self, stored: Stored, level: str) -> str:
+    def stored_as(self, level: str) -> list[str]:
+        """How the caches treat what a store writes."""
+        return ['cache_modifier=".cs"'] if self.schedule.get("stores") == "streaming" and level == FULL else []
+
+    def stored_value(self, stored: Stored, level: str) -> str:
+        """The value of an output in the shape in which it is stored."""
         value = self.body.lowered.values[stored.value]
         own = self.level(stored.value)
-        name = self.body.names.of.get(stored.value) or self.writer.operand(value.args[0], own).text
         if value.op == "const":
+            name = self.writer.operand(value.args[0], own).text
             return f"tl.full(mask.shape, {name}, {stored.name}_ptr.dtype.element_ty)"
+        name = self.body.names.of.get(stored.value) or self.writer.operand(value.args[0], own).text
         if self.two_d and level == FULL and own != FULL:
             name = f"{name}[None, :]" if own == COLUMN else f"{name}[:, None]" if own == ROW else name
             return f"tl.broadcast_to({name}, (BLOCK_SIZE_M, BLOCK_SIZE_N))"
         return name
+
+    def pair_lines(self) -> list[str]:
+        """What a kernel says before it reads and writes pairs, where it does."""
+        return []
 
     def stores(self) -> list[str]:
         return [self.store(stored) for stored in self.body.lowered.outputs]
@@ -327,9 +345,9 @@ class Lines:
         """Pointers, sizes, then strides. An input that is not read has no pointer."""
         read = {a.tensor for a in self.body.layout.accesses}
         pointers = [f"{t.name}_ptr" for t in self.spec.inputs if t.name in read]
-        pointers += [f"{o.name}_ptr" for o in self.body.lowered.outputs]
+        pointers += dict.fromkeys(f"{o.name}_ptr" for o in self.body.lowered.outputs)
         strides = dict.fromkeys(s for a in self.body.layout.all() for s, _ in a.strides)
-        counted = [parameter for _, parameter in self.body.layout.sizes]
+        counted = [parameter for _, parameter in self.body.layout.sizes if parameter != "N"]  # which may be compiled in
         return (*pointers, *dict.fromkeys([*sizes, *self.divisors(), *counted]), *strides)
 
     def divisors(self) -> tuple[str, ...]:

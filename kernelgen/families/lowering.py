@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from kernelgen.families.element_types import element_types
+from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import exact_quotients
+from kernelgen.families.ranges import known, simpler
 from kernelgen.families.space import atoms_of, check_numbers, size_text, sizes_of, space_of, split
 from kernelgen.families.triton_text import evaluate
 from kernelgen.families.turning import turned
@@ -28,17 +31,7 @@ from kernelgen.families.values import (
     axes_of,
 )  # fmt: skip
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import (
-    INDEXED,
-    REDUCTIONS,
-    SCANS,
-    Dim,
-    Graph,
-    Node,
-    Output,
-    Ref,
-    SizeOf,
-)
+from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import OperatorSpec
 
@@ -60,35 +53,31 @@ def lower_values(spec: OperatorSpec, graph: Graph) -> Lowered:
         else:
             other = turned(lowered)
             return lowered if other is None else _lowered(spec, graph, apart=False, space=other)
-    return _lowered(spec, graph, apart=apart)
+    whole = _lowered(spec, graph, apart=apart)
+    found = (_lowered(spec, graph, apart=apart, cut=cut) for cut in cuts(graph))
+    return in_parts(whole, found)
 
 
-def _lowered(spec: OperatorSpec, graph: Graph, *, apart: bool, space: Space | None = None) -> Lowered:
+def _lowered(
+    spec: OperatorSpec, graph: Graph, *, apart: bool, space: Space | None = None, cut: Cut | None = None
+) -> Lowered:
+    if cut is not None:
+        space = cut.space(graph.nodes[graph.outputs[0].node].shape)
     space = space or space_of(graph, apart=apart)
     lowering = _Lowering(graph, space, apart=apart)
     stored = []
     for output in graph.outputs:
-        index = lowering.output_index(graph.nodes[output.node])
-        stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
+        node = graph.nodes[output.node]
+        for index in cut.indices(node.shape) if cut else (lowering.output_index(node),):
+            stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
     check_numbers(graph, space)
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for value in lowering.values:
         if value.tensor in likes:
             raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
-    variables = _variables(spec, lowering.values)
+    variables = element_types(spec, lowering.values)
     values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
     return Lowered(space, values, tuple(stored))
-
-
-def _variables(spec: OperatorSpec, values: list[Value]) -> dict[str, str]:
-    """For every dtype variable the element type of a pointer that the kernel has and that carries it."""
-    read = {v.tensor for v in values}
-    pointers = [*(t for t in spec.inputs if t.name in read), *spec.outputs]
-    found = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(pointers) if t.dtype in dict(spec.dtypes)}
-    for value in values:
-        if value.attr in dict(spec.dtypes) and value.attr not in found:
-            raise Unlowerable(f"a cast to {value.attr}, a dtype of nothing that is read or written", value.statement)
-    return found
 
 
 class _Lowering:
@@ -170,6 +159,9 @@ class _Lowering:
             return self.add(
                 Value("place", (), node.dtype, frozenset(axes_of(counted)), node.name, node.statement, index=(counted,))
             )
+        part = chosen_part(self.graph, node, lambda place: self.expression(place, index, ()).places[0], self.space.axes)
+        if part is not None:
+            return self.same(node, index, part)
         return self.map(node, index, exact=number in self.exact)
 
     def iota(self, node: Node, axes: Entry) -> int:
@@ -231,12 +223,16 @@ class _Lowering:
 
     def operand(self, number: int, index: Index) -> int:
         """A value that broadcasts to where it is used."""
-        shape = self.graph.nodes[number].shape
-        own = index[len(index) - len(shape) :]
         before, self.fill = self.fill, None
-        value = self.value(number, tuple(() if d == () else i for d, i in zip(shape, own, strict=True)))
+        value = self.value(number, self.aligned(number, index))
         self.fill = before
         return value
+
+    def aligned(self, number: int, index: Index) -> Index:
+        """The index into an operand that broadcasts to where it is used."""
+        shape = self.graph.nodes[number].shape
+        own = index[len(index) - len(shape) :]
+        return tuple(() if d == () else i for d, i in zip(shape, own, strict=True))
 
     def expression(self, node: Node, index: Index, values: tuple[int, ...]) -> ix.Indexing:
         """How a node is read, in terms of axes of the space and values of the kernel."""
@@ -250,7 +246,8 @@ class _Lowering:
         conditions = tuple(
             Condition(ix.substitute(c.left, leaf), c.op, ix.substitute(c.right, leaf)) for c in node.indexing.conditions
         )
-        places = tuple(ix.substitute(p, leaf) for p in node.indexing.places)
+        conditions = tuple(c for c in conditions if not known(c, self.space.axes))
+        places = tuple(simpler(ix.substitute(p, leaf), self.space.axes) for p in node.indexing.places)
         return ix.Indexing(places, conditions, node.indexing.fill)
 
     def position(self, entry: Entry) -> Expr:
@@ -259,11 +256,11 @@ class _Lowering:
             return entry
         return ix.linear(tuple(ix.axis(a) for a in entry), tuple((self.space.axes[a],) for a in entry))
 
-    def same(self, node: Node, index: Index) -> int:
-        """The operand itself, which takes the node's name if it has none."""
-        source = node.args[0]
+    def same(self, node: Node, index: Index, operand: int = 0) -> int:
+        """An operand itself, which takes the node's name if it has none."""
+        source = node.args[operand]
         assert isinstance(source, Ref)
-        value = self.value(source.node, index)
+        value = self.value(source.node, self.aligned(source.node, index))
         if node.name and not self.values[value].name:
             self.values[value] = replace(self.values[value], name=node.name)
         return value
@@ -272,11 +269,7 @@ class _Lowering:
         args: list[Operand] = []
         for arg in node.args:
             if isinstance(arg, Ref):
-                shape = self.graph.nodes[arg.node].shape
-                own = index[len(index) - len(shape) :]
-                args.append(
-                    Use(self.value(arg.node, tuple(() if d == () else i for d, i in zip(shape, own, strict=True))))
-                )
+                args.append(Use(self.value(arg.node, self.aligned(arg.node, index))))
             else:
                 args.append(self.length(arg) if isinstance(arg, SizeOf) else arg)
         op = node.op
@@ -391,6 +384,7 @@ class _Lowering:
     def reshape(self, node: Node, source: Node, index: Index) -> Index:
         """Where a reshape reads its source; dimensions that it keeps stay whole."""
         places = ix.reshaped(source.shape, node.shape, tuple(self.position(e) for e in index))
+        places = tuple(simpler(place, self.space.axes) for place in places)
         return tuple(() if d == () else self.plain(p, d) for d, p in zip(source.shape, places, strict=True))
 
     def plain(self, expr: Expr, dim: Dim) -> Entry:

@@ -21,7 +21,6 @@ from kernelgen.families.kernel import (
     STORES,
     Body,
     KernelText,
-    Lines,
     PlaneText,
     at_levels,
     make_body,
@@ -30,6 +29,7 @@ from kernelgen.families.kernel import (
     taken_apart,
 )
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
+from kernelgen.families.pairs import PairLines, paired_loads
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value
 from kernelgen.frontend.indices import Expr, leaves
@@ -112,9 +112,10 @@ def space() -> tuple[Parameter, ...]:
 
 def is_window(body: Body) -> bool:
     """Whether neighbouring columns of a result read overlapping or widened places."""
+    together = paired_loads(body)
     found = [
         index for a in body.layout.accesses for index, _ in a.terms
-        if body.names.levels[a.load] == FULL and isinstance(index, Expr)
+        if body.names.levels[a.load] == FULL and isinstance(index, Expr) and a.load not in together
     ]  # fmt: skip
     columns = set(body.layout.columns.axes if body.layout.columns else ())
     along = [e for e in found if any(leaf.op == "axis" and leaf.number in columns for leaf in leaves(e))]
@@ -148,7 +149,7 @@ class PlaneIndexText(IndexText):
         return (*(e for e in places if e is not None), *sides)
 
 
-class PlaneLines(Lines):
+class PlaneLines(PairLines):
     """Loads that count from pointers they share."""
 
     index_type = PlaneIndexText
@@ -159,7 +160,7 @@ class PlaneLines(Lines):
         super().__init__(spec, body, variant, schedule, helpers)
         self.outer = body.layout.rows[:-1]
         self.inner = body.layout.rows[-1]
-        keys = Counter(self._core(a) for a in body.layout.accesses)
+        keys = Counter(self._core(a) for a in body.layout.accesses if a.load not in self.read)
         used = {*RESERVED, *body.names.of.values(), *(t.name for t in (*spec.inputs, *spec.outputs))}
         used |= {g.size for g in body.layout.rows} | {g.index for g in body.layout.rows}
         self.shared = {key: unique(f"{key[0].tensor}_at", used) for key, n in keys.items() if n > 1}
@@ -192,7 +193,7 @@ class PlaneLines(Lines):
         key = self._core(access)
         name = self.shared.get(key)
         line = super().load(i, other)
-        if name is None or name in self.made:
+        if name is None or name in self.made or i in self.read:
             return line
         self.made.add(name)
         return f"{name} = {self._within_plane(key[0], level)}\n{line}"
@@ -262,11 +263,10 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     lines = PlaneLines(spec, body, VARIANT, schedule, helpers)
     done: set[int] = set()
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    text = [
-        *lines.index_text.lines(),
-        *lines.writer.lines(output_values(body), done, late=False),
-        *lines.stores(),
-    ]
+    text = [*lines.writer.lines(output_values(body), done, late=False), *lines.stores()]
+    first = lines.index_text.lines(once)
+    named = [line for line in lines.index_text.lines(text) if line not in first]
+    once, text = first + once, [*lines.pair_lines(), *named, *text]
     places = lines.places([*once, *text])
     own = (inner.size,) if inner.size.isidentifier() else ()
     strides = {s: e for a in body.layout.all() for s, e in a.strides}

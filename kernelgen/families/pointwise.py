@@ -23,6 +23,7 @@ from kernelgen.families.kernel import (
     specialized,
 )
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.pairs import PairLines
 from kernelgen.families.turning import lies_along
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -32,6 +33,8 @@ ELEMENTS_A_THREAD = (1, 128)
 """Fewer leave lanes idle; more than 128 spilled in every sample compiled for sm_90."""
 MAX_GRID_Y = 65535
 """Programs along a grid's second axis (CUDA C++ Programming Guide, technical specifications per compute capability)."""
+HEAD = 64
+"""Columns of a row that half a tile of 128 columns would serve: half a head of attention, say."""
 VERY_SHORT_ROW_BYTES = 256
 """Rows that a tile of 512 columns would leave mostly empty: the heads of attention, say."""
 SHORT_ROW_BYTES = 1024
@@ -65,10 +68,13 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
         return ((None, _square()),)
     if planes.applies(body):
         return planes.first_table(body)
-    if not body.exact:
-        return ((SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
+    long = tile.replace(BLOCK_SIZE_N=1024)
+    shortest = min((columns for _, columns in shapes), default=2 * HEAD + 1)
+    if not body.exact and shortest > 2 * HEAD:
+        return ((SHORT_ROW_BYTES, tile), (None, long))
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
-    return ((VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), (None, tile.replace(BLOCK_SIZE_N=1024)))
+    heads = ((2 * HEAD, short.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=HEAD)),) if shortest <= HEAD else ()
+    return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), (None, long))
 
 
 def is_turned(body: Body) -> bool:
@@ -148,7 +154,7 @@ def kernels(
     schedule: Schedule,
     name: str,
     helpers: dict[str, None],
-    make: type[Lines] = Lines,
+    make: type[Lines] = PairLines,
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
     return (_kernel(spec, body, schedule, name, helpers, make),)
@@ -168,12 +174,10 @@ def _kernel(
             name, "flat", schedule, lines.arguments("n_elements"), ("BLOCK_SIZE",), tuple(once), tuple(text)
         )
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    text = (
-        lines.row_indices()
-        + lines.index_text.lines()
-        + lines.writer.lines(output_values(body), done, late=False)
-        + lines.stores()
-    )
+    text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+    first = lines.index_text.lines(once)
+    places = [line for line in lines.index_text.lines(text) if line not in first]
+    once, text = first + once, lines.row_indices() + lines.pair_lines() + places + text
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
     sizes, constexprs = specialized(schedule, ("M", "N"), constexprs)
     return KernelText(

@@ -112,6 +112,8 @@ class Lowered:
     space: Space
     values: tuple[Value, ...]
     outputs: tuple[Stored, ...]
+    whole: Lowered | None = None
+    """Of parts whose elements are not neighbours in the outputs, the same over the whole outputs."""
 
 
 def axes_of(entry: Entry) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ class Writer:
     def _assignment(self, i: int) -> list[str]:
         value, name = self.lowered.values[i], self.names.of[i]
         if value.op == "load":
-            return self.load(i, self.others.get(i, 0.0)).split("\n")
+            return self.load(i, self.others.get(i, 0.0)).splitlines()
         text = self._whole(i)
         line = f"{name} = {text.text}"
         first = value.args[0] if value.args else None

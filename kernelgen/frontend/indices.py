@@ -87,6 +87,8 @@ def minus(a: Expr, b: Expr) -> Expr:
         return number(a.number - b.number)
     if b == number(0):
         return a
+    if a.op == "+" and a.args[1] == b:
+        return a.args[0]
     if a.op in "+-" and a.args[1].op == b.op == "number":
         first = a.args[1].number if a.op == "+" else -a.args[1].number
         return plus(a.args[0], number(first - b.number))

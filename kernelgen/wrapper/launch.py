@@ -6,8 +6,9 @@ import itertools
 from dataclasses import dataclass, replace
 
 from kernelgen.families import module
-from kernelgen.families.access import COLS, group_sizes, is_contiguous, key_tensor
+from kernelgen.families.access import COLS, group_sizes, is_contiguous
 from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.keys import key_tensor
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
@@ -195,7 +196,8 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         for row in plan.table
         if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.max_bytes is None)
     ]
-    most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30"
+    parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
+    most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30" if parts == 1 else "2**27"
     if plan.then is not None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"
@@ -214,6 +216,7 @@ def _too_many(plan: Plan) -> tuple[str, str]:
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:
+    """Inputs and outputs whose dimensions are merged."""
     return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
 
 

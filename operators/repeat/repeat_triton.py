@@ -15,13 +15,13 @@ def repeat_kernel(
     out_ptr,
     M,
     N,
-    D,
-    stride_xa,
-    stride_xd,
+    stride_xm,
+    stride_xn,
+    stride_out_a,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -30,9 +30,13 @@ def repeat_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     x = tl.load(
-        x_ptr + rows[:, None] * stride_xa + (cols % D)[None, :] * stride_xd, mask=mask
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + rows[:, None] * stride_out_a + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + rows[:, None] * stride_out_a + (cols + N)[None, :], x, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_a + (cols + 2 * N)[None, :], x, mask=mask
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -67,8 +71,7 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     M = x.shape[0]
-    N = out.shape[1]
-    D = x.shape[1]
+    N = x.shape[1]
     if N > 8388480:
         raise ValueError(f"repeat: at most 8388480 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
@@ -81,9 +84,9 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
         out,
         M,
         N,
-        D,
         x.stride(0),
         x.stride(1),
+        out.stride(0),
         **options,
     )
     return out

@@ -16,33 +16,62 @@ def repeat_heads_kernel(
     x_ptr,
     out_ptr,
     N,
-    OUT_H,
-    stride_xb,
-    stride_xh,
+    H,
+    stride_xm,
     stride_xn,
+    stride_out_b,
+    stride_out_1,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
-    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
     stride_xn = tl.cast(stride_xn, tl.int64)
+    stride_out_b = tl.cast(stride_out_b, tl.int64)
+    stride_out_1 = tl.cast(stride_out_1, tl.int64)
     # a program has a tile of rows and columns of one plane
-    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
     b = plane.to(tl.int64)
-    x_plane = x_ptr + b * stride_xb
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
     h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    rows = b * OUT_H + h  # int64: rows * N may pass 2**31
-    row_mask = h < OUT_H
+    rows = b * H + h  # int64: rows * N may pass 2**31
+    row_mask = h < H
     mask = row_mask[:, None] & col_mask[None, :]
     x = tl.load(
-        x_plane + (h // 4)[:, None] * stride_xh + cols[None, :] * stride_xn, mask=mask
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(
+        out_ptr + b * stride_out_b + (h * 4)[:, None] * stride_out_1 + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b * stride_out_b
+        + (h * 4 + 1)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b * stride_out_b
+        + (h * 4 + 2)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b * stride_out_b
+        + (h * 4 + 3)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -102,25 +131,27 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
     )
     if out.numel() == 0:
         return out
-    M = x.shape[0] * out.shape[1]
+    M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
-    OUT_H = out.shape[1]
+    H = x.shape[1]
     if N > 67107840:
         raise ValueError(f"repeat_heads: at most 67107840 columns, got {N}")
-    x_view = x.reshape(x.shape[0], x.shape[1], x.shape[-2:].numel())
+    x_view = x.reshape(M, N)
+    out_view = out.reshape(out.shape[0], out.shape[1], out.shape[-2:].numel())
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
         N,
-        OUT_H,
+        H,
         x_view.stride(0),
         x_view.stride(1),
-        x_view.stride(2),
+        out_view.stride(0),
+        out_view.stride(1),
         **options,
     )
     return out

@@ -21,22 +21,23 @@ def rotary_half_kernel(
     out_ptr,
     N,
     S,
-    D,
     stride_qm,
     stride_q3,
     stride_cos_s,
-    stride_cos_n,
+    stride_cos_1,
     stride_sin_s,
-    stride_sin_n,
+    stride_sin_1,
+    stride_out_m,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_qm = tl.cast(stride_qm, tl.int64)  # offsets may pass 2**31
     stride_q3 = tl.cast(stride_q3, tl.int64)
     stride_cos_s = tl.cast(stride_cos_s, tl.int64)
-    stride_cos_n = tl.cast(stride_cos_n, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
     stride_sin_s = tl.cast(stride_sin_s, tl.int64)
-    stride_sin_n = tl.cast(stride_sin_n, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
+    stride_out_m = tl.cast(stride_out_m, tl.int64)
     # a program has a tile of rows and columns of one plane
     num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
@@ -50,21 +51,21 @@ def rotary_half_kernel(
     mask = row_mask[:, None] & col_mask[None, :]
     q_at = q_ptr + rows[:, None] * stride_qm + cols[None, :] * stride_q3
     q = tl.load(q_at, mask=mask).to(tl.float32)
-    cos = tl.load(
-        cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_n,
-        mask=mask,
-    ).to(tl.float32)
-    q_2 = tl.load(q_at + D * stride_q3, mask=mask & (cols < D)[None, :]).to(tl.float32)
-    q_3 = tl.load(q_at - D * stride_q3, mask=mask & (cols >= D)[None, :]).to(tl.float32)
-    sin = tl.load(
-        sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_n,
-        mask=mask,
-    ).to(tl.float32)
+    cos_at = cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_1
+    cos = tl.load(cos_at, mask=mask).to(tl.float32)
+    q_2 = tl.load(q_at + N * stride_q3, mask=mask).to(tl.float32)
+    sin_at = sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_1
+    sin = tl.load(sin_at, mask=mask).to(tl.float32)
+    cos_2 = tl.load(cos_at + N * stride_cos_1, mask=mask).to(tl.float32)
+    sin_2 = tl.load(sin_at + N * stride_sin_1, mask=mask).to(tl.float32)
     # rotated = torch.cat((-second, first), dim=-1)
-    is_less = cols < D
-    rotated = tl.where(is_less[None, :], -q_2, q_3)
+    rotated = -q_2
     out = q * cos + rotated * sin
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    out_2 = q_2 * cos_2 + q * sin_2
+    tl.store(out_ptr + rows[:, None] * stride_out_m + cols[None, :], out, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + (cols + N)[None, :], out_2, mask=mask
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -168,12 +169,12 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     if out.numel() == 0:
         return out
     M = q.shape[:3].numel()
-    N = q.shape[3]
+    N = q.shape[3] // 2
     S = q.shape[2]
-    D = q.shape[3] // 2
     if N > 67107840:
         raise ValueError(f"rotary_half: at most 67107840 columns, got {N}")
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
+    out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
@@ -186,13 +187,13 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
         out,
         N,
         S,
-        D,
         q_view.stride(0),
         q_view.stride(1),
         cos.stride(0),
         cos.stride(1),
         sin.stride(0),
         sin.stride(1),
+        out_view.stride(0),
         **options,
     )
     return out

@@ -13,68 +13,71 @@ import triton
 import triton.language as tl
 
 
-# a thread that took several columns would leave gaps between what its neighbours read
-@triton.jit(do_not_specialize_on_alignment=["q_ptr", "cos_ptr", "sin_ptr", "out_ptr"])
+@triton.jit
 def rotary_interleaved_kernel(
     q_ptr,
     cos_ptr,
     sin_ptr,
     out_ptr,
-    N: tl.constexpr,  # a kernel for every row length
-    S: tl.constexpr,
-    stride_qm: tl.constexpr,
-    stride_q3: tl.constexpr,
-    stride_cos_s: tl.constexpr,
-    stride_cos_d: tl.constexpr,
-    stride_sin_s: tl.constexpr,
-    stride_sin_d: tl.constexpr,
+    N,
+    S,
+    stride_qm,
+    stride_q3,
+    stride_cos_s,
+    stride_cos_n,
+    stride_sin_s,
+    stride_sin_n,
+    stride_out_m,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
-    ROW_TILES: tl.constexpr,
 ):
     stride_qm = tl.cast(stride_qm, tl.int64)  # offsets may pass 2**31
     stride_q3 = tl.cast(stride_q3, tl.int64)
     stride_cos_s = tl.cast(stride_cos_s, tl.int64)
-    stride_cos_d = tl.cast(stride_cos_d, tl.int64)
+    stride_cos_n = tl.cast(stride_cos_n, tl.int64)
     stride_sin_s = tl.cast(stride_sin_s, tl.int64)
-    stride_sin_d = tl.cast(stride_sin_d, tl.int64)
-    # a program has rows and columns of one plane
-    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M * ROW_TILES)
+    stride_sin_n = tl.cast(stride_sin_n, tl.int64)
+    stride_out_m = tl.cast(stride_out_m, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    for tile in range(ROW_TILES):
-        s = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-        rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
-        row_mask = s < S
-        mask = row_mask[:, None] & col_mask[None, :]
-        cols_place = cols % 2
-        q_w = cols // 2 * 2
-        cos_w = cols // 2
-        q_at = q_ptr + rows[:, None] * stride_qm + q_w[None, :] * stride_q3
-        q = tl.load(q_at, mask=mask & (cols_place < 1)[None, :]).to(tl.float32)
-        cos_at = cos_ptr + s[:, None] * stride_cos_s + cos_w[None, :] * stride_cos_d
-        cos = tl.load(cos_at, mask=mask & (cols_place < 1)[None, :]).to(tl.float32)
-        q_2 = tl.load(
-            q_at + stride_q3,
-            mask=mask & (cols_place < 1)[None, :],
-        ).to(tl.float32)
-        sin_at = sin_ptr + s[:, None] * stride_sin_s + cos_w[None, :] * stride_sin_d
-        sin = tl.load(sin_at, mask=mask & (cols_place < 1)[None, :]).to(tl.float32)
-        q_3 = tl.load(q_at, mask=mask & (cols_place >= 1)[None, :]).to(tl.float32)
-        sin_2 = tl.load(sin_at, mask=mask & (cols_place >= 1)[None, :]).to(tl.float32)
-        q_4 = tl.load(
-            q_at + stride_q3,
-            mask=mask & (cols_place >= 1)[None, :],
-        ).to(tl.float32)
-        cos_2 = tl.load(cos_at, mask=mask & (cols_place >= 1)[None, :]).to(tl.float32)
-        # rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-        is_less = cols_place < 1
-        rotated_total = q_3 * sin_2 + q_4 * cos_2
-        rotated = tl.where(is_less[None, :], q * cos - q_2 * sin, rotated_total)
-        tl.store(out_ptr + rows[:, None] * N + cols[None, :], rotated, mask=mask)
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
+    mask = row_mask[:, None] & col_mask[None, :]
+    # 8 bytes a thread, half of what it has of the pairs: nothing is exchanged between threads
+    cols = tl.max_contiguous(cols, 64 // cos_ptr.dtype.element_ty.primitive_bitwidth)
+    # neighbours belong to both parts: they are read and written together
+    pairs = pid_n * 2 * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
+    pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
+    q_pairs = tl.load(
+        q_ptr + rows[:, None] * stride_qm + pairs[None, :] * stride_q3,
+        mask=pair_mask,
+    ).to(tl.float32)
+    q, q_2 = tl.split(tl.reshape(q_pairs, (BLOCK_SIZE_M, BLOCK_SIZE_N, 2)))
+    cos = tl.load(
+        cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_n,
+        mask=mask,
+    ).to(tl.float32)
+    sin = tl.load(
+        sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_n,
+        mask=mask,
+    ).to(tl.float32)
+    # rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    rotated = q * cos - q_2 * sin
+    rotated_2 = q * sin + q_2 * cos
+    out_pairs = tl.reshape(
+        tl.join(rotated, rotated_2), (BLOCK_SIZE_M, 2 * BLOCK_SIZE_N)
+    )
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + pairs[None, :],
+        out_pairs,
+        mask=pair_mask,
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -82,22 +85,27 @@ SCHEDULES = (
     (
         128,
         rotary_interleaved_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
         rotary_interleaved_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
         rotary_interleaved_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
+    ),
+    (
+        1024,
+        rotary_interleaved_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         rotary_interleaved_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -184,14 +192,15 @@ def rotary_interleaved(
     if out.numel() == 0:
         return out
     M = q.shape[:3].numel()
-    N = out.shape[3]
+    N = cos.shape[1]
     S = q.shape[2]
-    if N > 33553920:
-        raise ValueError(f"rotary_interleaved: at most 33553920 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"rotary_interleaved: at most 67107840 columns, got {N}")
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
+    out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
@@ -199,14 +208,15 @@ def rotary_interleaved(
         cos,
         sin,
         out,
-        N=N,
-        S=S,
-        stride_qm=q_view.stride(0),
-        stride_q3=q_view.stride(1),
-        stride_cos_s=cos.stride(0),
-        stride_cos_d=cos.stride(1),
-        stride_sin_s=sin.stride(0),
-        stride_sin_d=sin.stride(1),
+        N,
+        S,
+        q_view.stride(0),
+        q_view.stride(1),
+        cos.stride(0),
+        cos.stride(1),
+        sin.stride(0),
+        sin.stride(1),
+        out_view.stride(0),
         **options,
     )
     return out

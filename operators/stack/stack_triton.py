@@ -16,10 +16,12 @@ def stack_kernel(
     out_ptr,
     M,
     N,
-    stride_xb,
+    stride_xm,
     stride_xn,
-    stride_yb,
+    stride_ym,
     stride_yn,
+    stride_out_b,
+    stride_out_1,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -32,22 +34,18 @@ def stack_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    index_1 = (short_rows % 2).to(tl.int64)
-    b = (short_rows // 2).to(tl.int64)
     x = tl.load(
-        x_ptr + b[:, None] * stride_xb + cols[None, :] * stride_xn,
-        mask=mask & (index_1 < 1)[:, None],
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
     )
     y = tl.load(
-        y_ptr + b[:, None] * stride_yb + cols[None, :] * stride_yn,
-        mask=mask & (index_1 >= 1)[:, None],
+        y_ptr + rows[:, None] * stride_ym + cols[None, :] * stride_yn, mask=mask
     )
-    # return torch.stack((x, y), dim=1)
-    is_less = index_1 < 1
-    out = tl.where(is_less[:, None], x, y)
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    tl.store(out_ptr + rows[:, None] * stride_out_b + cols[None, :], x, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_b + stride_out_1 + cols[None, :],
+        y,
+        mask=mask,
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -94,7 +92,7 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     out = torch.empty((x.shape[0], 2, x.shape[1]), dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    M = x.shape[0] * out.shape[1]
+    M = x.shape[0]
     N = x.shape[1]
     if N > 33553920:
         raise ValueError(f"stack: at most 33553920 columns, got {N}")
@@ -113,6 +111,8 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.stride(1),
         y.stride(0),
         y.stride(1),
+        out.stride(0),
+        out.stride(1),
         **options,
     )
     return out

@@ -247,6 +247,37 @@ CORNERS |= {
         "return torch.cat((x * 2, torch.relu(y), x.flip(-1)), -1)", {"x": "A 3", "y": "A B"}, {"out": "A B+6"}, *TWO
     ),
     "stacked": sample("return torch.stack((x, -x), -1).flatten(-2)", {"x": "A B"}, {"out": "A 2*B"}, *TWO),
+    # equal parts, each with a store of its own
+    "halves": sample(
+        "a, b = x.chunk(2, -1)\nreturn torch.cat((b.exp() * w, a + w), -1) * y",
+        {"x": "... 2*D", "y": "... 2*D", "w": "D"}, {"out": "... 2*D"}, *SIZES,
+    ),
+    "neighbours": sample(
+        "a, b = x[..., 0::2], x[..., 1::2]\nreturn torch.stack((a * w - b, b * s[..., None] + w), -1).flatten(-2)",
+        {"x": "... 2*D", "w": "... D", "s": "..."}, {"out": "... 2*D"}, *SIZES,
+    ),
+    "neighbours exchanged": sample(
+        "return torch.stack((x[..., 1::2], x[..., 0::2]), -1).flatten(-2)", {"x": "... 2*D"}, {"out": "... 2*D"}, *SIZES
+    ),
+    "neighbours of one row": sample(
+        "return torch.stack((x[0::2] + 1, x[1::2]), -1).flatten()", {"x": "2*D"}, {"out": "2*D"}, {"D": 37}, {"D": 1}
+    ),
+    "pairs": sample("return torch.stack((x * y, x - y), -1)", {"x": "A B", "y": "A B"}, {"out": "A B 2"}, *TWO),
+    "stacks": sample("return torch.stack((x, y, x), 1), torch.stack((y, y, x), 1)", {"x": "A B", "y": "A B"}, named(2, "A 3 B"), *TWO),
+    "stacked outermost": sample("return torch.stack((x, y), 0)", {"x": "A B", "y": "A B"}, {"out": "2 A B"}, *TWO),
+    "parts of rows": sample(
+        "a, b = x.chunk(2, 0)\nreturn torch.cat((-b, a.abs()), 0)", {"x": "2*A B"}, {"out": "2*A B"}, *TWO
+    ),
+    "parts of whole numbers": sample(
+        "a, b = i.chunk(2, -1)\nreturn torch.cat((b + 1, a), -1)", {"i": "A 2*B: int64"}, {"out": "A 2*B: int64"}, *TWO
+    ),
+    "a part that is constant": sample(
+        "return torch.stack((x, torch.zeros_like(x)), -1).flatten(-2)", {"x": "A B"}, {"out": "A 2*B"}, *TWO
+    ),
+    "repeated twice over": sample("return x.repeat(2, 3)", {"x": "A B"}, {"out": "2*A 3*B"}, *TWO),
+    "repeated along": sample("return x.repeat(1, 3) + 1", {"x": "A B"}, {"out": "A 3*B"}, *TWO),
+    "each repeated": sample("return x.repeat_interleave(2, -1) * y", {"x": "A B", "y": "A 2*B"}, {"out": "A 2*B"}, *TWO),
+    "rows repeated": sample("return x.repeat_interleave(3, 0)", {"x": "A B"}, {"out": "3*A B"}, *TWO),
     "split": sample("return x.reshape(x.shape[0], 4, -1).transpose(1, 2)", {"x": "A 24"}, {"out": "A 6 4"}, {"A": 5}),
     "mask under softmax": sample(
         "k = torch.arange(x.shape[-1], device=x.device)\nreturn torch.softmax(x.masked_fill(k > 3, -1e4), -1)",

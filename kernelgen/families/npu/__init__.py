@@ -31,7 +31,8 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
         said = "unsupported on this chip: rows that are reduced, and what that leaves once more"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
     body: Body = plan.body
-    packed = make_body(plan.spec, body.lowered, body.statements, layout(_packed(plan.spec), body.lowered))
+    lowered = body.lowered.whole or body.lowered  # the hardware copies intervals: it stores no every other element
+    packed = make_body(plan.spec, lowered, body.statements, layout(_packed(plan.spec), lowered))
     family = f"npu_{plan.family}"
     kept = [note for note in plan.notes if "copied first" not in note]
     if packed.lowered.space.inner_axes() and not packed.layout.rows:

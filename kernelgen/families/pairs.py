@@ -1,0 +1,126 @@
+"""Parts that lie side by side: element by element, the even places one part and the odd places the other.
+
+Both are read by one load of pairs, which is taken apart in registers, and put together again for one store, so that
+every access runs over neighbours in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from kernelgen.families.access import Access
+from kernelgen.families.kernel import Body, Lines
+from kernelgen.families.line import call
+from kernelgen.families.naming import FULL
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.indices import Expr
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+
+PAIRS = "pairs"
+"""The kernel variable that numbers the elements of a tile's pairs, twice as many as columns."""
+SHAPE = "(BLOCK_SIZE_M, BLOCK_SIZE_N, 2)"
+LINES = (
+    "# neighbours belong to both parts: they are read and written together",
+    "pairs = pid_n * 2 * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)",
+    "pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]",
+)
+"""What a kernel says before it reads and writes pairs."""
+
+
+Pair = tuple[int, int, Access]
+"""Of the even places, of the odd ones, and the access to both."""
+
+
+class PairLines(Lines):
+    """Writes the accesses to even and to odd places of one tensor as one."""
+
+    def __init__(
+        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+    ) -> None:
+        super().__init__(spec, body, variant, schedule, helpers)
+        self.read, self.written = paired_loads(body), _written(body)
+
+    def pair_lines(self) -> list[str]:
+        """What a kernel says before it reads and writes pairs."""
+        if not self.read and not self.written:
+            return []
+        loads = self.body.layout.accesses
+        plain = [a.tensor for a in loads if a.load not in self.read and self.level(a.load) == FULL]
+        if not plain:
+            return list(LINES)
+        width = f"64 // {plain[0]}_ptr.dtype.element_ty.primitive_bitwidth"
+        return [
+            "# 8 bytes a thread, half of what it has of the pairs: nothing is exchanged between threads",
+            f"cols = tl.max_contiguous(cols, {width})",
+            *LINES,
+        ]
+
+    def load(self, i: int, other: float) -> str:
+        """A load; of two that are one, the later has nothing to add."""
+        if i not in self.read:
+            return super().load(i, other)
+        even, odd, access = self.read[i]
+        if i == max(even, odd):
+            return ""
+        of = self.body.names.of
+        name, found = f"{of[even]}_pairs", [self.pointer(access, FULL), "mask=pair_mask"]
+        loaded = call(name, "tl.load", [*found, *self.policy(i, FULL)], self.widened(i))
+        return f"{loaded}\n{call(f'{of[even]}, {of[odd]}', 'tl.split', [f'tl.reshape({name}, {SHAPE})'])}"
+
+    def stores(self) -> list[str]:
+        outputs = self.body.lowered.outputs
+        return [line for number in range(len(outputs)) for line in self._stored(number)]
+
+    def _stored(self, number: int) -> list[str]:
+        outputs = self.body.lowered.outputs
+        if number not in self.written:
+            return [self.store(outputs[number])]
+        even, odd, access = self.written[number]
+        if number == max(even, odd):
+            return []
+        name = f"{outputs[even].name}_pairs"
+        joined = f"tl.join({', '.join(self.stored_value(outputs[part], FULL) for part in (even, odd))})"
+        found = [self.pointer(access, FULL), name, "mask=pair_mask"]
+        made = call(name, "tl.reshape", [joined, "(BLOCK_SIZE_M, 2 * BLOCK_SIZE_N)"])
+        return [made, call("", "tl.store", [*found, *self.stored_as(FULL)])]
+
+    def _along_columns(self, index: str | Expr) -> bool:
+        return index == PAIRS or super()._along_columns(index)
+
+
+def paired_loads(body: Body) -> dict[int, Pair]:
+    """By either load."""
+    values = body.lowered.values
+    plain = [
+        (a.load, a)
+        for a in body.layout.accesses
+        if body.names.levels[a.load] == FULL and not values[a.load].conditions and not values[a.load].args
+    ]
+    return {number: pair for pair in _matched(plain, body) for number in pair[:2]}
+
+
+def _written(body: Body) -> dict[int, Pair]:
+    """By the number of either output."""
+    values, outputs = body.lowered.values, body.lowered.outputs
+    stores = dict(body.layout.stores)
+    found = _matched([(i, stores[o]) for i, o in enumerate(outputs) if o in stores], body)
+    kinds = [None if values[o.value].op == "const" else values[o.value].dtype for o in outputs]
+    return {n: pair for pair in found if kinds[pair[0]] == kinds[pair[1]] is not None for n in pair[:2]}
+
+
+def _matched(accesses: Iterable[tuple[int, Access]], body: Body) -> list[Pair]:
+    """Accesses to even and to odd places along the columns that are else the same."""
+    columns = body.layout.columns
+    if columns is None or not body.layout.rows or len(columns.axes) != 1:
+        return []
+    even = ix.times(ix.axis(columns.axes[0]), ix.number(2))
+    odd = ix.plus(even, ix.number(1))
+    found: dict[tuple[object, ...], dict[bool, tuple[int, Access]]] = {}
+    for number, access in accesses:
+        for position, (index, _) in enumerate(access.terms):
+            if index in (even, odd):
+                terms = tuple((PAIRS, s) if p == position else (i, s) for p, (i, s) in enumerate(access.terms))
+                found.setdefault((access.tensor, terms), {})[index == even] = number, replace(access, terms=terms)
+    return [(both[True][0], both[False][0], both[True][1]) for both in found.values() if len(both) == 2]
