@@ -23,7 +23,7 @@ PAIRS = "pairs"
 SHAPE = "(BLOCK_SIZE_M, BLOCK_SIZE_N, 2)"
 LINES = (
     "# neighbours belong to both parts: they are read and written together",
-    "pairs = pid_n * 2 * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)",
+    "pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)",
     "pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]",
 )
 """What a kernel says before it reads and writes pairs."""
@@ -83,7 +83,7 @@ class PairLines(Lines):
         name = f"{outputs[even].name}_pairs"
         joined = f"tl.join({', '.join(self.stored_value(outputs[part], FULL) for part in (even, odd))})"
         found = [self.pointer(access, FULL), name, "mask=pair_mask"]
-        made = call(name, "tl.reshape", [joined, "(BLOCK_SIZE_M, 2 * BLOCK_SIZE_N)"])
+        made = call(name, "tl.reshape", [joined, "pair_mask.shape"])
         return [made, call("", "tl.store", [*found, *self.stored_as(FULL)])]
 
     def _along_columns(self, index: str | Expr) -> bool:

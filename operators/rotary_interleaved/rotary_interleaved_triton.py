@@ -52,7 +52,7 @@ def rotary_interleaved_kernel(
     # 8 bytes a thread, half of what it has of the pairs: nothing is exchanged between threads
     cols = tl.max_contiguous(cols, 64 // cos_ptr.dtype.element_ty.primitive_bitwidth)
     # neighbours belong to both parts: they are read and written together
-    pairs = pid_n * 2 * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
+    pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
     pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
     q_pairs = tl.load(
         q_ptr + rows[:, None] * stride_qm + pairs[None, :] * stride_q3,
@@ -70,9 +70,7 @@ def rotary_interleaved_kernel(
     # rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
     rotated = q * cos - q_2 * sin
     rotated_2 = q * sin + q_2 * cos
-    out_pairs = tl.reshape(
-        tl.join(rotated, rotated_2), (BLOCK_SIZE_M, 2 * BLOCK_SIZE_N)
-    )
+    out_pairs = tl.reshape(tl.join(rotated, rotated_2), pair_mask.shape)
     tl.store(
         out_ptr + rows[:, None] * stride_out_m + pairs[None, :],
         out_pairs,
