@@ -72,7 +72,7 @@ def schedules(plan: Plan) -> list[Schedule]:
     for variant in families.module(plan).variants(plan.body):
         default = families.module(plan).default(variant)
         plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
-        structure = [p for p in families.module(plan).space(variant) if p.kind == "structure"]
+        structure = [p for p in families.module(plan).space(variant) if p.kind == "structure" and p.choices[1:]]
         found += [plain, plain.replace(**{p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure})]
     return found
 

@@ -256,6 +256,14 @@ CORNERS |= {
         "a, b = x[..., 0::2], x[..., 1::2]\nreturn torch.stack((a * w - b, b * s[..., None] + w), -1).flatten(-2)",
         {"x": "... 2*D", "w": "... D", "s": "..."}, {"out": "... 2*D"}, *SIZES,
     ),
+    "heads rotated": sample(
+        "a, b = q.chunk(2, -1)\nreturn q * cos + torch.cat((-b, a), -1) * cos.flip(-1)",
+        {"q": "A B 2*C", "cos": "B 2*C"}, {"out": "A B 2*C"}, {"A": 3, "B": 5, "C": 19}, {"A": 1, "B": 1, "C": 1},
+    ),
+    "neighbours of heads": sample(
+        "a, b = q[..., 0::2], q[..., 1::2]\nreturn torch.stack((a * w - b, a + b * w), -1).flatten(-2)",
+        {"q": "A B 2*C", "w": "B C"}, {"out": "A B 2*C"}, {"A": 3, "B": 5, "C": 19}, {"A": 1, "B": 1, "C": 1},
+    ),
     "neighbours exchanged": sample(
         "return torch.stack((x[..., 1::2], x[..., 0::2]), -1).flatten(-2)", {"x": "... 2*D"}, {"out": "... 2*D"}, *SIZES
     ),
