@@ -15,7 +15,6 @@ import triton.language as tl
 def repeat_heads_kernel(
     x_ptr,
     out_ptr,
-    M,
     N,
     H,
     stride_xm,
@@ -25,32 +24,33 @@ def repeat_heads_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    stride_out_b = tl.cast(stride_out_b, tl.int64)
+    stride_out_1 = tl.cast(stride_out_1, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
+    b = plane.to(tl.int64)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = b * H + h  # int64: rows * N may pass 2**31
+    row_mask = h < H
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    h = (short_rows % H).to(tl.int64)
-    b = (short_rows // H).to(tl.int64)
     x = tl.load(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
     )
     tl.store(
-        out_ptr
-        + b[:, None] * stride_out_b
-        + (h * 4)[:, None] * stride_out_1
-        + cols[None, :],
+        out_ptr + b * stride_out_b + (h * 4)[:, None] * stride_out_1 + cols[None, :],
         x,
         mask=mask,
     )
     tl.store(
         out_ptr
-        + b[:, None] * stride_out_b
+        + b * stride_out_b
         + (h * 4 + 1)[:, None] * stride_out_1
         + cols[None, :],
         x,
@@ -58,7 +58,7 @@ def repeat_heads_kernel(
     )
     tl.store(
         out_ptr
-        + b[:, None] * stride_out_b
+        + b * stride_out_b
         + (h * 4 + 2)[:, None] * stride_out_1
         + cols[None, :],
         x,
@@ -66,7 +66,7 @@ def repeat_heads_kernel(
     )
     tl.store(
         out_ptr
-        + b[:, None] * stride_out_b
+        + b * stride_out_b
         + (h * 4 + 3)[:, None] * stride_out_1
         + cols[None, :],
         x,
@@ -77,19 +77,29 @@ def repeat_heads_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        repeat_heads_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
         256,
         repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        repeat_heads_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
         repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -124,19 +134,18 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     H = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"repeat_heads: at most 8388480 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"repeat_heads: at most 67107840 columns, got {N}")
     x_view = x.reshape(M, N)
     out_view = out.reshape(out.shape[0], out.shape[1], out.shape[-2:].numel())
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
-        M,
         N,
         H,
         x_view.stride(0),

@@ -19,7 +19,6 @@ def rotary_half_kernel(
     cos_ptr,
     sin_ptr,
     out_ptr,
-    M,
     N,
     S,
     stride_qm,
@@ -32,63 +31,69 @@ def rotary_half_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_q3 = tl.cast(stride_q3, tl.int64)  # cols * stride may pass 2**31
+    stride_qm = tl.cast(stride_qm, tl.int64)  # offsets may pass 2**31
+    stride_q3 = tl.cast(stride_q3, tl.int64)
+    stride_cos_s = tl.cast(stride_cos_s, tl.int64)
     stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_s = tl.cast(stride_sin_s, tl.int64)
     stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    stride_out_m = tl.cast(stride_out_m, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    s = (short_rows % S).to(tl.int64)
-    cols_2 = cols + N
-    q = tl.load(
-        q_ptr + rows[:, None] * stride_qm + cols[None, :] * stride_q3,
-        mask=mask,
-    ).to(tl.float32)
-    cos = tl.load(
-        cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_1,
-        mask=mask,
-    ).to(tl.float32)
-    q_2 = tl.load(
-        q_ptr + rows[:, None] * stride_qm + cols_2[None, :] * stride_q3,
-        mask=mask,
-    ).to(tl.float32)
-    sin = tl.load(
-        sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_1,
-        mask=mask,
-    ).to(tl.float32)
-    cos_2 = tl.load(
-        cos_ptr + s[:, None] * stride_cos_s + cols_2[None, :] * stride_cos_1,
-        mask=mask,
-    ).to(tl.float32)
-    sin_2 = tl.load(
-        sin_ptr + s[:, None] * stride_sin_s + cols_2[None, :] * stride_sin_1,
-        mask=mask,
-    ).to(tl.float32)
+    q_at = q_ptr + rows[:, None] * stride_qm + cols[None, :] * stride_q3
+    q = tl.load(q_at, mask=mask).to(tl.float32)
+    cos_at = cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_1
+    cos = tl.load(cos_at, mask=mask).to(tl.float32)
+    q_2 = tl.load(q_at + N * stride_q3, mask=mask).to(tl.float32)
+    sin_at = sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_1
+    sin = tl.load(sin_at, mask=mask).to(tl.float32)
+    cos_2 = tl.load(cos_at + N * stride_cos_1, mask=mask).to(tl.float32)
+    sin_2 = tl.load(sin_at + N * stride_sin_1, mask=mask).to(tl.float32)
     # rotated = torch.cat((-second, first), dim=-1)
     rotated = -q_2
     out = q * cos + rotated * sin
     out_2 = q_2 * cos_2 + q * sin_2
     tl.store(out_ptr + rows[:, None] * stride_out_m + cols[None, :], out, mask=mask)
-    tl.store(out_ptr + rows[:, None] * stride_out_m + cols_2[None, :], out_2, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + (cols + N)[None, :], out_2, mask=mask
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
+        128,
+        rotary_half_kernel,
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+    ),
+    (
+        256,
+        rotary_half_kernel,
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+    ),
+    (
+        512,
+        rotary_half_kernel,
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
+    ),
+    (
         1024,
         rotary_half_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         rotary_half_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -166,13 +171,13 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     M = q.shape[:3].numel()
     N = q.shape[3] // 2
     S = q.shape[2]
-    if N > 33553920:
-        raise ValueError(f"rotary_half: at most 33553920 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"rotary_half: at most 67107840 columns, got {N}")
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
+        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
@@ -180,7 +185,6 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
         cos,
         sin,
         out,
-        M,
         N,
         S,
         q_view.stride(0),

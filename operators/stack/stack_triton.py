@@ -50,6 +50,7 @@ def stack_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
+    (256, stack_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, stack_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (None, stack_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
 )
@@ -94,8 +95,8 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[0]
     N = x.shape[1]
-    if N > 33553920:
-        raise ValueError(f"stack: at most 33553920 columns, got {N}")
+    if N > 8388480:
+        raise ValueError(f"stack: at most 8388480 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),
