@@ -37,6 +37,10 @@ HEAD = 64
 """Columns of a row that half a tile of 128 columns would serve: half a head of attention, say."""
 VERY_SHORT_ROW_BYTES = 256
 """Rows that a tile of 512 columns would leave mostly empty: the heads of attention, say."""
+SHORT_COLUMNS = 128
+"""A tile's columns where rows are that short."""
+LONG = ("expm1", "softplus", "erf", "log1p", "tanh")
+"""Operations of a dozen instructions or more, one waiting for the other."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""
 
@@ -62,8 +66,10 @@ def default(variant: str) -> Schedule:
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
     """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
     if variants(body) == ("flat",):
-        return ((None, default("flat")),)
+        return ((None, _flat(body)),)
     tile = default("tile")
+    if _has_fixed_rows(body):
+        return ((None, tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, num_warps=4)),)
     if is_turned(body):
         return ((None, _square()),)
     if planes.applies(body):
@@ -96,7 +102,21 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         return (square, square.replace(num_warps=4), square.replace(BLOCK_SIZE_M=128), square.replace(BLOCK_SIZE_M=32))
     if planes.applies(body):
         return (*planes.starts(body, columns), default("tile"))
-    return tuple(default(v) for v in variants(body))
+    if _has_fixed_rows(body):
+        return tuple(row.replace(num_warps=warps) for _, row in first_table(body, ()) for warps in (4, 8))
+    return (default("tile"),) if variants(body) != ("flat",) else tuple(dict.fromkeys((_flat(body), default("flat"))))
+
+
+def _flat(body: Body) -> Schedule:
+    """Sixteen elements a thread where one takes some dozen instructions: two chains of them hide each other's waits."""
+    long = any(v.op in LONG for v in body.lowered.values)
+    return default("flat").replace(BLOCK_SIZE=2048) if long else default("flat")
+
+
+def _has_fixed_rows(body: Body) -> bool:
+    """Whether rows are blocks of 128 elements, as of what was quantised block by block, and are not turned."""
+    columns = body.layout.columns.axes if body.layout.columns else ()
+    return [body.lowered.space.axes[a] for a in columns] == [SHORT_COLUMNS] and not is_turned(body)
 
 
 def space(variant: str) -> tuple[Parameter, ...]:

@@ -13,7 +13,7 @@ def space_of(graph: Graph, *, apart: bool) -> Space:
     if scans:
         return _scanned_space(graph, scans, reductions)
     if not reductions:
-        shapes = [(sizes_of if apart else atoms_of)(graph.nodes[o.node].shape) for o in graph.outputs]
+        shapes = [(sizes_of if apart else atoms_of)(_before_joined(graph, o.node, apart=apart)) for o in graph.outputs]
         return Space(max(shapes, key=len), len(max(shapes, key=len)))
     best: Space | None = None
     for node in reductions:
@@ -25,6 +25,20 @@ def space_of(graph: Graph, *, apart: bool) -> Space:
             best = space
     assert best is not None
     return best
+
+
+def _before_joined(graph: Graph, i: int, *, apart: bool) -> tuple[Dim, ...]:
+    """The shape of an output before a last reshape joined dimensions: it says in which order their sizes are axes."""
+    shape = graph.nodes[i].shape
+    if apart or any(n.op == "permute" for n in graph.nodes):
+        return shape
+    while graph.nodes[i].op in ("reshape", "round", "convert"):
+        source = graph.nodes[i].args[0]
+        assert isinstance(source, Ref)
+        i, before = source.node, graph.nodes[source.node].shape
+        if len(before) > len(shape) and sorted(map(str, atoms_of(before))) == sorted(map(str, atoms_of(shape))):
+            shape = before
+    return shape
 
 
 def _kept_first(shape: tuple[Dim, ...], reduced: set[int]) -> Space:

@@ -56,7 +56,7 @@ def bce_with_logits_kernel(
 
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, bce_with_logits_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
+SCHEDULES = ((None, bce_with_logits_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
 
 
 def pick_schedule(size: int):

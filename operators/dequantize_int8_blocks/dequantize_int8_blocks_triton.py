@@ -19,15 +19,13 @@ def dequantize_int8_blocks_kernel(
     out_ptr,
     M,
     N,
-    stride_levels_0,
-    stride_levels_1,
-    stride_scale_0,
-    stride_scale_g,
+    stride_levels_m,
+    stride_levels_n,
+    stride_scale_m,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_levels_1 = tl.cast(stride_levels_1, tl.int64)  # cols * stride may pass 2**31
-    stride_scale_g = tl.cast(stride_scale_g, tl.int64)
+    stride_levels_n = tl.cast(stride_levels_n, tl.int64)  # cols * stride may pass 2**31
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -36,33 +34,21 @@ def dequantize_int8_blocks_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     levels = tl.load(
-        levels_ptr
-        + rows[:, None] * stride_levels_0
-        + (cols // 128 * 128 + cols % 128)[None, :] * stride_levels_1,
+        levels_ptr + rows[:, None] * stride_levels_m + cols[None, :] * stride_levels_n,
         mask=mask,
     )
-    scale = tl.load(
-        scale_ptr
-        + rows[:, None] * stride_scale_0
-        + (cols // 128)[None, :] * stride_scale_g,
-        mask=mask,
-    )
+    scale = tl.load(scale_ptr + rows * stride_scale_m, mask=row_mask)
     # blocks = levels.float().unflatten(-1, (-1, 128)) * scale[..., None]
-    blocks = levels.to(tl.float32) * scale
+    blocks = levels.to(tl.float32) * scale[:, None]
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], blocks, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
-        1024,
-        dequantize_int8_blocks_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
-    ),
-    (
         None,
         dequantize_int8_blocks_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
 )
 
@@ -119,12 +105,12 @@ def dequantize_int8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.T
     )
     if out.numel() == 0:
         return out
-    M = levels.shape[:-1].numel()
-    N = out.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"dequantize_int8_blocks: at most 33553920 columns, got {N}")
-    levels_view = levels.reshape(levels.shape[:-1].numel(), levels.shape[-1])
-    scale_view = scale.reshape(scale.shape[:-1].numel(), scale.shape[-1])
+    M = scale.numel()
+    N = 128
+    if N > 8388480:
+        raise ValueError(f"dequantize_int8_blocks: at most 8388480 columns, got {N}")
+    levels_view = levels.reshape(M, N)
+    scale_view = scale.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),
@@ -139,7 +125,6 @@ def dequantize_int8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.T
         levels_view.stride(0),
         levels_view.stride(1),
         scale_view.stride(0),
-        scale_view.stride(1),
         **options,
     )
     return out

@@ -54,7 +54,7 @@ def softplus_kernel(
 
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, softplus_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
+SCHEDULES = ((None, softplus_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
 
 
 def pick_schedule(size: int):
