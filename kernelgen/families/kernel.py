@@ -12,10 +12,10 @@ from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.triton_text import PRODUCT, number
-from kernelgen.families.values import Lowered, Operand, Stored, Use
+from kernelgen.families.values import REVERSE, Lowered, Operand, Stored, Use
 from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import Statement
+from kernelgen.frontend.graph import SCANS, Statement
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -191,6 +191,8 @@ class Lines:
             body.lowered, body.names, Mode(self.two_d, 1 if self.two_d else 0), body.statements,
             self.load, dict(body.others), helpers, body.keeps_nan, index_text=self.index_text,
         )  # fmt: skip
+        scans = {v.attr for v in body.lowered.values if v.op in SCANS}
+        self.writer.turned = scans == {REVERSE} and variant in ("row", "looped")
 
     def level(self, i: int) -> str:
         return self.body.names.levels[i]

@@ -113,7 +113,7 @@ def _looped(
     full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
     rest = [o for o in body.lowered.outputs if o not in full]
     backwards = values[scans[0]].attr == REVERSE
-    end = "0" if backwards else "BLOCK_SIZE_N - 1"
+    end = "BLOCK_SIZE_N - 8" if lines.writer.turned else "0" if backwards else "BLOCK_SIZE_N - 1"
     before = [f"is_last = tl.arange(0, BLOCK_SIZE_N) == {end}"]
     before += [f"{carries[i]} = {_start(body, i)}" for i in scans]
     inside = lines.writer.lines([*(o.value for o in full), *scans], done, late=False)

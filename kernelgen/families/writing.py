@@ -52,6 +52,8 @@ class Writer:
     named: frozenset[int] | None = None
     """The values that get a line of their own, where the variant needs more than the names say."""
 
+    turned: bool = False
+    """Whether the columns of a block are numbered from its end, so that scans from the end are ones from the start."""
     by_rows: bool = True
     """Whether an exact quotient by a number of the row is made of one division a row."""
     carries: dict[int, str] = field(default_factory=dict)
@@ -271,7 +273,11 @@ class Writer:
         level = self.names.levels[source]
         inner = self.guarded(i) if value.attr == REVERSE else self.operand(Use(source), level).text
         axis = 0 if level == COLUMN else self.mode.axis
-        text, helpers = scan_call(value.op, value.dtype, (inner, f"axis={axis}"), value.attr)
+        if self.turned:
+            text, helpers = scan_call(value.op, value.dtype, (f"_turned({inner})", f"axis={axis}"), None)
+            text, helpers = Text(f"_turned({text.text})"), ("from_end", "turned", *helpers)
+        else:
+            text, helpers = scan_call(value.op, value.dtype, (inner, f"axis={axis}"), value.attr)
         if i in self.carries:
             text, more = operation(scan_join(value.op, value.dtype), (Text(self.carries[i]), text))
             helpers = (*helpers, *more)

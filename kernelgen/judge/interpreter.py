@@ -17,6 +17,7 @@ import torch
 def as_on_a_gpu() -> None:
     """Replace the scans of the interpreter, its fused multiply-add and its casts to and from float8, for the whole
     process, and give it constants of bfloat16, which it lacks."""
+    import triton.language as tl
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
@@ -25,6 +26,7 @@ def as_on_a_gpu() -> None:
         builder.create_fp_to_fp = _cast(builder.create_fp_to_fp)
         builder.get_bf16 = _bfloat16
         builder.create_fma = _fused
+        tl.flip = _flip
 
 
 def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
@@ -33,6 +35,15 @@ def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
     wide = a.data.astype("float64") * b.data.astype("float64") + c.data.astype("float64")
     return TensorHandle(wide.astype(a.data.dtype), a.dtype.scalar)
+
+
+def _flip(x: Any, dim: Any = None) -> Any:
+    """tl.flip at once; the interpreter would call its combine function once an element."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    axis = getattr(dim, "value", dim)
+    return tl.tensor(TensorHandle(x.handle.data.take(range(x.shape[axis])[::-1], axis), x.dtype), x.type)
 
 
 def _bfloat16(builder: Any, value: float) -> Any:

@@ -15,6 +15,23 @@ import triton.language as tl
 
 
 @triton.jit
+def _from_end(BLOCK: tl.constexpr):
+    # a scan from the end shuffles every element twice between threads; with the columns
+    # from the last eight to the first, each eight as in memory, it is one from the start
+    WIDTH: tl.constexpr = 8 if BLOCK >= 8 else BLOCK
+    lanes = tl.arange(0, BLOCK)
+    return BLOCK - WIDTH - lanes // WIDTH * WIDTH + lanes % WIDTH
+
+
+@triton.jit
+def _turned(x):
+    # every eight back to front, which lie in one thread's registers: no instruction
+    WIDTH: tl.constexpr = 8 if x.shape[0] >= 8 else x.shape[0]
+    eights = tl.reshape(x, (x.shape[0] // WIDTH, WIDTH))
+    return tl.reshape(tl.flip(eights, 1), (x.shape[0],))
+
+
+@triton.jit
 def reverse_cumsum_kernel(
     x_ptr,
     out_ptr,
@@ -26,7 +43,7 @@ def reverse_cumsum_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N)
+    cols = _from_end(BLOCK_SIZE_N)
     mask = cols < N
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
@@ -34,7 +51,7 @@ def reverse_cumsum_kernel(
         other=0.0,
     ).to(tl.float32)
     # return x.flip(-1).cumsum(-1).flip(-1)
-    out = tl.cumsum(x, axis=0, reverse=True)
+    out = _turned(tl.cumsum(_turned(x), axis=0))
     tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
@@ -54,11 +71,11 @@ def reverse_cumsum_looped_kernel(
 
     # from the end of the row to its beginning
     # out_carry: out at the end of the block before
-    is_last = tl.arange(0, BLOCK_SIZE_N) == 0
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 8
     out_carry = 0.0
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
+        cols += _from_end(BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
@@ -66,7 +83,7 @@ def reverse_cumsum_looped_kernel(
             other=0.0,
         ).to(tl.float32)
         # return x.flip(-1).cumsum(-1).flip(-1)
-        out = out_carry + tl.cumsum(x, axis=0, reverse=True)
+        out = out_carry + _turned(tl.cumsum(_turned(x), axis=0))
         tl.store(out_ptr + row * N + cols, out, mask=mask)
         out_carry = tl.sum(tl.where(is_last, out, 0.0), axis=0)
 

@@ -41,6 +41,7 @@ class PackedLines(Lines):
         self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
         super().__init__(spec, body, variant, schedule, helpers)
+        self.writer.turned = False
         self.writer.by_rows = False  # triton-ascend 3.2.0 crashes on the exact division of two scalars
 
     def load(self, i: int, other: float) -> str:
