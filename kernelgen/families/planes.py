@@ -31,7 +31,7 @@ from kernelgen.families.kernel import (
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import PairLines, paired_loads
 from kernelgen.families.triton_text import PRODUCT
-from kernelgen.families.values import Value
+from kernelgen.families.values import Value, axes_of
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -43,10 +43,13 @@ WIDTHS = (64, 128, 256, 512)
 """Columns of a tile; half precision rows of at most as many columns take the narrowest that holds them."""
 LONGEST = 1024
 """Columns of a tile of longer rows."""
-TILE, WINDOW_TILE = 2048, 512
-"""Elements of a tile in four warps: two accesses of 16 bytes a thread, or four windows, which keep within registers."""
-WINDOW_ROW_TILES = 4
-"""Tiles over which a program spreads what finding its plane and reading a channel's weights costs."""
+TILE = 2048
+"""Elements of a tile in four warps: two accesses of 16 bytes a thread."""
+WINDOW_WIDTHS = (64, 128, 256, 512)
+WINDOW_ROWS = {64: 8, 128: 2}
+"""Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
+tile; of more rows the L1 has lost it by then (max_pool2d, 224 by 224, H200: 16 rows 1004 us, 8 rows 491, 4 rows 285).
+"""
 
 
 def applies(body: Body) -> bool:
@@ -69,18 +72,20 @@ def default() -> Schedule:
 
 def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
     """Tiles as wide as a row, and rows of them until every thread has eight elements."""
-    widths = WIDTHS[:-1] if is_window(body) else WIDTHS
+    widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
     return (*((2 * width, _fitting(body, width)) for width in widths), (None, _fitting(body, LONGEST)))
 
 
 def _fitting(body: Body, width: int) -> Schedule:
+    """A tile as wide as rows are. Constants save most where the places that columns read are computed."""
     if is_window(body):
-        width = min(width, WINDOW_TILE)
+        width = min(width, WINDOW_WIDTHS[-1])
         return default().replace(
-            BLOCK_SIZE_N=width, BLOCK_SIZE_M=WINDOW_TILE // width, ROW_TILES=WINDOW_ROW_TILES,
+            BLOCK_SIZE_N=width, BLOCK_SIZE_M=WINDOW_ROWS.get(width, 1), ROW_TILES=8, num_warps=2,
             accesses="single", specialize=True,
         )  # fmt: skip
-    return default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width)
+    computed = bool(_along_columns(body))
+    return default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width, specialize=computed)
 
 
 def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
@@ -112,14 +117,21 @@ def space() -> tuple[Parameter, ...]:
 
 def is_window(body: Body) -> bool:
     """Whether neighbouring columns of a result read overlapping or widened places."""
-    together = paired_loads(body)
-    found = [
-        index for a in body.layout.accesses for index, _ in a.terms
-        if body.names.levels[a.load] == FULL and isinstance(index, Expr) and a.load not in together
-    ]  # fmt: skip
+    return any(
+        core is not None and (core.op == "*" or _is_numbered(shifts))
+        for core, shifts in map(_shifted, _along_columns(body))
+    )
+
+
+def _along_columns(body: Body) -> list[Expr]:
+    """The places that columns are read from, where these are computed."""
     columns = set(body.layout.columns.axes if body.layout.columns else ())
-    along = [e for e in found if any(leaf.op == "axis" and leaf.number in columns for leaf in leaves(e))]
-    return any(core is not None and (core.op == "*" or _is_numbered(s)) for core, s in map(_shifted, along))
+    levels = body.names.levels
+    together = paired_loads(body)
+    alone = [a for a in body.layout.accesses if levels[a.load] == FULL and a.load not in together]
+    found = [index for a in alone for index, _ in a.terms if isinstance(index, Expr)]
+    counted = {e for e in found if any(leaf.op == "value" and levels[leaf.number] == COLUMN for leaf in leaves(e))}
+    return [e for e in found if e in counted or columns & set(axes_of(e))]
 
 
 def _is_numbered(shifts: tuple[tuple[str, Expr], ...]) -> bool:

@@ -60,22 +60,22 @@ SCHEDULES = (
     (
         128,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 8, "num_warps": 2},
     ),
     (
         256,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 8, "num_warps": 2},
     ),
     (
         512,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 8, "num_warps": 2},
     ),
     (
         None,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 8, "num_warps": 2},
     ),
 )
 

@@ -13,13 +13,13 @@ import triton.language as tl
 def pixel_shuffle_kernel(
     x_ptr,
     out_ptr,
-    N,
-    OUT_H,
     C,
     stride_xb,
-    stride_x1,
-    stride_xh,
-    stride_xw,
+    N: tl.constexpr,  # a kernel for every row length
+    OUT_H: tl.constexpr,
+    stride_x1: tl.constexpr,
+    stride_xh: tl.constexpr,
+    stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -127,13 +127,13 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
     kernel[grid](
         x,
         out,
-        N,
-        OUT_H,
         C,
         x.stride(0),
-        x.stride(1),
-        x.stride(2),
-        x.stride(3),
+        N=N,
+        OUT_H=OUT_H,
+        stride_x1=x.stride(1),
+        stride_xh=x.stride(2),
+        stride_xw=x.stride(3),
         **options,
     )
     return out

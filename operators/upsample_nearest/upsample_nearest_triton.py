@@ -15,11 +15,11 @@ import triton.language as tl
 def upsample_nearest_kernel(
     x_ptr,
     out_ptr,
-    N,
-    OUT_H,
     stride_xindex_0,
-    stride_xh,
-    stride_xw,
+    N: tl.constexpr,  # a kernel for every row length
+    OUT_H: tl.constexpr,
+    stride_xh: tl.constexpr,
+    stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -117,11 +117,11 @@ def upsample_nearest(x: torch.Tensor) -> torch.Tensor:
     kernel[grid](
         x_view,
         out,
-        N,
-        OUT_H,
         x_view.stride(0),
-        x_view.stride(1),
-        x_view.stride(2),
+        N=N,
+        OUT_H=OUT_H,
+        stride_xh=x_view.stride(1),
+        stride_xw=x_view.stride(2),
         **options,
     )
     return out

@@ -311,6 +311,14 @@ CORNERS |= {
     ),
     "one dimension": sample("return x.flip(0)", {"x": "A"}, {"out": "A"}, {"A": 37}, {"A": 1}),
     "sizes as numbers": sample("return x / x.shape[0] + x.shape[1], i * x.shape[1]", {"x": "A B", **INDEX}, {"a": "A B", "b": "A B: int64"}, *TWO),
+    "window in planes": sample(
+        "return F.conv2d(x, w, padding=2, dilation=2, groups=x.shape[1])", {"x": "A C H W", "w": "C 1 3 3"}, {"out": "A C H W"},
+        {"A": 2, "C": 3, "H": 5, "W": 19}, {"A": 1, "C": 1, "H": 1, "W": 1}, {"A": 0, "C": 2, "H": 3, "W": 4},
+    ),
+    "places and counts in planes": sample(
+        "return F.interpolate(x, scale_factor=2, mode='nearest') + torch.arange(2 * x.shape[2], device=x.device)[:, None]",
+        {"x": "A C H W"}, {"out": "A C 2*H 2*W"}, {"A": 2, "C": 2, "H": 5, "W": 9},
+    ),
     "window": sample("return F.max_pool2d(x, (1, 3), 1, (0, 1))", {"x": IMAGE}, {"out": IMAGE}, *IMAGES),
 }  # fmt: skip
 
