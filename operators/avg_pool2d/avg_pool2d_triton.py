@@ -12,25 +12,23 @@ import triton
 import triton.language as tl
 
 
-# a thread that took several columns would leave gaps between what its neighbours read
-@triton.jit(do_not_specialize_on_alignment=["x_ptr", "out_ptr"])
+@triton.jit
 def avg_pool2d_kernel(
     x_ptr,
     out_ptr,
+    N,
+    OUT_H,
     stride_xindex_0,
-    N: tl.constexpr,  # a kernel for every row length
-    OUT_H: tl.constexpr,
-    stride_xh: tl.constexpr,
-    stride_xw: tl.constexpr,
+    stride_xh,
+    stride_xw,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
-    ROW_TILES: tl.constexpr,
 ):
     stride_xindex_0 = tl.cast(stride_xindex_0, tl.int64)  # offsets may pass 2**31
     stride_xh = tl.cast(stride_xh, tl.int64)
     stride_xw = tl.cast(stride_xw, tl.int64)
-    # a program has rows and columns of one plane
-    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M * ROW_TILES)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
@@ -38,44 +36,47 @@ def avg_pool2d_kernel(
     x_plane = x_ptr + index_0 * stride_xindex_0
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    for tile in range(ROW_TILES):
-        h = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-        rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
-        row_mask = h < OUT_H
-        mask = row_mask[:, None] & col_mask[None, :]
-        x_h = h * 2
-        x_w = cols * 2
-        x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
-        x = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-        x_2 = tl.load(x_at + stride_xw, mask=mask, other=0.0).to(tl.float32)
-        x_3 = tl.load(x_at + stride_xh, mask=mask, other=0.0).to(tl.float32)
-        x_4 = tl.load(x_at + stride_xh + stride_xw, mask=mask, other=0.0).to(tl.float32)
-        # return F.avg_pool2d(x, kernel_size=2)
-        out = (x + x_2 + x_3 + x_4) / 4.0
-        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
+    row_mask = h < OUT_H
+    mask = row_mask[:, None] & col_mask[None, :]
+    # neighbours belong to both parts: they are read and written together
+    pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
+    pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
+    x_h = h * 2
+    x_pairs = tl.load(
+        x_plane + x_h[:, None] * stride_xh + pairs[None, :] * stride_xw,
+        mask=pair_mask,
+    ).to(tl.float32)
+    x, x_2 = tl.split(tl.reshape(x_pairs, (BLOCK_SIZE_M, BLOCK_SIZE_N, 2)))
+    x_3_pairs = tl.load(
+        x_plane + (x_h + 1)[:, None] * stride_xh + pairs[None, :] * stride_xw,
+        mask=pair_mask,
+    ).to(tl.float32)
+    x_3, x_4 = tl.split(tl.reshape(x_3_pairs, (BLOCK_SIZE_M, BLOCK_SIZE_N, 2)))
+    # return F.avg_pool2d(x, kernel_size=2)
+    out = (x + x_2 + x_3 + x_4) / 4.0
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (
-        128,
-        avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 8, "num_warps": 2},
-    ),
+    (128, avg_pool2d_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (
         256,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
+    (512, avg_pool2d_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4}),
     (
-        512,
+        1024,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         avg_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -114,22 +115,22 @@ def avg_pool2d(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[0] * x.shape[1] * out.shape[2]
     N = out.shape[3]
     OUT_H = out.shape[2]
-    if N > 33553920:
-        raise ValueError(f"avg_pool2d: at most 33553920 columns, got {N}")
+    if N > 67107840:
+        raise ValueError(f"avg_pool2d: at most 67107840 columns, got {N}")
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](
         x_view,
         out,
+        N,
+        OUT_H,
         x_view.stride(0),
-        N=N,
-        OUT_H=OUT_H,
-        stride_xh=x_view.stride(1),
-        stride_xw=x_view.stride(2),
+        x_view.stride(1),
+        x_view.stride(2),
         **options,
     )
     return out
