@@ -29,6 +29,7 @@ from kernelgen.families.values import (
     Use,
     Value,
     axes_of,
+    axes_read,
 )  # fmt: skip
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf
@@ -194,12 +195,16 @@ class _Lowering:
         shape = self.graph.nodes[source.node].shape
         places = tuple(() if d == () else self.plain(p, d) for d, p in zip(shape, made.places, strict=True))
         outer, before = self.conditions, self.fill
-        direct = self.graph.nodes[source.node].op == "input" and not outer and not self.space.inner_axes()
+        # where a row is read at several places, what pads it is chosen by its reduction
+        padded = not axes_read(made, self.values, values).isdisjoint(self.space.inner_axes())
+        direct = self.graph.nodes[source.node].op == "input" and not outer and not padded
         self.conditions = tuple(dict.fromkeys((*outer, *made.conditions)))
         self.fill = made.fill if direct else None
         value = self.value(source.node, places)
         self.conditions, self.fill = outer, before
         if made.fill is None or direct:
+            if others and node.name is not None:
+                self.values[value] = replace(self.values[value], name=node.name)
             return value
         return self.chosen(node, made, value)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelgen.families.padding import finite
-from kernelgen.families.values import Lowered, Use, Value
+from kernelgen.families.values import Lowered, Use, Value, axes_of
 
 
 @dataclass(frozen=True)
@@ -95,12 +95,15 @@ def _serves(lowered: Lowered, maximum: int, shift: int, source: Use, total: int)
 
 
 def _less_maximum(lowered: Lowered, source: Use, shift: int) -> list[int]:
-    """Row values less the maximum, where the row value is a sum of the row's own elements, or of one of them, or their
+    """Row values less the maximum, where the row value is a sum of the row's own elements, or one of them, or their
     mean: as in cross entropy. In a row of nothing but -inf these are -inf too, so log(0) makes NaN of them as well."""
     values = lowered.values
+    row = values[source.value]
 
     def of_row(i: int) -> bool:
         value = values[i]
+        if value.op == "load" and value.tensor == row.tensor:
+            return row.op == "load" and _is_of_row(lowered, value, row)
         if value.op == "div" and isinstance(value.args[0], Use):
             return of_row(value.args[0].value)
         if value.op != "sum" or not isinstance(value.args[0], Use):
@@ -113,3 +116,11 @@ def _less_maximum(lowered: Lowered, source: Use, shift: int) -> list[int]:
         for i, v in enumerate(values)
         if v.op == "sub" and v.args[1] == Use(shift) and isinstance(v.args[0], Use) and of_row(v.args[0].value)
     ]
+
+
+def _is_of_row(lowered: Lowered, one: Value, row: Value) -> bool:
+    """Whether a load reads one element of the row that another load reads."""
+    inner = lowered.space.inner_axes()
+    return one.axes.isdisjoint(inner) and all(
+        a == b or not set(axes_of(b)).isdisjoint(inner) for a, b in zip(one.index, row.index, strict=True)
+    )

@@ -74,9 +74,32 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """
     if body.lowered.space.ends_kept():
         few = few_lanes([(rows, columns)]) if "split_columns" in variants(body) else None
-        return (default("columns"), *([fitted("split_columns", *few)] if few else []))
+        return (_columns(body), *([fitted("split_columns", *few)] if few else []))
     few = few_long_rows([(rows, columns)]) if "split" in variants(body) else None
-    return (*_whole_rows(body, columns), *([fitted("split", *few)] if few else []))
+    return (*_whole_rows(body, columns), *([_divided(body, few)] if few else []))
+
+
+def _divided(body: Body, few: tuple[int, int]) -> Schedule:
+    levels = body.names.levels
+    return fitted("split", *few, reads=sum(levels[a.load] == FULL for a in body.layout.accesses))
+
+
+def _walks_once(body: Body) -> bool:
+    """Whether no element of a row is needed again once all have been reduced."""
+    return all(body.names.levels[o.value] != FULL for o in body.lowered.outputs)
+
+
+def _blocks(body: Body) -> Schedule:
+    """The first schedule of a row in blocks. What is read once is best read in small blocks, of which the next is
+    loaded ahead: the lanes' own results take as many registers as a block does."""
+    if _walks_once(body):
+        return default("looped").replace(BLOCK_SIZE_N=2048, num_warps=4, NUM_STAGES=2, backwards=False, keep_row=False)
+    return default("looped")
+
+
+def _columns(body: Body) -> Schedule:
+    """The first schedule of rows that lanes lie along; a larger part of rows that are read again stays in the L1."""
+    return default("columns") if _walks_once(body) else default("columns").replace(BLOCK_SIZE_N=128, num_warps=16)
 
 
 def _whole_rows(body: Body, columns: int) -> tuple[Schedule, ...]:
@@ -84,7 +107,8 @@ def _whole_rows(body: Body, columns: int) -> tuple[Schedule, ...]:
     found = [default("row"), *([default("rows")] if body.layout.rows else [])]
     block = max(1 << max(columns - 1, 0).bit_length(), 1024)
     if block >= default("looped").int("BLOCK_SIZE_N"):
-        return (*found, *(default(v) for v in variants(body) if v in ("looped", "looped_rows")))
+        shared = [default("looped_rows")] if "looped_rows" in variants(body) else []
+        return (*found, *dict.fromkeys([_blocks(body), default("looped"), *shared]))
     short = default("looped").replace(BLOCK_SIZE_N=block, backwards=False, stores="default")
     if not body.layout.rows:
         return (*found, _spread(short, 8), _spread(short, 64))
@@ -114,19 +138,32 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     """
     if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if "split_columns" in variants(body) else None
-        return ((None, fitted("split_columns", *few) if few else default("columns")),)
-    # what is reduced as a whole is one row, however the timed cases are shaped
-    few = few_long_rows(shapes if body.layout.rows else [(1, 1 << 20)]) if "split" in variants(body) else None
+        return ((None, fitted("split_columns", *few) if few else _columns(body)),)
     row = default("row")
     short = ((SHORT_ROW_BYTES, default("rows").replace(BLOCK_SIZE_M=16)),) if body.layout.rows else ()
     return (
         *short,
         (4096, row.replace(num_warps=2)),
         (8192, row),
-        (16384, row),
+        (16384, row.replace(num_warps=8)),
         (MAX_ROW_BYTES, row.replace(num_warps=16)),
-        (None, fitted("split", *few) if few else default("looped")),
+        *_long_rows(body, shapes),
     )
+
+
+def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[tuple[int | None, Schedule]]:
+    """Blocks of the row, or rows divided among programs; both where the cases with few rows are the longer ones."""
+    if not body.layout.rows:  # what is reduced as a whole is one row, long or not
+        shapes = [(1, max(columns, 1 << 20)) for _, columns in shapes] or [(1, 1 << 20)]
+    few = few_long_rows([shape for shape in shapes if few_long_rows([shape])]) if "split" in variants(body) else None
+    if few is None:
+        return [(None, _blocks(body))]
+    # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
+    others = 4 * max((columns for rows, columns in shapes if not few_long_rows([(rows, columns)])), default=0)
+    if others >= 2 * few[1]:
+        return [(None, _blocks(body))]
+    blocks = [(others, _blocks(body))] if others > MAX_ROW_BYTES else []
+    return [*blocks, (None, _divided(body, few))]
 
 
 def space(variant: str) -> tuple[Parameter, ...]:

@@ -21,9 +21,9 @@ from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scan"
-MAX_ROW_BYTES = 16384
-"""Where the first table switches to blocks: longer rows leave registers for one program an SM, which then computes or
-waits for memory but not both. Both neighbours are searched."""
+MAX_ROW_BYTES = 32768
+"""Where the first table switches to blocks: 8 warps hold a row of 16384 elements with 64 a thread. Both neighbours are
+searched."""
 
 legal = reduction.legal
 

@@ -12,7 +12,10 @@ from kernelgen.plan import Parameter, Scalar, Schedule
 
 SPLIT = ("split", "split_columns")
 PROGRAMS = 512
-"""Programs that a search sets out with: about four for each SM of an H200, which keeps its DRAM busy."""
+"""Programs that a search sets out with: about four for each SM of an H200."""
+LANE_PROGRAMS = 4096
+"""The same where lanes lie along the rows, where a program has a few lines of memory at a time: best of what was tried
+with the sum over the first dimension on an H200."""
 LONG_ROW = 16384
 """Rows from so many elements on are worth dividing where there are few of them."""
 _LANES = 64
@@ -30,18 +33,21 @@ def can_split(body: Body, variant: str) -> bool:
 
 
 def default(variant: str) -> Schedule:
-    common: dict[str, Scalar] = {"SPLITS": 32, "NUM_STAGES": 1, "stores": "default"}
+    common: dict[str, Scalar] = {"SPLITS": 32, "stores": "default"}
     if variant == "split_columns":
-        return Schedule.make(variant, BLOCK_SIZE_M=_LANES, BLOCK_SIZE_N=32, num_warps=4, **common)
-    return Schedule.make(variant, BLOCK_SIZE_N=4096, num_warps=4, **common)
+        return Schedule.make(variant, BLOCK_SIZE_M=_LANES, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, **common)
+    # blocks loaded ahead, 48 KiB of float16 a program, reach the DRAM's rate with few programs
+    return Schedule.make(variant, BLOCK_SIZE_N=8192, num_warps=4, NUM_STAGES=3, **common)
 
 
-def fitted(variant: str, rows: int, columns: int) -> Schedule:
-    """The schedule that gives about PROGRAMS programs, each with at least one whole block."""
+def fitted(variant: str, rows: int, columns: int, reads: int = 1) -> Schedule:
+    """The schedule that gives about PROGRAMS programs, each with at least one whole block; `reads`: tensors walked."""
     schedule = default(variant)
     lanes = _LANES if variant == "split_columns" else 1
-    splits = _power(PROGRAMS // max(1, -(-rows // lanes)))
+    splits = _power((LANE_PROGRAMS if lanes > 1 else PROGRAMS) // max(1, -(-rows // lanes)))
     least = 16 if lanes > 1 else 1024
+    if lanes == 1:
+        schedule = schedule.replace(BLOCK_SIZE_N=max(least, schedule.int("BLOCK_SIZE_N") // _power(2 * reads - 1)))
     block = max(least, min(schedule.int("BLOCK_SIZE_N"), _power(columns // splits)))
     splits = max(2, min(splits, _power(columns // block)))
     warps = min(schedule.int("num_warps"), max(1, block * lanes // 256))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernelgen.families.picks import read_once
 from kernelgen.families.space import atoms_of, size_text
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref
@@ -28,7 +29,7 @@ class Stage:
 
 def stages(spec: OperatorSpec, graph: Graph) -> tuple[Stage, ...]:
     """The operator itself, or its two parts where it reduces what its rows were reduced to."""
-    graph = _rows_first(graph)
+    graph = _rows_first(read_once(graph))
     ends = _ends(graph)
     if not ends:
         return (Stage(spec, graph),)

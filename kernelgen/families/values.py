@@ -6,10 +6,11 @@ over, none for a dimension that is broadcast, or the expression that says where 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelgen.frontend.graph import Atom, Dim
-from kernelgen.frontend.indices import Condition, Expr, leaves
+from kernelgen.frontend.indices import Condition, Expr, Indexing, leaves
 
 Entry = tuple[int, ...] | Expr
 Index = tuple[Entry, ...]
@@ -121,6 +122,13 @@ def axes_of(entry: Entry) -> tuple[int, ...]:
     if isinstance(entry, tuple):
         return entry
     return tuple(dict.fromkeys(leaf.number for leaf in leaves(entry) if leaf.op == "axis"))
+
+
+def axes_read(read: Indexing, values: Sequence[Value], operands: Sequence[int]) -> frozenset[int]:
+    """The axes along which a read moves: those that its places and conditions mention, and those of its operands."""
+    sides = [side for c in read.conditions for side in (c.left, c.right)]
+    mentioned = frozenset(a for expr in (*read.places, *sides) for a in axes_of(expr))
+    return mentioned.union(*(values[i].axes for i in operands))
 
 
 def expressions(value: Value) -> tuple[Expr, ...]:

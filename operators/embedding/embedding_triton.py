@@ -35,12 +35,12 @@ def embedding_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     index = tl.load(index_ptr + rows * stride_index_m, mask=row_mask)
-    weight = tl.load(
+    out = tl.load(
         weight_ptr + index[:, None] * stride_weight_v + cols[None, :] * stride_weight_d,
         mask=mask & (index >= 0)[:, None] & (index < V)[:, None],
         other=0.0,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], weight, mask=mask)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.

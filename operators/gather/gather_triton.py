@@ -37,12 +37,12 @@ def gather_kernel(
         index_ptr + rows[:, None] * stride_index_m + cols[None, :] * stride_index_n,
         mask=mask,
     )
-    x = tl.load(
+    out = tl.load(
         x_ptr + rows[:, None] * stride_xa + index * stride_xl,
         mask=mask & (index >= 0) & (index < L),
         other=0.0,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.

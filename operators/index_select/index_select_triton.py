@@ -34,12 +34,12 @@ def index_select_kernel(
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
-    x = tl.load(
+    out = tl.load(
         x_ptr + rows[:, None] * stride_xa + index[None, :] * stride_xl,
         mask=mask & (index >= 0)[None, :] & (index < L)[None, :],
         other=0.0,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
