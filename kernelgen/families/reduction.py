@@ -80,13 +80,16 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
 
 
 def _divided(body: Body, few: tuple[int, int]) -> Schedule:
-    levels = body.names.levels
-    return fitted("split", *few, reads=sum(levels[a.load] == FULL for a in body.layout.accesses))
+    return fitted("split", *few, reads=sum(_along_row(body, a.load) for a in body.layout.accesses))
+
+
+def _along_row(body: Body, value: int) -> bool:
+    return not body.lowered.values[value].axes.isdisjoint(body.lowered.space.inner_axes())
 
 
 def _walks_once(body: Body) -> bool:
     """Whether no element of a row is needed again once all have been reduced."""
-    return all(body.names.levels[o.value] != FULL for o in body.lowered.outputs)
+    return not any(_along_row(body, o.value) for o in body.lowered.outputs)
 
 
 def _blocks(body: Body) -> Schedule:
