@@ -19,6 +19,70 @@ def batch_norm_train_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
+    M,
+    N,
+    HW,
+    stride_xn_size,
+    stride_xm,
+    stride_xhw,
+    stride_weight_m,
+    stride_bias_m,
+    stride_out_n_size,
+    stride_out_m,
+    stride_out_hw,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
+    stride_xhw = tl.cast(stride_xhw, tl.int64)
+    stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
+    stride_out_hw = tl.cast(stride_out_hw, tl.int64)
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    n_size = cols // HW
+    hw = cols % HW
+    x = tl.load(
+        x_ptr
+        + n_size[None, :] * stride_xn_size
+        + rows[:, None] * stride_xm
+        + hw[None, :] * stride_xhw,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    weight = tl.load(weight_ptr + rows * stride_weight_m, mask=row_mask)
+    bias = tl.load(bias_ptr + rows * stride_bias_m, mask=row_mask)
+    # mean = xf.mean(dim=(0, 2, 3), keepdim=True)
+    mean = tl.sum(x, axis=1) / N
+    # centered = xf - mean
+    centered = x - mean[:, None]
+    # variance = (centered * centered).mean(dim=(0, 2, 3), keepdim=True)
+    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
+    # normalized = centered * torch.rsqrt(variance + eps)
+    inverse_root = tl.rsqrt(variance + 1e-5)
+    normalized = centered * inverse_root[:, None]
+    # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+    out = normalized * weight[:, None] + bias[:, None]
+    tl.store(
+        out_ptr
+        + n_size[None, :] * stride_out_n_size
+        + rows[:, None] * stride_out_m
+        + hw[None, :] * stride_out_hw,
+        out,
+        mask=mask,
+    )
+
+
+@triton.jit
+def batch_norm_train_row_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
     N,
     HW,
     stride_xn_size,
@@ -149,13 +213,141 @@ def batch_norm_train_looped_kernel(
         )
 
 
+@triton.jit
+def batch_norm_train_split_kernel(
+    x_ptr,
+    mean_parts_ptr,
+    row_sum_2_parts_ptr,
+    M,
+    N,
+    HW,
+    stride_xn_size,
+    stride_xm,
+    stride_xhw,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
+    stride_xhw = tl.cast(stride_xhw, tl.int64)
+    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    mean = 0.0
+    row_sum_2 = 0.0
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        n_size = cols // HW
+        hw = cols % HW
+        x = tl.load(
+            x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        walked = start - first
+        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
+        block_mean = tl.sum(x, axis=0) / block_count
+        block_centered = tl.where(mask, x - block_mean, 0.0)
+        block_squares = tl.sum(block_centered * block_centered, axis=0)
+        block_shift = block_mean - mean
+        block_share = block_count / (walked + block_count)
+        mean += block_shift * block_share
+        row_sum_2 += block_squares + block_shift * block_shift * walked * block_share
+    slot = split * M + row
+    tl.store(mean_parts_ptr + slot, mean)
+    tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
+
+
+@triton.jit
+def batch_norm_train_apply_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    mean_parts_ptr,
+    row_sum_2_parts_ptr,
+    out_ptr,
+    M,
+    N,
+    HW,
+    stride_xn_size,
+    stride_xm,
+    stride_xhw,
+    stride_weight_m,
+    stride_bias_m,
+    stride_out_n_size,
+    stride_out_m,
+    stride_out_hw,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
+    stride_xhw = tl.cast(stride_xhw, tl.int64)
+    stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
+    stride_out_hw = tl.cast(stride_out_hw, tl.int64)
+    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    first = split * part
+    end = tl.minimum(first + part, N)
+    parts = tl.arange(0, SPLITS) * M + row
+    part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
+    mean_parts = tl.load(mean_parts_ptr + parts)
+    mean = tl.sum(mean_parts * part_counts, axis=0) / N
+    mean_shifts = mean_parts - mean
+    row_sum_2_shifts = part_counts * mean_shifts * mean_shifts
+    row_sum_2 = tl.sum(tl.load(row_sum_2_parts_ptr + parts) + row_sum_2_shifts, axis=0)
+    # variance = (centered * centered).mean(dim=(0, 2, 3), keepdim=True)
+    variance = row_sum_2 / N
+    # normalized = centered * torch.rsqrt(variance + eps)
+    inverse_root = tl.rsqrt(variance + 1e-5)
+    weight = tl.load(weight_ptr + row * stride_weight_m)
+    bias = tl.load(bias_ptr + row * stride_bias_m)
+
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        n_size = cols // HW
+        hw = cols % HW
+        x = tl.load(
+            x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # centered = xf - mean
+        centered = x - mean
+        normalized = centered * inverse_root
+        # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+        out = normalized * weight + bias
+        tl.store(
+            out_ptr
+            + n_size * stride_out_n_size
+            + row * stride_out_m
+            + hw * stride_out_hw,
+            out,
+            mask=mask,
+        )
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, batch_norm_train_kernel, {"num_warps": 2}),
-    (8192, batch_norm_train_kernel, {"num_warps": 4}),
-    (16384, batch_norm_train_kernel, {"num_warps": 4}),
-    (32768, batch_norm_train_kernel, {"num_warps": 16}),
-    (None, batch_norm_train_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, batch_norm_train_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, batch_norm_train_row_kernel, {"num_warps": 2}),
+    (8192, batch_norm_train_row_kernel, {"num_warps": 4}),
+    (16384, batch_norm_train_row_kernel, {"num_warps": 8}),
+    (32768, batch_norm_train_row_kernel, {"num_warps": 16}),
+    (802816, batch_norm_train_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (
+        None,
+        batch_norm_train_split_kernel,
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 8, "num_warps": 4},
+    ),
 )
 
 
@@ -239,6 +431,27 @@ def batch_norm_train(
     out_view = out.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is batch_norm_train_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            weight,
+            bias,
+            out,
+            M,
+            N,
+            HW,
+            x_view.stride(0),
+            x_view.stride(1),
+            x_view.stride(2),
+            weight.stride(0),
+            bias.stride(0),
+            out_view.stride(0),
+            out_view.stride(1),
+            out_view.stride(2),
+            BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is batch_norm_train_row_kernel:
         kernel[(M,)](
             x_view,
             weight,
@@ -263,6 +476,45 @@ def batch_norm_train(
             weight,
             bias,
             out,
+            N,
+            HW,
+            x_view.stride(0),
+            x_view.stride(1),
+            x_view.stride(2),
+            weight.stride(0),
+            bias.stride(0),
+            out_view.stride(0),
+            out_view.stride(1),
+            out_view.stride(2),
+            **options,
+        )
+    elif kernel is batch_norm_train_split_kernel:
+        mean_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=x.device
+        )
+        row_sum_2_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=x.device
+        )
+        kernel[(M, options["SPLITS"])](
+            x_view,
+            mean_parts,
+            row_sum_2_parts,
+            M,
+            N,
+            HW,
+            x_view.stride(0),
+            x_view.stride(1),
+            x_view.stride(2),
+            **options,
+        )
+        batch_norm_train_apply_kernel[(M, options["SPLITS"])](
+            x_view,
+            weight,
+            bias,
+            mean_parts,
+            row_sum_2_parts,
+            out,
+            M,
             N,
             HW,
             x_view.stride(0),

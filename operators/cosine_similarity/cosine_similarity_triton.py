@@ -25,6 +25,46 @@ def cosine_similarity_kernel(
     x_ptr,
     y_ptr,
     out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    stride_ym,
+    stride_yn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_yn = tl.cast(stride_yn, tl.int64)
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    y = tl.load(
+        y_ptr + rows[:, None] * stride_ym + cols[None, :] * stride_yn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    # return F.cosine_similarity(x, y, dim=-1)
+    norm_2 = _nan_maximum(tl.sqrt(tl.sum(y * y, axis=1)), 1e-8)
+    dot = tl.sum(x * y, axis=1)
+    out = dot / _nan_maximum(tl.sqrt(tl.sum(x * x, axis=1)), 1e-8) / norm_2
+    tl.store(out_ptr + rows, out, mask=row_mask)
+
+
+@triton.jit
+def cosine_similarity_row_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -66,6 +106,7 @@ def cosine_similarity_looped_kernel(
     stride_ym,
     stride_yn,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_yn = tl.cast(stride_yn, tl.int64)
@@ -75,7 +116,7 @@ def cosine_similarity_looped_kernel(
     dot_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
@@ -102,11 +143,16 @@ def cosine_similarity_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, cosine_similarity_kernel, {"num_warps": 2}),
-    (8192, cosine_similarity_kernel, {"num_warps": 4}),
-    (16384, cosine_similarity_kernel, {"num_warps": 4}),
-    (32768, cosine_similarity_kernel, {"num_warps": 16}),
-    (None, cosine_similarity_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, cosine_similarity_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, cosine_similarity_row_kernel, {"num_warps": 2}),
+    (8192, cosine_similarity_row_kernel, {"num_warps": 4}),
+    (16384, cosine_similarity_row_kernel, {"num_warps": 8}),
+    (32768, cosine_similarity_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        cosine_similarity_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -163,6 +209,21 @@ def cosine_similarity(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     y_view = y.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is cosine_similarity_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            y_view,
+            out,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            y_view.stride(0),
+            y_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is cosine_similarity_row_kernel:
         kernel[(M,)](
             x_view,
             y_view,

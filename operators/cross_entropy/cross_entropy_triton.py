@@ -34,6 +34,50 @@ def cross_entropy_kernel(
     target_ptr,
     row_losses_ptr,
     row_counts_ptr,
+    M,
+    N,
+    V,
+    stride_target_m,
+    stride_logits_b,
+    stride_logits_v,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    target = tl.load(target_ptr + rows * stride_target_m, mask=row_mask)
+    logits = tl.load(
+        logits_ptr + rows[:, None] * stride_logits_b + cols[None, :] * stride_logits_v,
+        mask=mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    target_logit = tl.load(
+        logits_ptr + rows * stride_logits_b + target * stride_logits_v,
+        mask=row_mask & (target >= 0) & (target < V),
+        other=0.0,
+    ).to(tl.float32)
+    # return F.cross_entropy(logits, target)
+    row_max = _nan_max(logits, axis=1)
+    log_denominator = tl.log(tl.sum(_exp(logits - row_max[:, None]), axis=1))
+    row_loss = log_denominator - (target_logit - row_max)
+    row_losses = tl.where(target == -100, 0.0, row_loss)
+    row_counts = (target != -100).to(tl.float32)
+    tl.store(row_losses_ptr + rows, row_losses, mask=row_mask)
+    tl.store(row_counts_ptr + rows, row_counts, mask=row_mask)
+
+
+@triton.jit
+def cross_entropy_row_kernel(
+    logits_ptr,
+    target_ptr,
+    row_losses_ptr,
+    row_counts_ptr,
     N,
     V,
     stride_target_m,
@@ -79,6 +123,7 @@ def cross_entropy_looped_kernel(
     stride_logits_b,
     stride_logits_v,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -93,7 +138,7 @@ def cross_entropy_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
@@ -140,11 +185,16 @@ def cross_entropy_finish_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, cross_entropy_kernel, {"num_warps": 2}),
-    (8192, cross_entropy_kernel, {"num_warps": 4}),
-    (16384, cross_entropy_kernel, {"num_warps": 4}),
-    (32768, cross_entropy_kernel, {"num_warps": 16}),
-    (None, cross_entropy_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, cross_entropy_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, cross_entropy_row_kernel, {"num_warps": 2}),
+    (8192, cross_entropy_row_kernel, {"num_warps": 4}),
+    (16384, cross_entropy_row_kernel, {"num_warps": 8}),
+    (32768, cross_entropy_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        cross_entropy_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -200,6 +250,22 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     row_counts = torch.empty(M, dtype=torch.float32, device=logits.device)
     kernel, options = pick_schedule(N * loss.element_size())
     if kernel is cross_entropy_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            logits,
+            target,
+            row_losses,
+            row_counts,
+            M,
+            N,
+            V,
+            target.stride(0),
+            logits.stride(0),
+            logits.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is cross_entropy_row_kernel:
         kernel[(M,)](
             logits,
             target,

@@ -30,6 +30,47 @@ def cross_entropy_rows_kernel(
     logits_ptr,
     target_ptr,
     loss_ptr,
+    M,
+    N,
+    V,
+    stride_target_m,
+    stride_logits_0,
+    stride_logits_v,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    target = tl.load(target_ptr + rows * stride_target_m, mask=row_mask)
+    logits = tl.load(
+        logits_ptr + rows[:, None] * stride_logits_0 + cols[None, :] * stride_logits_v,
+        mask=mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    target_logit = tl.load(
+        logits_ptr + rows * stride_logits_0 + target * stride_logits_v,
+        mask=row_mask & (target >= 0) & (target < V),
+        other=0.0,
+    ).to(tl.float32)
+    # return F.cross_entropy(logits, target, reduction='none')
+    row_max = _nan_max(logits, axis=1)
+    log_denominator = tl.log(tl.sum(_exp(logits - row_max[:, None]), axis=1))
+    row_loss = log_denominator - (target_logit - row_max)
+    loss = tl.where(target == -100, 0.0, row_loss)
+    tl.store(loss_ptr + rows, loss, mask=row_mask)
+
+
+@triton.jit
+def cross_entropy_rows_row_kernel(
+    logits_ptr,
+    target_ptr,
+    loss_ptr,
     N,
     V,
     stride_target_m,
@@ -72,6 +113,7 @@ def cross_entropy_rows_looped_kernel(
     stride_logits_0,
     stride_logits_v,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -86,7 +128,7 @@ def cross_entropy_rows_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
@@ -106,11 +148,16 @@ def cross_entropy_rows_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, cross_entropy_rows_kernel, {"num_warps": 2}),
-    (8192, cross_entropy_rows_kernel, {"num_warps": 4}),
-    (16384, cross_entropy_rows_kernel, {"num_warps": 4}),
-    (32768, cross_entropy_rows_kernel, {"num_warps": 16}),
-    (None, cross_entropy_rows_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, cross_entropy_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, cross_entropy_rows_row_kernel, {"num_warps": 2}),
+    (8192, cross_entropy_rows_row_kernel, {"num_warps": 4}),
+    (16384, cross_entropy_rows_row_kernel, {"num_warps": 8}),
+    (32768, cross_entropy_rows_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        cross_entropy_rows_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -167,6 +214,21 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
         raise ValueError(f"cross_entropy_rows: at most 2**30 columns, got {N}")
     kernel, options = pick_schedule(N * loss.element_size())
     if kernel is cross_entropy_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            logits,
+            target,
+            loss,
+            M,
+            N,
+            V,
+            target.stride(0),
+            logits.stride(0),
+            logits.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is cross_entropy_rows_row_kernel:
         kernel[(M,)](
             logits,
             target,

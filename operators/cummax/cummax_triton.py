@@ -79,7 +79,7 @@ def cummax_looped_kernel(
 SCHEDULES = (
     (2048, cummax_kernel, {"num_warps": 1}),
     (8192, cummax_kernel, {"num_warps": 4}),
-    (16384, cummax_kernel, {"num_warps": 8}),
+    (32768, cummax_kernel, {"num_warps": 8}),
     (
         None,
         cummax_looped_kernel,

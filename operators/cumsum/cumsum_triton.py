@@ -73,7 +73,7 @@ def cumsum_looped_kernel(
 SCHEDULES = (
     (2048, cumsum_kernel, {"num_warps": 1}),
     (8192, cumsum_kernel, {"num_warps": 4}),
-    (16384, cumsum_kernel, {"num_warps": 8}),
+    (32768, cumsum_kernel, {"num_warps": 8}),
     (
         None,
         cumsum_looped_kernel,

@@ -40,6 +40,7 @@ def flip_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
+    (256, flip_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, flip_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (None, flip_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
 )
@@ -69,8 +70,8 @@ def flip(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:-1].numel()
     N = out.shape[-1]
     D = x.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"flip: at most 33553920 columns, got {N}")
+    if N > 8388480:
+        raise ValueError(f"flip: at most 8388480 columns, got {N}")
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (

@@ -19,6 +19,69 @@ def group_norm_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
+    M,
+    N,
+    HW,
+    stride_xm,
+    stride_xn,
+    stride_weight_index_1,
+    stride_weight_k,
+    stride_bias_index_1,
+    stride_bias_k,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_k = tl.cast(stride_weight_k, tl.int64)
+    stride_bias_k = tl.cast(stride_bias_k, tl.int64)
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    index_1 = (short_rows % 32).to(tl.int64)
+    k = cols // HW
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    weight = tl.load(
+        weight_ptr
+        + index_1[:, None] * stride_weight_index_1
+        + k[None, :] * stride_weight_k,
+        mask=mask,
+        other=0.0,
+    )
+    bias = tl.load(
+        bias_ptr + index_1[:, None] * stride_bias_index_1 + k[None, :] * stride_bias_k,
+        mask=mask,
+        other=0.0,
+    )
+    # mean = groups.mean(dim=(2, 3, 4), keepdim=True)
+    mean = tl.sum(x, axis=1) / N
+    # centered = groups - mean
+    centered = x - mean[:, None]
+    # variance = (centered * centered).mean(dim=(2, 3, 4), keepdim=True)
+    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
+    # normalized = (centered * torch.rsqrt(variance + eps)).view(x.shape)
+    inverse_root = tl.rsqrt(variance + 1e-5)
+    normalized = centered * inverse_root[:, None]
+    # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+    out = normalized * weight + bias
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
+def group_norm_row_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
     N,
     HW,
     stride_xm,
@@ -153,10 +216,11 @@ def group_norm_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, group_norm_kernel, {"num_warps": 2}),
-    (8192, group_norm_kernel, {"num_warps": 4}),
-    (16384, group_norm_kernel, {"num_warps": 4}),
-    (32768, group_norm_kernel, {"num_warps": 16}),
+    (512, group_norm_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, group_norm_row_kernel, {"num_warps": 2}),
+    (8192, group_norm_row_kernel, {"num_warps": 4}),
+    (16384, group_norm_row_kernel, {"num_warps": 8}),
+    (32768, group_norm_row_kernel, {"num_warps": 16}),
     (None, group_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
 
@@ -241,6 +305,25 @@ def group_norm(
     bias_view = bias.reshape(32, K)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is group_norm_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            weight_view,
+            bias_view,
+            out,
+            M,
+            N,
+            HW,
+            x_view.stride(0),
+            x_view.stride(1),
+            weight_view.stride(0),
+            weight_view.stride(1),
+            bias_view.stride(0),
+            bias_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is group_norm_row_kernel:
         kernel[(M,)](
             x_view,
             weight_view,

@@ -56,6 +56,7 @@ def hinge_loss_split_kernel(
     stride_label_b,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_label_b = tl.cast(stride_label_b, tl.int64)  # cols * stride may pass 2**31
     # the elements are divided among SPLITS programs, each of which walks a part in blocks
@@ -64,7 +65,7 @@ def hinge_loss_split_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
     total_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(first, end, BLOCK_SIZE_N):
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         b = cols // D
@@ -102,12 +103,12 @@ def hinge_loss_join_kernel(
 SCHEDULES = (
     (4096, hinge_loss_kernel, {"num_warps": 2}),
     (8192, hinge_loss_kernel, {"num_warps": 4}),
-    (16384, hinge_loss_kernel, {"num_warps": 4}),
+    (16384, hinge_loss_kernel, {"num_warps": 8}),
     (32768, hinge_loss_kernel, {"num_warps": 16}),
     (
         None,
         hinge_loss_split_kernel,
-        {"BLOCK_SIZE_N": 2048, "SPLITS": 512, "num_warps": 4},
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 512, "num_warps": 4},
     ),
 )
 

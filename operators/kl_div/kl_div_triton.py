@@ -24,6 +24,55 @@ def kl_div_kernel(
     logits_ptr,
     target_ptr,
     row_results_ptr,
+    M,
+    N,
+    stride_target_m,
+    stride_target_n,
+    stride_logits_m,
+    stride_logits_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_target_n = tl.cast(stride_target_n, tl.int64)  # cols * stride may pass 2**31
+    stride_logits_n = tl.cast(stride_logits_n, tl.int64)
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    target = tl.load(
+        target_ptr + rows[:, None] * stride_target_m + cols[None, :] * stride_target_n,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    logits = tl.load(
+        logits_ptr + rows[:, None] * stride_logits_m + cols[None, :] * stride_logits_n,
+        mask=mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    # log_probs = torch.log_softmax(logits, dim=-1)
+    row_max = tl.max(logits, axis=1)
+    difference = logits - row_max[:, None]
+    log_denominator = tl.log(tl.sum(_exp(difference), axis=1))
+    log_probs = difference - log_denominator[:, None]
+    # return F.kl_div(log_probs, target, reduction='batchmean')
+    row_sum_difference_chosen_product = target * tl.log(target)
+    row_sum_difference_chosen_is_equal = target == 0.0
+    row_sum_difference_chosen = tl.where(
+        row_sum_difference_chosen_is_equal, 0.0, row_sum_difference_chosen_product
+    )
+    row_sum_difference = row_sum_difference_chosen - target * log_probs
+    row_sum = tl.sum(tl.where(mask, row_sum_difference, 0.0), axis=1)
+    tl.store(row_results_ptr + rows, row_sum, mask=row_mask)
+
+
+@triton.jit
+def kl_div_row_kernel(
+    logits_ptr,
+    target_ptr,
+    row_results_ptr,
     N,
     stride_target_m,
     stride_target_n,
@@ -74,6 +123,7 @@ def kl_div_looped_kernel(
     stride_logits_m,
     stride_logits_n,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_target_n = tl.cast(stride_target_n, tl.int64)  # cols * stride may pass 2**31
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)
@@ -83,14 +133,13 @@ def kl_div_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
             other=float("-inf"),
-            eviction_policy="evict_last",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(logits, axis=0))
         block_sum = tl.sum(_exp(logits - new_max), axis=0)
@@ -101,20 +150,18 @@ def kl_div_looped_kernel(
 
     # the row again
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         target = tl.load(
             target_ptr + row * stride_target_m + cols * stride_target_n,
             mask=mask,
             other=0.0,
-            eviction_policy="evict_first",
         ).to(tl.float32)
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
             other=float("-inf"),
-            eviction_policy="evict_first",
         ).to(tl.float32)
         difference = logits - row_max
         log_probs = difference - log_denominator
@@ -149,11 +196,16 @@ def kl_div_finish_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, kl_div_kernel, {"num_warps": 2}),
-    (8192, kl_div_kernel, {"num_warps": 4}),
-    (16384, kl_div_kernel, {"num_warps": 4}),
-    (32768, kl_div_kernel, {"num_warps": 16}),
-    (None, kl_div_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, kl_div_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, kl_div_row_kernel, {"num_warps": 2}),
+    (8192, kl_div_row_kernel, {"num_warps": 4}),
+    (16384, kl_div_row_kernel, {"num_warps": 8}),
+    (32768, kl_div_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        kl_div_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -210,6 +262,21 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     row_results = torch.empty(M, dtype=torch.float32, device=logits.device)
     kernel, options = pick_schedule(N * loss.element_size())
     if kernel is kl_div_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            logits,
+            target,
+            row_results,
+            M,
+            N,
+            target.stride(0),
+            target.stride(1),
+            logits.stride(0),
+            logits.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is kl_div_row_kernel:
         kernel[(M,)](
             logits,
             target,

@@ -24,6 +24,36 @@ def _nan_maximum(a, b):
 def l2_normalize_kernel(
     x_ptr,
     out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    # return F.normalize(x, dim=-1)
+    inverse = 1.0 / _nan_maximum(tl.sqrt(tl.sum(x * x, axis=1)), 1e-12)
+    out = x * inverse[:, None]
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
+def l2_normalize_row_kernel(
+    x_ptr,
+    out_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -91,10 +121,11 @@ def l2_normalize_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, l2_normalize_kernel, {"num_warps": 2}),
-    (8192, l2_normalize_kernel, {"num_warps": 4}),
-    (16384, l2_normalize_kernel, {"num_warps": 4}),
-    (32768, l2_normalize_kernel, {"num_warps": 16}),
+    (512, l2_normalize_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, l2_normalize_row_kernel, {"num_warps": 2}),
+    (8192, l2_normalize_row_kernel, {"num_warps": 4}),
+    (16384, l2_normalize_row_kernel, {"num_warps": 8}),
+    (32768, l2_normalize_row_kernel, {"num_warps": 16}),
     (None, l2_normalize_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
 
@@ -130,6 +161,18 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is l2_normalize_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is l2_normalize_row_kernel:
         kernel[(M,)](
             x_view,
             out,

@@ -27,6 +27,37 @@ def _isinf(x):
 def logsumexp_kernel(
     x_ptr,
     out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    # return torch.logsumexp(x, dim=-1)
+    row_max = tl.max(x, axis=1)
+    shift = tl.where(_isinf(row_max), 0.0, row_max)
+    out = shift + tl.log(tl.sum(_exp(x - shift[:, None]), axis=1))
+    tl.store(out_ptr + rows, out, mask=row_mask)
+
+
+@triton.jit
+def logsumexp_row_kernel(
+    x_ptr,
+    out_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -57,6 +88,7 @@ def logsumexp_looped_kernel(
     stride_xm,
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -65,7 +97,7 @@ def logsumexp_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
@@ -87,11 +119,16 @@ def logsumexp_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, logsumexp_kernel, {"num_warps": 2}),
-    (8192, logsumexp_kernel, {"num_warps": 4}),
-    (16384, logsumexp_kernel, {"num_warps": 4}),
-    (32768, logsumexp_kernel, {"num_warps": 16}),
-    (None, logsumexp_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, logsumexp_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, logsumexp_row_kernel, {"num_warps": 2}),
+    (8192, logsumexp_row_kernel, {"num_warps": 4}),
+    (16384, logsumexp_row_kernel, {"num_warps": 8}),
+    (32768, logsumexp_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        logsumexp_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -125,6 +162,18 @@ def logsumexp(x: torch.Tensor) -> torch.Tensor:
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is logsumexp_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is logsumexp_row_kernel:
         kernel[(M,)](
             x_view,
             out,

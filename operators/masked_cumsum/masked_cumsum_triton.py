@@ -88,7 +88,7 @@ def masked_cumsum_looped_kernel(
 SCHEDULES = (
     (2048, masked_cumsum_kernel, {"num_warps": 1}),
     (8192, masked_cumsum_kernel, {"num_warps": 4}),
-    (16384, masked_cumsum_kernel, {"num_warps": 8}),
+    (32768, masked_cumsum_kernel, {"num_warps": 8}),
     (
         None,
         masked_cumsum_looped_kernel,

@@ -37,6 +37,7 @@ def mse_loss_split_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     # the elements are divided among SPLITS programs, each of which walks a part in blocks
     split = tl.program_id(0)
@@ -44,7 +45,7 @@ def mse_loss_split_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
     total_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(first, end, BLOCK_SIZE_N):
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
@@ -75,12 +76,12 @@ def mse_loss_join_kernel(
 SCHEDULES = (
     (4096, mse_loss_kernel, {"num_warps": 2}),
     (8192, mse_loss_kernel, {"num_warps": 4}),
-    (16384, mse_loss_kernel, {"num_warps": 4}),
+    (16384, mse_loss_kernel, {"num_warps": 8}),
     (32768, mse_loss_kernel, {"num_warps": 16}),
     (
         None,
         mse_loss_split_kernel,
-        {"BLOCK_SIZE_N": 2048, "SPLITS": 512, "num_warps": 4},
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 512, "num_warps": 4},
     ),
 )
 

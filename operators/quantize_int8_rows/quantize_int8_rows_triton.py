@@ -51,6 +51,41 @@ def quantize_int8_rows_kernel(
     x_ptr,
     out_ptr,
     scale_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
+    scale = _nan_maximum(_nan_max(tl.abs(x), axis=1), 1e-12) / 127
+    # levels = (wide / scale).round().clamp(-128, 127)
+    levels = _rint_between(_quotient(x, scale[:, None]), -128.0, 127.0)
+    # return (levels.to(torch.int8), scale.squeeze(-1))
+    out = levels.to(tl.int8)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    tl.store(scale_ptr + rows, scale, mask=row_mask)
+
+
+@triton.jit
+def quantize_int8_rows_row_kernel(
+    x_ptr,
+    out_ptr,
+    scale_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -127,10 +162,11 @@ def quantize_int8_rows_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, quantize_int8_rows_kernel, {"num_warps": 2}),
-    (8192, quantize_int8_rows_kernel, {"num_warps": 4}),
-    (16384, quantize_int8_rows_kernel, {"num_warps": 4}),
-    (32768, quantize_int8_rows_kernel, {"num_warps": 16}),
+    (512, quantize_int8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, quantize_int8_rows_row_kernel, {"num_warps": 2}),
+    (8192, quantize_int8_rows_row_kernel, {"num_warps": 4}),
+    (16384, quantize_int8_rows_row_kernel, {"num_warps": 8}),
+    (32768, quantize_int8_rows_row_kernel, {"num_warps": 16}),
     (None, quantize_int8_rows_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
 
@@ -169,6 +205,19 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
     if kernel is quantize_int8_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            scale,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is quantize_int8_rows_row_kernel:
         kernel[(M,)](
             x_view,
             out,

@@ -46,11 +46,11 @@ def reflection_pad_kernel(
     from_col = tl.minimum(mirrored, 2 * W - 2 - mirrored)
     mirrored_2 = tl.abs((h - 2).to(tl.int64))
     from_row = tl.minimum(mirrored_2, 2 * H - 2 - mirrored_2)
-    x = tl.load(
+    out = tl.load(
         x_plane + from_row[:, None] * stride_xh + from_col[None, :] * stride_xw,
         mask=mask,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.

@@ -92,7 +92,7 @@ def reverse_cumsum_looped_kernel(
 SCHEDULES = (
     (2048, reverse_cumsum_kernel, {"num_warps": 1}),
     (8192, reverse_cumsum_kernel, {"num_warps": 4}),
-    (16384, reverse_cumsum_kernel, {"num_warps": 8}),
+    (32768, reverse_cumsum_kernel, {"num_warps": 8}),
     (
         None,
         reverse_cumsum_looped_kernel,

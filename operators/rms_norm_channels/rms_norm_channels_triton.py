@@ -90,7 +90,7 @@ SCHEDULES = (
     (
         None,
         rms_norm_channels_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "num_warps": 4},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "num_warps": 16},
     ),
 )
 

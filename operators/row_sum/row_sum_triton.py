@@ -16,6 +16,35 @@ import triton.language as tl
 def row_sum_kernel(
     x_ptr,
     out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    # return x.sum(dim=-1)
+    out = tl.sum(x, axis=1)
+    tl.store(out_ptr + rows, out, mask=row_mask)
+
+
+@triton.jit
+def row_sum_row_kernel(
+    x_ptr,
+    out_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -44,13 +73,14 @@ def row_sum_looped_kernel(
     stride_xm,
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     out_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
@@ -65,11 +95,16 @@ def row_sum_looped_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, row_sum_kernel, {"num_warps": 2}),
-    (8192, row_sum_kernel, {"num_warps": 4}),
-    (16384, row_sum_kernel, {"num_warps": 4}),
-    (32768, row_sum_kernel, {"num_warps": 16}),
-    (None, row_sum_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, row_sum_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, row_sum_row_kernel, {"num_warps": 2}),
+    (8192, row_sum_row_kernel, {"num_warps": 4}),
+    (16384, row_sum_row_kernel, {"num_warps": 8}),
+    (32768, row_sum_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        row_sum_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -103,6 +138,18 @@ def row_sum(x: torch.Tensor) -> torch.Tensor:
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is row_sum_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is row_sum_row_kernel:
         kernel[(M,)](
             x_view,
             out,

@@ -33,6 +33,7 @@ def sum_all_split_kernel(
     N,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     # the elements are divided among SPLITS programs, each of which walks a part in blocks
     split = tl.program_id(0)
@@ -40,7 +41,7 @@ def sum_all_split_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
     out_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(first, end, BLOCK_SIZE_N):
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
@@ -65,12 +66,12 @@ def sum_all_join_kernel(
 SCHEDULES = (
     (4096, sum_all_kernel, {"num_warps": 2}),
     (8192, sum_all_kernel, {"num_warps": 4}),
-    (16384, sum_all_kernel, {"num_warps": 4}),
+    (16384, sum_all_kernel, {"num_warps": 8}),
     (32768, sum_all_kernel, {"num_warps": 16}),
     (
         None,
         sum_all_split_kernel,
-        {"BLOCK_SIZE_N": 2048, "SPLITS": 512, "num_warps": 4},
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 512, "num_warps": 4},
     ),
 )
 

@@ -40,12 +40,12 @@ def take_along_dim_kernel(
     )
     # return torch.take_along_dim(x, index, dim=0)
     chosen = tl.where(index < 0, index + L, index)
-    x = tl.load(
+    out = tl.load(
         x_ptr + chosen * stride_xl + cols[None, :] * stride_xb,
         mask=mask & (chosen >= 0) & (chosen < L),
         other=0.0,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.

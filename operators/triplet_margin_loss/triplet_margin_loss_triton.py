@@ -25,6 +25,62 @@ def triplet_margin_loss_kernel(
     positive_ptr,
     negative_ptr,
     row_results_ptr,
+    M,
+    N,
+    stride_anchor_m,
+    stride_anchor_n,
+    stride_positive_m,
+    stride_positive_n,
+    stride_negative_m,
+    stride_negative_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
+    stride_positive_n = tl.cast(stride_positive_n, tl.int64)
+    stride_negative_n = tl.cast(stride_negative_n, tl.int64)
+    # one program holds BLOCK_SIZE_M short rows in registers
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    row_mask = rows < M
+    col_mask = cols < N
+    mask = row_mask[:, None] & col_mask[None, :]
+    anchor = tl.load(
+        anchor_ptr + rows[:, None] * stride_anchor_m + cols[None, :] * stride_anchor_n,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    positive = tl.load(
+        positive_ptr
+        + rows[:, None] * stride_positive_m
+        + cols[None, :] * stride_positive_n,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    negative = tl.load(
+        negative_ptr
+        + rows[:, None] * stride_negative_m
+        + cols[None, :] * stride_negative_n,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    # return F.triplet_margin_loss(anchor, positive, negative, margin=1.0)
+    total = anchor - positive + 1e-6
+    total_2 = anchor - negative + 1e-6
+    positive_distance = tl.sqrt(tl.sum(tl.where(mask, total * total, 0.0), axis=1))
+    row_sum_2 = tl.sum(tl.where(mask, total_2 * total_2, 0.0), axis=1)
+    negative_distance = tl.sqrt(row_sum_2)
+    largest = _nan_maximum(positive_distance - negative_distance + 1.0, 0.0)
+    tl.store(row_results_ptr + rows, largest, mask=row_mask)
+
+
+@triton.jit
+def triplet_margin_loss_row_kernel(
+    anchor_ptr,
+    positive_ptr,
+    negative_ptr,
+    row_results_ptr,
     N,
     stride_anchor_m,
     stride_anchor_n,
@@ -80,6 +136,7 @@ def triplet_margin_loss_looped_kernel(
     stride_negative_m,
     stride_negative_n,
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
     stride_positive_n = tl.cast(stride_positive_n, tl.int64)
@@ -89,7 +146,7 @@ def triplet_margin_loss_looped_kernel(
 
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         anchor = tl.load(
@@ -140,11 +197,16 @@ def triplet_margin_loss_finish_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, triplet_margin_loss_kernel, {"num_warps": 2}),
-    (8192, triplet_margin_loss_kernel, {"num_warps": 4}),
-    (16384, triplet_margin_loss_kernel, {"num_warps": 4}),
-    (32768, triplet_margin_loss_kernel, {"num_warps": 16}),
-    (None, triplet_margin_loss_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (512, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (4096, triplet_margin_loss_row_kernel, {"num_warps": 2}),
+    (8192, triplet_margin_loss_row_kernel, {"num_warps": 4}),
+    (16384, triplet_margin_loss_row_kernel, {"num_warps": 8}),
+    (32768, triplet_margin_loss_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        triplet_margin_loss_looped_kernel,
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+    ),
 )
 
 
@@ -242,6 +304,24 @@ def triplet_margin_loss(
     row_results = torch.empty(M, dtype=torch.float32, device=anchor.device)
     kernel, options = pick_schedule(N * loss.element_size())
     if kernel is triplet_margin_loss_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            anchor,
+            positive,
+            negative,
+            row_results,
+            M,
+            N,
+            anchor.stride(0),
+            anchor.stride(1),
+            positive.stride(0),
+            positive.stride(1),
+            negative.stride(0),
+            negative.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
+    elif kernel is triplet_margin_loss_row_kernel:
         kernel[(M,)](
             anchor,
             positive,

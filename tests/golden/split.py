@@ -80,6 +80,7 @@ def group_norm_split_kernel(
     stride_xn,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # a row is divided among SPLITS programs, each of which walks a part in blocks
@@ -91,7 +92,7 @@ def group_norm_split_kernel(
 
     mean = 0.0
     row_sum_2 = 0.0
-    for start in range(first, end, BLOCK_SIZE_N):
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
@@ -132,6 +133,7 @@ def group_norm_apply_kernel(
     stride_bias_k,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_k = tl.cast(stride_weight_k, tl.int64)
@@ -157,7 +159,7 @@ def group_norm_apply_kernel(
     # normalized = (centered * torch.rsqrt(variance + eps)).view(x.shape)
     inverse_root = tl.rsqrt(variance + 1e-5)
 
-    for start in range(first, end, BLOCK_SIZE_N):
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         k = cols // HW
@@ -190,7 +192,7 @@ SCHEDULES = (
     (
         None,
         group_norm_split_kernel,
-        {"BLOCK_SIZE_N": 4096, "SPLITS": 32, "num_warps": 4},
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 4},
     ),
 )
 

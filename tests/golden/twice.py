@@ -28,25 +28,30 @@ def cross_entropy_kernel(
     row_losses_ptr,
     row_counts_ptr,
     N,
+    V,
     stride_target_m,
-    stride_logits_m,
-    stride_logits_n,
+    stride_logits_b,
+    stride_logits_v,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    stride_logits_n = tl.cast(stride_logits_n, tl.int64)  # cols * stride may pass 2**31
+    stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     target = tl.load(target_ptr + row * stride_target_m)
+    target_logit = tl.load(
+        logits_ptr + row * stride_logits_b + target * stride_logits_v,
+        mask=(target >= 0) & (target < V),
+        other=0.0,
+    ).to(tl.float32)
 
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    target_logit_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
-            logits_ptr + row * stride_logits_m + cols * stride_logits_n,
+            logits_ptr + row * stride_logits_b + cols * stride_logits_v,
             mask=mask,
             other=float("-inf"),
         ).to(tl.float32)
@@ -54,8 +59,6 @@ def cross_entropy_kernel(
         block_sum = tl.sum(_exp(logits - new_max), axis=0)
         denominator = denominator * _exp(row_max - new_max) + block_sum
         row_max = new_max
-        target_logit_acc += tl.where(cols == target, logits, 0.0)
-    target_logit = tl.sum(target_logit_acc, axis=0)
     # return F.cross_entropy(logits, target)
     row_loss = tl.log(denominator) - (target_logit - row_max)
     row_losses = tl.where(target == -100, 0.0, row_loss)
@@ -136,6 +139,7 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss
     M = logits.shape[0]
     N = logits.shape[1]
+    V = logits.shape[1]
     if max(M, N) > 2**30:
         raise ValueError(
             f"cross_entropy: at most 2**30 rows and columns, got {M} and {N}"
@@ -149,6 +153,7 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         row_losses,
         row_counts,
         N,
+        V,
         target.stride(0),
         logits.stride(0),
         logits.stride(1),
