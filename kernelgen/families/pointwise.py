@@ -25,6 +25,7 @@ from kernelgen.families.kernel import (
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairLines
 from kernelgen.families.turning import lies_along
+from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -74,12 +75,18 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
         return ((None, _square()),)
     if planes.applies(body):
         return planes.first_table(body)
+    gathered = _gathered(body)
+    if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
+        return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
     long = tile.replace(BLOCK_SIZE_N=1024)
     shortest = min((columns for _, columns in shapes), default=2 * HEAD + 1)
     if not body.exact and shortest > 2 * HEAD:
         return ((SHORT_ROW_BYTES, tile), (None, long))
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
     heads = ((2 * HEAD, short.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=HEAD)),) if shortest <= HEAD else ()
+    if gathered:  # a program has one row, which stays in its processor's own cache
+        row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)
+        return ((SHORT_ROW_BYTES, tile), (4096, row), (None, row.replace(BLOCK_SIZE_N=4096)))
     return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), (None, long))
 
 
@@ -91,15 +98,29 @@ def is_turned(body: Body) -> bool:
 
 
 def _square() -> Schedule:
-    """64 by 64 elements: a cache line each way even of two bytes an element, 16 elements a thread."""
-    return default("tile").replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+    """128 by 128 elements: two cache lines each way of two bytes an element; neighbours run together along the rows
+    that they write."""
+    return default("tile").replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=128, grid="1d")
+
+
+def _gathered(body: Body) -> str | None:
+    """Along what the elements of a tile are gathered each from a place of its own: "columns" of one row, or "rows"."""
+    values, levels = body.lowered.values, body.names.levels
+    for access in body.layout.accesses:
+        index = values[access.load].index
+        for dim, entry in enumerate(index if levels[access.load] == FULL else ()):
+            used = [e.number for e in leaves(entry) if e.op == "value"] if isinstance(entry, Expr) else []
+            if any(levels[v] == FULL or (levels[v] == COLUMN and values[v].op == "load") for v in used):
+                return "columns" if dim == len(index) - 1 else "rows"
+    return None
 
 
 def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: the defaults, which suit rows of any length."""
     if is_turned(body):
         square = _square()
-        return (square, square.replace(num_warps=4), square.replace(BLOCK_SIZE_M=128), square.replace(BLOCK_SIZE_M=32))
+        small = square.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+        return (square, square.replace(BLOCK_SIZE_N=64), small, small.replace(num_warps=4))
     if planes.applies(body):
         return (*planes.starts(body, columns), default("tile"))
     if _has_fixed_rows(body):
@@ -136,7 +157,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
             "tiles over a 2-D grid, or columns fastest in a 1-D one",
         ),
         SPECIALIZE,
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "block_size", "constexpr", "rows of a tile"),
         Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
         warps, LOADS, STORES,
         Parameter(

@@ -47,9 +47,9 @@ def gather_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (256, gather_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, gather_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, gather_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (4096, gather_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 8}),
+    (None, gather_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8}),
 )
 
 
@@ -92,8 +92,8 @@ def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     M = x.shape[0]
     N = index.shape[1]
     L = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"gather: at most 8388480 columns, got {N}")
+    if N > 33553920:
+        raise ValueError(f"gather: at most 33553920 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),

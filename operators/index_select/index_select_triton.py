@@ -45,19 +45,19 @@ def index_select_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
-        256,
-        index_select_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
-    ),
-    (
         1024,
         index_select_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
+        4096,
+        index_select_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 8},
+    ),
+    (
         None,
         index_select_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8},
     ),
 )
 
@@ -98,8 +98,8 @@ def index_select(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     M = x.shape[0]
     N = index.shape[0]
     L = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"index_select: at most 8388480 columns, got {N}")
+    if N > 33553920:
+        raise ValueError(f"index_select: at most 33553920 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),

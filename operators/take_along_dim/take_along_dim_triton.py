@@ -51,19 +51,9 @@ def take_along_dim_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
-        256,
-        take_along_dim_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8},
-    ),
-    (
-        1024,
-        take_along_dim_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
-    ),
-    (
         None,
         take_along_dim_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 8},
     ),
 )
 
@@ -110,8 +100,8 @@ def take_along_dim(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     M = index.shape[0]
     N = x.shape[1]
     L = x.shape[0]
-    if N > 8388480:
-        raise ValueError(f"take_along_dim: at most 8388480 columns, got {N}")
+    if N > 4194240:
+        raise ValueError(f"take_along_dim: at most 4194240 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         triton.cdiv(M, options["BLOCK_SIZE_M"]),
