@@ -49,8 +49,9 @@ ASKED = {
 
 
 def operators() -> list[str]:
-    """The shipped operators, in the order of their names."""
-    return sorted(path.parent.name for path in (ROOT / "operators").glob("*/*_performance.py"))
+    """The shipped operators, in the order of their names; not the parts that gradients are made of."""
+    found = (ROOT / "operators").rglob("*_performance.py")
+    return sorted(p.name.removesuffix("_performance.py") for p in found if not p.parent.name.startswith("backward"))
 
 
 def measure(names: list[str], against: list[str], out: Path) -> None:
@@ -137,15 +138,16 @@ def machine() -> dict[str, Any]:
 
 
 def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
-    """A row for every float16 case of an operator's performance test, or for every case where it has no such dtype."""
+    """A row for every float16 case of an operator's performance test; of the first dtype where it has no float16."""
     from kernelgen import judge
 
     sys.path[:0] = [str(next((ROOT / "operators").rglob(f"{name}_performance.py")).parent)]
     module = importlib.import_module(f"{name}_performance")
     sys.path.pop(0)
-    rows = []
-    for case in module.CASES:
-        if case.dtypes.get("T", "float16") != "float16":
+    rows, dtypes = [], [case.dtypes.get("T", "float16") for case in module.CASES]
+    wanted = "float16" if "float16" in dtypes else dtypes[0]
+    for case, dtype in zip(module.CASES, dtypes, strict=True):
+        if dtype != wanted:
             continue
         report = judge.performance_case(module.OPERATOR, case, against=against)
         row = {

@@ -23,8 +23,8 @@ def _argmax(x, numbers, axis: tl.constexpr):
 
 @triton.jit
 def _is_above(x, extreme):
-    # torch counts NaN as the greatest
-    return (x > extreme) | ((x != x) & (extreme == extreme))
+    # torch counts NaN as the greatest: what is not at most a number is above it
+    return ~(x <= extreme) & (extreme == extreme)
 
 
 @triton.jit
