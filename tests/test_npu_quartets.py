@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from kernelgen import families, frontend, generate, render
 from kernelgen.devices import find
 from kernelgen.errors import SpecError
+from kernelgen.families.line import fit
 from kernelgen.plan import Plan
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -86,6 +89,33 @@ def test_a_tile_is_as_large_as_the_buffer_allows() -> None:
 def test_an_operator_that_reduces_twice_is_refused() -> None:
     with pytest.raises(SpecError, match=r"kl_div\.yaml:\d+:\d+: unsupported on this chip"):
         plan_of("kl_div")
+
+
+def test_a_dtype_that_the_compiler_lacks_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"quantize_fp8\.yaml:8:5: unsupported on this chip: out is float8_e4m3fn"):
+        plan_of("quantize_fp8")
+
+
+def test_what_numbers_elements_is_int32_from_the_start() -> None:
+    """Loaded so once, and not cast at each of its three uses."""
+    source = render.triton_source(plan_of("embedding"))
+    assert "index = tl.load(index_ptr + rows, mask=row_mask).to(tl.int32)" in source
+    assert "out_within = (index >= 0)[:, None] & (index < V)[:, None]" in source
+    assert "target = tl.load(target_ptr + row).to(tl.int32)" in render.triton_source(plan_of("cross_entropy_rows"))
+
+
+def test_a_long_condition_is_broken_between_its_terms() -> None:
+    line = f"within = ({'a' * 40} >= 0)[:, None] & ({'b' * 40} < V)[:, None] & (c < V)[:, None]"
+    shown = fit(line, 4)
+    assert ast.dump(ast.parse(line)) == ast.dump(ast.parse(textwrap.dedent(shown)))
+    assert all(len(one) <= 88 for one in shown.splitlines())
+
+
+def test_a_tile_that_is_turned_is_square() -> None:
+    """The compiler turns it in the buffer, which takes many times the tile."""
+    (row,) = plan_of("channels_last").table
+    assert row.schedule["BLOCK_SIZE_M"] * row.schedule["BLOCK_SIZE_N"] <= 1024
+    assert row.schedule["BLOCK_SIZE_M"] >= 16
 
 
 def test_the_folder_remembers_its_chip(tmp_path: Path) -> None:

@@ -219,7 +219,8 @@ def used(hivm: str, space: str) -> int:
     ends = [0]
     buffer = r"pointer_cast\(([^)]*)\)[^:]*: memref<([\dx]*?)x?([a-z]+\d+)(?:, [^#>]*)?, #hivm\.address_space<" + space
     for offsets, sizes, kind in re.findall(buffer + ">>", hivm):
-        size = prod(int(n) for n in sizes.split("x") if n) * BYTES.get(kind, 4)
+        count = prod(int(n) for n in sizes.split("x") if n)
+        size = -(-count // 8) if kind == "i1" else count * BYTES.get(kind, 4)  # a mask has one bit an element there
         for offset in re.findall(r"%c(\d+)_i64", offsets):
             ends.append(int(offset) + size)
     return max(ends)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from kernelgen.devices import cache_folder
 from kernelgen.errors import NoDeviceError
+from kernelgen.files import write_atomic
 
 PACKAGES = ("triton-ascend==3.2.0", "ascendnpu-ir==1.2.0", "pybind11>=2.13,<4", "numpy<2.4")
 """triton-ascend declares no dependencies, and its interpreter breaks with numpy 2.4. 3.2.0 is the newest release."""
@@ -28,8 +31,8 @@ def folder() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """What a worker must know to find the environment."""
-    return {VARIABLE: str(folder())}
+    """What a worker must know to find the environment; torch-npu, where it is installed, is not loaded with torch."""
+    return {VARIABLE: str(folder()), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
 def folders() -> tuple[str, ...]:
@@ -55,9 +58,42 @@ def require() -> Path:
 
 
 def create() -> Iterator[str]:
-    """Make the environment, or make it again, saying every step. Raises NoDeviceError where that is not possible."""
+    """Make the environment, or make it again, saying every step. Raises NoDeviceError where that is not possible.
+
+    One process makes it at a time. One that had to wait takes what the other has made.
+    """
     interpreter = _interpreter()
     target = folder()
+    with _alone(target) as waited:
+        if waited and ready() is not None:
+            yield "another process has made it"
+        else:
+            yield from _made(interpreter, target)
+    yield (target / "ready").read_text(encoding="utf-8").strip()
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[bool]:
+    """Hold the lock of an environment, which lies beside it; yields whether another process had it."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(target.with_name(f"{target.name}.lock"), os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise NoDeviceError(f"{target}: {error}") from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process that holds it, however that ends
+            yield True
+        else:
+            yield False
+    finally:
+        os.close(lock)
+
+
+def _made(interpreter: str, target: Path) -> Iterator[str]:
+    """Every step of making it. `ready` is written last, so that what was interrupted is never taken for whole."""
     steps = (
         (f"{interpreter} -m venv {target}", [interpreter, "-m", "venv", "--clear", str(target)]),
         (
@@ -69,11 +105,13 @@ def create() -> Iterator[str]:
         yield said
         _run(said, command)
     yield "the compiler answers"
-    from kernelgen.ascend.room_client import ask
+    from kernelgen.ascend.room_client import RoomError, ask
 
-    answer = ask(target / "bin" / "python", {"op": "versions"})
-    (target / "ready").write_text(" ".join(f"{name} {version}" for name, version in sorted(answer.items())) + "\n")
-    yield (target / "ready").read_text().strip()
+    try:
+        answer = ask(target / "bin" / "python", {"op": "versions"})
+    except RoomError as error:
+        raise NoDeviceError(f"{target}: {error}") from None
+    write_atomic(target / "ready", " ".join(f"{name} {version}" for name, version in sorted(answer.items())) + "\n")
 
 
 def _interpreter() -> str:

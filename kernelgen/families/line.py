@@ -28,6 +28,10 @@ def fit(line: str, indent: int) -> str:
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line
     start = line.index("(") + 1
     end = start + closing(line[start:])
+    if line[start - 2] == " " and line[end:] != ")":  # brackets around the first term of what goes on after them
+        target, _, value = line.partition("= ")
+        terms = f"\n{space}    ".join(part.strip() for part in _parts(value, " & "))
+        return f"{space}{target}= (\n{space}    {terms}\n{space})"
     args = split_top(line[start:end])
     inner = ", ".join(args)
     # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument

@@ -18,18 +18,30 @@ from kernelgen.spec.model import Constraint, OperatorSpec
 
 MODULES = {f"npu_{module.NAME}": module for module in (pointwise, reduction, scan)}
 ALONE = "everything is reduced by one core"
+LACKING = ("float8_e4m3fn",)
+"""dtypes that a spec may have and triton-ascend 3.2.0 refuses."""
 COPIED = "an input that is not contiguous is copied first"
 
 
 def retarget(plan: Plan, chip: Chip) -> Plan:
     """The plan with the variants and first schedules of this family, its inputs packed.
 
-    Raises UnsupportedError for an operator that reduces twice.
+    Raises UnsupportedError for an operator that reduces twice, or that has tensors of a dtype the compiler lacks.
     """
-    if plan.then is not None:
-        place = plan.spec.reference_place
-        said = "unsupported on this chip: rows that are reduced, and what that leaves once more"
-        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
+    place = plan.spec.reference_place
+    tensors = (*plan.spec.inputs, *plan.spec.outputs)
+    lacking = [(t, d) for t in tensors for d in dict(plan.spec.dtypes).get(t.dtype, (t.dtype,)) if d in LACKING]
+    if lacking:
+        tensor, dtype = lacking[0]
+        place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
+    elif plan.then is not None:
+        why = "rows that are reduced, and what that leaves once more"
+    else:
+        return _retargeted(plan, chip)
+    raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, f"unsupported on this chip: {why}")])
+
+
+def _retargeted(plan: Plan, chip: Chip) -> Plan:
     body: Body = plan.body
     lowered = body.lowered.whole or body.lowered  # the hardware copies intervals: it stores no every other element
     packed = make_body(plan.spec, lowered, body.statements, layout(_packed(plan.spec), lowered))

@@ -7,6 +7,7 @@ from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import COLUMN, FULL
 from kernelgen.families.npu.lines import floor_power
+from kernelgen.families.pointwise import is_turned
 from kernelgen.families.values import Use, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.plan import Chip
@@ -52,7 +53,8 @@ def bytes_an_element(body: Body, *, whole_rows: bool) -> int:
         peak = max(peak, live + extra)
         live -= sum(_own(body, j) for j in range(i + 1) if last[j] == i and levels[j] in large)
     stores = sum(2 * ITEMSIZE.get(o.dtype, 4) for o in body.lowered.outputs if output_groups(o, body.layout.columns))
-    return peak + stores + (TURNED_BYTES if body.lowered.space.order else 0)
+    turned = body.lowered.space.order or is_turned(body)
+    return peak + stores + (TURNED_BYTES if turned else 0)
 
 
 def _own(body: Body, i: int) -> int:

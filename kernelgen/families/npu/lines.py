@@ -11,7 +11,7 @@ from kernelgen.families.kernel import Body, KernelText, Lines, mentions, taken_a
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL
 from kernelgen.families.triton_text import Text, number
-from kernelgen.families.values import Use
+from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
@@ -24,7 +24,8 @@ class PackedIndexText(IndexText):
     def _text(self, expr: Expr, consumer: str) -> Text:
         if expr.op == "value":
             name, dtype = self.names.of[expr.number], self.lowered.values[expr.number].dtype
-            return Text(name if dtype == "int32" else f"{name}.to(tl.int32)")
+            narrow = dtype == "int32" or counts(self.lowered, expr.number)
+            return Text(name if narrow else f"{name}.to(tl.int32)")
         return super()._text(expr, consumer)
 
 
@@ -47,7 +48,7 @@ class PackedLines(Lines):
     def load(self, i: int, other: float) -> str:
         value, level = self.body.lowered.values[i], self.level(i)
         if not value.conditions and not self._steps(i):
-            return super().load(i, other) + (".to(tl.int32)" if self._is_compared(i) else "")
+            return super().load(i, other) + (".to(tl.int32)" if counts(self.body.lowered, i) else "")
         access, name = self.access[i], self.body.names.of[i]
         within = " & ".join(self.index_text.condition(c, level) for c in value.conditions) or self.mask(level)
         offset = self.offset(access, FULL if self.variant == "flat" else level) or "0"
@@ -55,10 +56,11 @@ class PackedLines(Lines):
         args = [f"{access.tensor}_ptr + {name}_offsets", *([f"mask={mask}"] if mask else [])]
         widen = value.dtype == "float" and not self.body.exact and self._narrow(access.tensor)
         chosen = f"{name}_within" if value.conditions else f"{within}"
+        cast = ".to(tl.float32)" if widen else ".to(tl.int32)" if counts(self.body.lowered, i) else ""
         lines = [
             *([f"{name}_within = {within}"] if value.conditions else []),
             call(f"{name}_offsets", "tl.where", [chosen, offset, "0"]),
-            call(name, "tl.load", args, ".to(tl.float32)" if widen else ""),
+            call(name, "tl.load", args, cast),
         ]
         if value.conditions and value.fill is not None:
             lines.append(call(name, "tl.where", [f"{name}_within", name, number(value.fill).text]))
@@ -69,13 +71,6 @@ class PackedLines(Lines):
         are no interval either (it copies each row, and drops the copy), so it is told the place of every element."""
         found = [e for e in self.body.lowered.values[i].index if isinstance(e, Expr)]
         return any(self.index_text.level(e) == COLUMN and _has_product(e) for e in found)
-
-    def _is_compared(self, i: int) -> bool:
-        """Whether an int64 is only compared, as the number of a class is with those of the columns: they are int32."""
-        consumers = [v.op for v in self.body.lowered.values if Use(i) in v.args]
-        stored = any(o.value == i for o in self.body.lowered.outputs)
-        is_wide = self.body.lowered.values[i].dtype == "int64"
-        return is_wide and not stored and all(op in COMPARISONS for op in consumers)
 
     def _narrow(self, tensor: str) -> bool:
         return next(t for t in self.spec.inputs if t.name == tensor).dtype != "float32"
@@ -93,6 +88,16 @@ class PackedLines(Lines):
 
     def wide_strides(self) -> tuple[str, ...]:
         return ()
+
+
+def counts(lowered: Lowered, i: int) -> bool:
+    """Whether an int64 that is loaded is only compared, as the number of a class is with those of the columns, or only
+    says where something else is read: it is then an int32 from the start, as those that it meets are."""
+    value = lowered.values[i]
+    consumers = [v.op for v in lowered.values if Use(i) in v.args]
+    stored = any(o.value == i for o in lowered.outputs)
+    loaded = value.op == "load" and value.dtype == "int64"
+    return loaded and not stored and all(op in COMPARISONS or op == "load" for op in consumers)
 
 
 def _has_product(expr: Expr) -> bool:

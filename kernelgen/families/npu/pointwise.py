@@ -33,6 +33,9 @@ def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ..
     elements = tile_elements(body, chip, whole_rows=False)
     if variants(body) == ("flat",):
         return ((None, default("flat").replace(BLOCK_SIZE=elements)),)
+    if pointwise.is_turned(body):  # square: it is read along its rows and written along its columns
+        side = 1 << (elements.bit_length() // 2)
+        return ((None, default("tile").replace(BLOCK_SIZE_M=max(1, elements // side), BLOCK_SIZE_N=side)),)
     # 256 columns fill the vector unit's widest access; what varies along the columns is read once for many rows
     short, long = min(256, elements), min(2048, elements)
     tile = default("tile")
