@@ -12,12 +12,13 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import npu, pointwise, reduction, scan
+from kernelgen.families import npu, planes, pointwise, reduction, scan
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.keys import key_tensor
 from kernelgen.families.lowering import lower_values
+from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
@@ -145,7 +146,9 @@ def space(plan: Plan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:
     for parameter in module(plan).space(schedule.variant):
         if parameter.name == "late_loads" and not _has_columns(plan.body):
             continue
-        if parameter.name == "ROW_TILES" and not _has_columns(plan.body):
+        if parameter.name == "ROW_TILES" and not _has_columns(plan.body) and not planes.is_window(plan.body):
+            continue
+        if parameter.name == "lines" and not chains(plan.body):
             continue
         if parameter.name == "loads" and not _reads_full(plan.body):
             continue

@@ -82,6 +82,8 @@ class PlaneText:
     """The lines that take the plane's number apart."""
     number: str
     """That number in int64."""
+    kept: tuple[str, ...] = ()
+    """What a program that walks down the rows reads of them before the first, and keeps from one to the next."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from kernelgen.families.kernel import (
 )
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import PairLines, paired_loads
+from kernelgen.families.rolling import chains, kept, moved_up
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
 from kernelgen.frontend.indices import Expr, leaves
@@ -50,6 +51,11 @@ WINDOW_ROWS = {64: 8, 128: 2}
 """Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
 tile; of more rows the L1 has lost it by then (max_pool2d, 224 by 224, H200: 16 rows 1004 us, 8 rows 491, 4 rows 285).
 """
+WALK = 14
+"""Rows that a lane walks down where lines are kept: the images of networks often have a multiple of seven, and few of
+so many are read twice."""
+WALKED = 256
+"""Elements of a tile in four warps that walks down: two a thread, whose lines 32 to 42 registers hold."""
 
 
 def applies(body: Body) -> bool:
@@ -66,7 +72,7 @@ def applies(body: Body) -> bool:
 def default() -> Schedule:
     return Schedule.make(
         VARIANT, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, specialize=False, accesses="wide",
-        loads="default", stores="default",
+        lines="read", loads="default", stores="default",
     )  # fmt: skip
 
 
@@ -80,6 +86,11 @@ def _fitting(body: Body, width: int) -> Schedule:
     """A tile as wide as rows are. Constants save most where the places that columns read are computed."""
     if is_window(body):
         width = min(width, WINDOW_WIDTHS[-1])
+        if chains(body):
+            return default().replace(
+                BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, WALKED // width), ROW_TILES=WALK, lines="kept",
+                accesses="single", specialize=True,
+            )  # fmt: skip
         return default().replace(
             BLOCK_SIZE_N=width, BLOCK_SIZE_M=WINDOW_ROWS.get(width, 1), ROW_TILES=8, num_warps=2,
             accesses="single", specialize=True,
@@ -109,10 +120,25 @@ def space() -> tuple[Parameter, ...]:
         ),
         LOADS, STORES,
         Parameter(
-            "ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure",
+            "ROW_TILES", (1, 2, 4, 7, 8, 14, 28), "data_reuse", "structure",
             "row tiles a program walks with what varies along the columns kept",
         ),
+        Parameter(
+            "lines", ("read", "kept"), "data_reuse", "structure",
+            "the lines of a window read for every row, or kept from one row to the next, which follows it in the walk",
+        ),
     )  # fmt: skip
+
+
+def keeps_lines(schedule: Schedule) -> bool:
+    """Whether rows follow one another in a program's walk, which keeps what they share."""
+    return schedule.get("lines") == "kept" and schedule.int("ROW_TILES") > 1
+
+
+def refusal(schedule: Schedule) -> str | None:
+    """Why a schedule makes no sense; None if it does."""
+    alone = schedule.get("lines") == "kept" and not keeps_lines(schedule)
+    return "lines kept from one row to the next in a walk of one row (ROW_TILES=1)" if alone else None
 
 
 def is_window(body: Body) -> bool:
@@ -274,15 +300,25 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     )
     lines = PlaneLines(spec, body, VARIANT, schedule, helpers)
     done: set[int] = set()
+    rolled = chains(body) if keeps_lines(schedule) else ()
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    text = [*lines.writer.lines(output_values(body), done, late=False), *lines.stores()]
     first = lines.index_text.lines(once)
+    once = first + once
+    before = lines.writer.lines(kept(rolled), done, late=False)
+    lines.made.clear()  # what a walk's first row is read from has moved on by the next one
+    text = [*lines.writer.lines(output_values(body), done, late=False), *lines.stores()]
+    text += moved_up(rolled, body.names.of)
+    if rolled:
+        fixed = [p for p in lines.index_text.lines([*before, *text]) if not mentions(p, inner.index)]
+        once += [line for line in fixed if line not in first]
+        first += fixed
     named = [line for line in lines.index_text.lines(text) if line not in first]
-    once, text = first + once, [*lines.pair_lines(), *named, *text]
-    places = lines.places([*once, *text])
+    before = [*(line for line in lines.index_text.lines(before) if line not in first), *before]
+    text = [*lines.pair_lines(), *named, *text]
+    places = lines.places([*once, *before, *text])
     own = (inner.size,) if inner.size.isidentifier() else ()
     strides = {s: e for a in body.layout.all() for s, e in a.strides}
-    written = "\n".join([*places, *once, *text])
+    written = "\n".join([*places, *once, *before, *text])
     arguments = [a for a in lines.arguments("N", *own) if a in own or a in ("N", *strides) or mentions(written, a)]
     moving = _moving(body, inner)
     tiles = ("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()
@@ -295,7 +331,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     return KernelText(
         name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
-        plane=PlaneText(inner.index, inner.size, places, lines.number(places)),
+        plane=PlaneText(inner.index, inner.size, places, lines.number(places), tuple(before)),
         unaligned=tuple(a for a in arguments if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
     )  # fmt: skip
 

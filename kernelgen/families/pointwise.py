@@ -186,7 +186,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
     if schedule.variant != "flat" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
-    return None
+    return planes.refusal(schedule) if schedule.variant == planes.VARIANT else None
 
 
 def kernels(

@@ -6,6 +6,7 @@ one where a kernel runs at all.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from math import prod
@@ -18,6 +19,11 @@ Factor = int | str
 """The number of an axis, or the name of a size."""
 Polynomial = dict[tuple[Factor, ...], int]
 """Products of factors, in one order, and how often each is counted."""
+_STEPS = re.compile(
+    r"\(?(?P<of>[A-Za-z_]\w*)(?: (?P<sign>[+-]) (?P<short>\d+)\))? // (?P<by>\d+)"
+    r"(?: (?P<more_sign>[+-]) (?P<more>\d+))?"
+)
+"""A size such as `(H - 1) // 2 + 1`."""
 
 
 def polynomial(expr: Expr) -> Polynomial | None:
@@ -83,6 +89,10 @@ def is_negative(p: Polynomial, axes: tuple[Atom, ...]) -> bool:
     """Whether it is below zero even where every axis is at its end."""
     highest: Polynomial = {}
     for product, number in p.items():
+        walked = _at_end(axes[product[0]], number) if len(product) == 1 and isinstance(product[0], int) else None
+        if walked is not None:
+            highest = _sum(highest, walked, 1)
+            continue
         at_end: Polynomial = {(): number}
         for factor in product:
             last: Polynomial = {(factor,): 1}
@@ -91,6 +101,16 @@ def is_negative(p: Polynomial, axes: tuple[Atom, ...]) -> bool:
             at_end = _times(at_end, last)
         highest = _sum(highest, at_end, 1)
     return all(number < 0 for number in highest.values()) and highest.get((), 0) < 0
+
+
+def _at_end(atom: Atom, step: int) -> Polynomial | None:
+    """The last place of an axis that goes by whole steps, where its size is how often these go into another one."""
+    size = _STEPS.fullmatch(str(atom))
+    if size is None or step < 1 or step % int(size["by"]):
+        return None
+    whole: Polynomial = {(size["of"],): 1, (): int(f"{size['sign'] or ''}{size['short'] or 0}")}
+    beyond = int(f"{size['more_sign'] or ''}{size['more'] or 0}") - 1
+    return _sum(_times({(): step // int(size["by"])}, whole), {(): step * beyond}, 1)
 
 
 def _never_negative(p: Polynomial, axes: tuple[Atom, ...]) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from kernelgen.families import module
 from kernelgen.plan import Parameter, Plan, Schedule
 
+_LONGEST = 68
+"""Characters of a kernel's name that says how it differs: `elif kernel is NAME:` then fits a line."""
+
 
 def _structure(plan: Plan, schedule: Schedule) -> dict[str, Parameter]:
     return {p.name: p for p in module(plan).space(schedule.variant) if p.kind == "structure"}
@@ -34,11 +37,14 @@ def flavours(plan: Plan) -> dict[tuple[object, ...], tuple[Schedule, str]]:
         if key != main and (kinds.count(schedule.variant) == 1 or schedule.variant != kinds[0]):
             parts.append(schedule.variant)
         name = "_".join([*parts, "kernel"])
+        differences = _differences(plan, schedule)
+        if len("_".join([*parts, *differences, "kernel"])) > _LONGEST:
+            differences = []
         if name in used:
-            name = "_".join([*parts, *_differences(plan, schedule), "kernel"])
+            name = "_".join([*parts, *differences, "kernel"])
         number = 2
         while name in used:
-            name, number = "_".join([*parts, *_differences(plan, schedule), str(number), "kernel"]), number + 1
+            name, number = "_".join([*parts, *differences, str(number), "kernel"]), number + 1
         used.add(name)
         names[key] = schedule, name
     return names

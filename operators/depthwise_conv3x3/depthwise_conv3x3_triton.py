@@ -61,42 +61,45 @@ def depthwise_conv3x3_kernel(
     weight_9 = tl.load(
         weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
     ).to(tl.float32)
-    for tile in range(ROW_TILES):
-        h = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    x_w = cols - 1
+    x_w_2 = cols + 1
+    # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
+    h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
+    mask = (h < H)[:, None] & col_mask[None, :]
+    x_h = h - 1
+    x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
+    x = tl.load(
+        x_at - stride_xh - stride_xw,
+        mask=mask & (x_h >= 0)[:, None] & (x_w >= 0)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    x_2 = tl.load(
+        x_at - stride_xh,
+        mask=mask & (x_h >= 0)[:, None],
+        other=0.0,
+    ).to(tl.float32)
+    x_3 = tl.load(
+        x_at - stride_xh + stride_xw,
+        mask=mask & (x_h >= 0)[:, None] & (x_w_2 < W)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    x_4 = tl.load(
+        x_at - stride_xw,
+        mask=mask & (x_w >= 0)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+    x_6 = tl.load(
+        x_at + stride_xw,
+        mask=mask & (x_w_2 < W)[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    for _ in range(ROW_TILES):
         rows = plane.to(tl.int64) * H + h  # int64: rows * N may pass 2**31
         row_mask = h < H
         mask = row_mask[:, None] & col_mask[None, :]
-        x_h = h - 1
-        x_w = cols - 1
-        x_w_2 = cols + 1
         x_h_2 = h + 1
         x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
-        x = tl.load(
-            x_at - stride_xh - stride_xw,
-            mask=mask & (x_h >= 0)[:, None] & (x_w >= 0)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        x_2 = tl.load(
-            x_at - stride_xh,
-            mask=mask & (x_h >= 0)[:, None],
-            other=0.0,
-        ).to(tl.float32)
-        x_3 = tl.load(
-            x_at - stride_xh + stride_xw,
-            mask=mask & (x_h >= 0)[:, None] & (x_w_2 < W)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        x_4 = tl.load(
-            x_at - stride_xw,
-            mask=mask & (x_w >= 0)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-        x_6 = tl.load(
-            x_at + stride_xw,
-            mask=mask & (x_w_2 < W)[None, :],
-            other=0.0,
-        ).to(tl.float32)
         x_7 = tl.load(
             x_at + stride_xh - stride_xw,
             mask=mask & (x_h_2 < H)[:, None] & (x_w >= 0)[None, :],
@@ -122,6 +125,9 @@ def depthwise_conv3x3_kernel(
         total += x_8 * weight_8
         out = total + x_9 * weight_9
         tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+        x, x_2, x_3 = x_4, x_5, x_6
+        x_4, x_5, x_6 = x_7, x_8, x_9
+        h += 1
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -129,22 +135,22 @@ SCHEDULES = (
     (
         128,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 14, "num_warps": 4},
     ),
     (
         256,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 14, "num_warps": 4},
     ),
     (
         512,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 14, "num_warps": 4},
     ),
     (
         None,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 14, "num_warps": 4},
     ),
 )
 

@@ -46,33 +46,37 @@ def max_pool2d_kernel(
     x_plane = x_ptr + index_0 * stride_xindex_0
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    for tile in range(ROW_TILES):
-        h = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    x_w = cols * 2
+    x_w_2 = cols * 2 - 1
+    x_w_3 = cols * 2 + 1
+    # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
+    h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
+    mask = (h < OUT_H)[:, None] & col_mask[None, :]
+    x_h = h * 2
+    x_h_2 = h * 2 - 1
+    x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
+    x = tl.load(
+        x_at - stride_xh - stride_xw,
+        mask=mask & (x_h_2 >= 0)[:, None] & (x_w_2 >= 0)[None, :],
+        other=float("-inf"),
+    ).to(tl.float32)
+    x_2 = tl.load(
+        x_at - stride_xh,
+        mask=mask & (x_h_2 >= 0)[:, None],
+        other=float("-inf"),
+    ).to(tl.float32)
+    x_3 = tl.load(
+        x_at - stride_xh + stride_xw,
+        mask=mask & (x_h_2 >= 0)[:, None] & (x_w_3 < W)[None, :],
+        other=float("-inf"),
+    ).to(tl.float32)
+    for _ in range(ROW_TILES):
         rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
         row_mask = h < OUT_H
         mask = row_mask[:, None] & col_mask[None, :]
         x_h = h * 2
-        x_w = cols * 2
-        x_h_2 = h * 2 - 1
-        x_w_2 = cols * 2 - 1
-        x_w_3 = cols * 2 + 1
         x_h_3 = h * 2 + 1
         x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
-        x = tl.load(
-            x_at - stride_xh - stride_xw,
-            mask=mask & (x_h_2 >= 0)[:, None] & (x_w_2 >= 0)[None, :],
-            other=float("-inf"),
-        ).to(tl.float32)
-        x_2 = tl.load(
-            x_at - stride_xh,
-            mask=mask & (x_h_2 >= 0)[:, None],
-            other=float("-inf"),
-        ).to(tl.float32)
-        x_3 = tl.load(
-            x_at - stride_xh + stride_xw,
-            mask=mask & (x_h_2 >= 0)[:, None] & (x_w_3 < W)[None, :],
-            other=float("-inf"),
-        ).to(tl.float32)
         x_4 = tl.load(
             x_at - stride_xw,
             mask=mask & (x_w_2 >= 0)[None, :],
@@ -109,6 +113,8 @@ def max_pool2d_kernel(
         largest = _nan_maximum(largest, x_8)
         out = _nan_maximum(largest, x_9)
         tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+        x, x_2, x_3 = x_7, x_8, x_9
+        h += 1
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -116,22 +122,22 @@ SCHEDULES = (
     (
         128,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 14, "num_warps": 4},
     ),
     (
         256,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 14, "num_warps": 4},
     ),
     (
         512,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 14, "num_warps": 4},
     ),
     (
         None,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 8, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 14, "num_warps": 4},
     ),
 )
 
