@@ -74,6 +74,14 @@ WHY: Mapping[str, str] = {
 
 BANDWIDTH = "bandwidth utilisation"
 
+UNITS: Mapping[str, str] = {
+    "cube": "cube unit", "vector": "vector unit", "scalar": "scalar unit", "mte1": "copies into the cube unit (MTE1)",
+    "mte2": "loads (MTE2)", "mte3": "stores (MTE3)",
+}  # fmt: skip
+"""The units of an NPU's core, in words."""
+SCALAR_BOUND = 0.5
+"""Above this share of the time in the scalar unit elements are handled one by one, or only addresses are computed."""
+
 Figure = tuple[str, str, str]
 """A name, a value as it is shown, and where it is from."""
 
@@ -155,14 +163,17 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
         (BANDWIDTH, _percent(bandwidth_utilisation(timing, seen.work, device)),
          f"needed bytes over {time_from} time and peak"),
     ]  # fmt: skip
-    if counters and counters.read:
+    if counters and counters.busy:
+        rows += _units(counters)
+    elif counters and counters.read:
         rows.append(_counted("DRAM throughput", counters, "dram_utilisation"))
         rows.append(_counted("L2 hit rate", counters, "l2_hit"))
         rows.append(_counted("L1 hit rate", counters, "l1_hit"))
         rows.append(_counted("achieved occupancy", counters, "achieved_occupancy"))
     else:  # throughput and occupancy would repeat the bandwidth above and the limit below
         rows.append(("L2, L1 hit rate", "not read", f"no counters: {counters.source}" if counters else "no counters"))
-    rows.append(_counted("core (SM) utilisation", counters, "sm_utilisation"))
+    if not (counters and counters.busy):
+        rows.append(_counted("core (SM) utilisation", counters, "sm_utilisation"))
     for facts in seen.facts:
         name = f"{facts.kernel}: " if len(seen.facts) > 1 else ""
         compiled = f"compiled for {facts.arch}"
@@ -179,6 +190,13 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     if timing.call_us is not None:
         rows.append(("time of a whole call", f"{timing.call_us:.2f} µs", time_from))
     return tuple(rows)
+
+
+def _units(counters: Counters) -> list[Figure]:
+    """What the units of an NPU's cores do with their time."""
+    shares = [(f"{UNITS.get(unit, unit)} busy", _percent(share), counters.source) for unit, share in counters.busy]
+    programs = str(counters.block_dim) if counters.block_dim else "not read"
+    return [*shares, ("programs side by side", programs, counters.source)]
 
 
 def _buffered(name: str, facts: StaticFacts, compiled: str) -> list[Figure]:
@@ -210,6 +228,12 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
         return "cache", f"the DRAM moves {over:.2f} times the bytes that are needed"
     if bandwidth >= BANDWIDTH_SATURATED:
         return "memory bandwidth", f"the needed bytes alone use {_percent(bandwidth)} of the DRAM's peak"
+    units = dict(counters.busy)
+    compute = max(units.get("vector", 0.0), units.get("cube", 0.0))
+    if units.get("scalar", 0.0) > max(SCALAR_BOUND, compute):
+        return "latency", f"the scalar unit is busy {_percent(units['scalar'])} of the time, element after element"
+    if compute > max(COMPUTE_SATURATED, units.get("mte2", 0.0), units.get("mte3", 0.0)):
+        return "compute", f"the units that compute are busy {_percent(compute)} of the time, longer than the copies"
     idle = _idle(seen.facts)
     if idle:
         return "parallelism", idle

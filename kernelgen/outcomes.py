@@ -117,11 +117,20 @@ class Counters:
     l1_hit: float | None = None
     achieved_occupancy: float | None = None
     sm_utilisation: float | None = None
+    busy: tuple[tuple[str, float], ...] = ()
+    """The share of the time that each unit of an NPU's cores worked: vector, cube, scalar, mte2 (loads), mte3 …"""
+    block_dim: int = 0
+    """Programs that ran side by side on an NPU; 0 where it is not known."""
 
     @property
     def read(self) -> bool:
         """Whether a profiler read them; else they are worked out from the time, the bytes and the compiled kernel."""
-        return self.source == "ncu"
+        return self.source == "ncu" or bool(self.busy)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> Counters:
+        """The inverse of `to_json`."""
+        return Counters(**{**data, "busy": tuple((unit, share) for unit, share in data.get("busy", ()))})
 
 
 @dataclass(frozen=True)
@@ -178,7 +187,7 @@ def evaluation_from_json(data: dict[str, Any]) -> Evaluation:
         accuracy=tuple(AccuracyResult(**a) for a in data["accuracy"]),
         timings=tuple(timing_from_json(t) for t in data["timings"]),
         left_out=tuple((label, why) for label, why in data["left_out"]),
-        counters=tuple((label, Counters(**c)) for label, c in data["counters"]),
+        counters=tuple((label, Counters.from_json(c)) for label, c in data["counters"]),
         seconds=data["seconds"],
     )
 

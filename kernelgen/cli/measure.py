@@ -112,5 +112,5 @@ def _environment(device: str | None) -> dict[str, str]:
     if chosen is None:
         return dict(os.environ)
     found = find(chosen)
-    hidden = {} if found.measures else {"CUDA_VISIBLE_DEVICES": ""}
+    hidden = {} if found.measures else {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}
     return {**os.environ, **hidden, **dict(found.environment)}

@@ -23,6 +23,7 @@ from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
 from kernelgen.worker.process import environment
+from kernelgen.worker.protocol import OWNERS
 
 OPPONENTS = ("eager", "compile")
 """What is always shown; the judge also knows "max-autotune"."""
@@ -86,7 +87,7 @@ class Evaluator(ABC):
         compiling = Confinement(read, write)
         self._compile_worker = Worker(self.compile_role, {**shared, "OMP_NUM_THREADS": "1"}, cwd, compiling)
         run_environment = {**shared, **dict(device.environment)}
-        self.runner = Worker(run_role, run_environment, cwd, Confinement(read, write, gpu=run_role == "run"))
+        self.runner = Worker(run_role, run_environment, cwd, Confinement(read, write, gpu=run_role in OWNERS))
         self._profile_env = environment(run_environment)
         self._compiler = self._make_compiler(store)
         self._pool = ThreadPoolExecutor(max_workers=jobs, thread_name_prefix="kernelgen-evaluate")

@@ -10,7 +10,8 @@ from kernelgen.devices import Device
 from kernelgen.evaluate.base import Evaluator, Limits, default_jobs
 from kernelgen.evaluate.cpu import CpuEvaluator
 from kernelgen.evaluate.cuda import CudaEvaluator
-from kernelgen.evaluate.lowered import LoweredEvaluator, SimulatedEvaluator
+from kernelgen.evaluate.lowered import LoweredEvaluator
+from kernelgen.evaluate.npu import NpuEvaluator, SimulatedEvaluator
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case
 
@@ -18,7 +19,8 @@ EVALUATORS: dict[tuple[str, bool, bool], tuple[type[Evaluator], str]] = {
     ("cuda", True, False): (CudaEvaluator, "run"),
     ("cpu", False, False): (CpuEvaluator, "interpret"),
     ("npu", False, False): (LoweredEvaluator, "lowered"),
-    ("npu", False, True): (SimulatedEvaluator, "interpret"),
+    ("npu", False, True): (SimulatedEvaluator, "npu"),
+    ("npu", True, False): (NpuEvaluator, "npu"),
 }
 """By the device's name, whether it measures and is simulated: the evaluator, and the worker that runs kernels."""
 

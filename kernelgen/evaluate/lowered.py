@@ -14,11 +14,10 @@ from typing import Any
 from kernelgen import ascend
 from kernelgen.ascend.reading import refusal
 from kernelgen.devices import NpuFacts
-from kernelgen.evaluate.base import OPPONENTS
 from kernelgen.evaluate.candidate import Candidate, keep
 from kernelgen.evaluate.compiling import Compiled, Compiler
 from kernelgen.evaluate.cpu import CpuEvaluator
-from kernelgen.outcomes import Evaluation, StaticFacts, Status
+from kernelgen.outcomes import StaticFacts, Status
 from kernelgen.predict import Prediction
 from kernelgen.predict_tiles import predict
 from kernelgen.spec.model import Case, OperatorSpec
@@ -91,24 +90,6 @@ class LoweredEvaluator(CpuEvaluator):
 
     def _predict(self, case: Case, compiled: Compiled) -> Prediction:
         return predict(self.work(case), compiled.facts, self.device.npu)
-
-
-class SimulatedEvaluator(LoweredEvaluator):
-    """Accuracy on the simulated NPU; what decides between candidates is predicted, as without an NPU."""
-
-    def _candidate_args(self, candidate: Candidate) -> dict[str, object]:
-        return CpuEvaluator._candidate_args(self, candidate)
-
-    def _accuracy(self, candidate: Candidate, cases: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        for report in CpuEvaluator._accuracy(self, candidate, cases):
-            yield {**report, "label": f"{report['label']} (simulated NPU)"}
-
-    def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
-        """Nothing is timed: a simulated time is no speed, and no speedup is made of one."""
-        left_out = tuple(
-            (case.label, "a simulated NPU: its times are simulated and compared with nothing") for case in cases
-        )
-        return Evaluation(candidate.source_hash, Status.OK, "not measured: the NPU is simulated", left_out=left_out)
 
 
 def case_of(spec: OperatorSpec, case: Case) -> dict[str, object]:

@@ -89,7 +89,7 @@ def parse(text: str) -> Counters | None:
             if row.get("Metric Name") == metric:
                 with contextlib.suppress(ValueError):
                     values[field] = float(row["Metric Value"].replace(",", "")) / 100
-    return Counters(source="ncu", **values) if values else None
+    return Counters.from_json({"source": "ncu", **values}) if values else None
 
 
 def reason(text: str | None) -> str:

@@ -6,7 +6,6 @@ import ctypes
 import math
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from . import device as devices
 from . import throttle
 from .model import Function
 from .oracle import as_tuple
-from .timing import MakeInputs
+from .timing import MakeInputs, call_times
 
 GRAPH_US = 200.0
 """A sample lasts about this long at least: the clock's resolution and the start of a graph cost about 1 µs each."""
@@ -156,14 +155,7 @@ class CudaStage:
         return not self._throttled()
 
     def call_us(self) -> tuple[float | None, ...]:
-        """Median of interleaved loops of calls, each loop about 5 ms long."""
-        arguments = tuple(self._make_inputs())
-        loops: list[list[float]] = [[] for _ in self._functions]
-        counts = [max(10, min(200, math.ceil(5e-3 / max(_loop_s(f, arguments, 3), 1e-7)))) for f in self._functions]
-        for _ in range(5):
-            for times, function, count in zip(loops, self._functions, counts, strict=True):
-                times.append(_loop_s(function, arguments, count) * 1e6)
-        return tuple(statistics.median(times) for times in loops)
+        return call_times(self._functions, tuple(self._make_inputs()), torch.cuda.synchronize)
 
 
 def _renew_generator() -> None:
@@ -172,15 +164,6 @@ def _renew_generator() -> None:
     fresh = torch.Generator(generator.device)
     fresh.manual_seed(generator.initial_seed())
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
-
-
-def _loop_s(function: Function, arguments: Sequence[torch.Tensor], count: int) -> float:
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    for _ in range(count):
-        function(*arguments)
-    torch.cuda.synchronize()
-    return (time.perf_counter() - begin) / count
 
 
 def _bytes(result: Any) -> int:

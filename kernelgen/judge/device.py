@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,12 +17,13 @@ SIMULATED = "KERNELGEN_SIMULATED_NPU"
 
 
 def prepare() -> str:
-    """Select Triton's interpreter where there is no GPU; returns "cuda" or "cpu".
+    """Select Triton's interpreter where there is neither a GPU nor an NPU; returns "cuda" or "cpu", where tensors lie
+    that a kernel's arguments are copied from.
 
     Must run before the kernel's module is imported: triton.jit reads the setting when it decorates.
     """
     device = find()
-    if device == "cpu":
+    if device == "cpu" and not is_npu():
         os.environ["TRITON_INTERPRET"] = "1"
         as_on_a_gpu()
     if is_simulated():
@@ -36,12 +39,67 @@ def is_simulated() -> bool:
 
 
 def there(function: Function) -> Function:
-    """A function as it is to be called: with its tensors on the simulated NPU where there is one."""
-    if not is_simulated():
-        return function
-    from .simulated import on_npu
+    """A function as it is to be called: with its tensors on the NPU where there is one, or on the simulated one."""
+    if is_simulated():
+        from . import simulated
 
-    return on_npu(function)
+        return simulated.on_npu(function)
+    if is_npu():
+        from . import npu
+
+        return npu.on_npu(function)
+    return function
+
+
+def is_npu() -> bool:
+    """Whether kernels run on a real NPU, by way of tensors in the host's memory."""
+    if find() == "cuda" or is_simulated():
+        return False
+    from . import npu
+
+    return npu.here()
+
+
+def allocated_on(device: str) -> str:
+    """The device that a wrapper allocates on which is called with tensors of `device`."""
+    return "npu" if device == "cpu" and is_npu() else device
+
+
+def timed() -> str:
+    """Where times are measured: "cuda", "npu", or "" on a machine with neither."""
+    return "cuda" if find() == "cuda" else "npu" if is_npu() else ""
+
+
+def stage(functions: Sequence[Function], make_inputs: Any, sets: int = 2) -> Any:
+    """The timing.Stage of this machine's device."""
+    if is_npu():
+        from .npu import NpuStage
+
+        return NpuStage(functions, make_inputs, sets)
+    from .cuda import CudaStage
+
+    return CudaStage(functions, make_inputs, sets)
+
+
+def bandwidths() -> tuple[float, float]:
+    """Bytes a second of a copy and of a fill on this machine's device."""
+    if is_npu():
+        from . import npu
+
+        return npu.bandwidths()
+    from . import cuda
+
+    return cuda.bandwidths()
+
+
+def empty_cache() -> None:
+    """Give back device memory that torch holds unused."""
+    if is_npu():
+        from . import npu
+
+        npu.module().empty_cache()
+    else:
+        torch.cuda.empty_cache()
 
 
 def find() -> str:
@@ -52,6 +110,8 @@ def describe() -> str:
     """The device in words, for the head of a report."""
     if find() == "cuda":
         return f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    if is_npu():
+        return f"{torch.npu.get_device_name()}, torch {torch.__version__}"  # type: ignore[attr-defined]
     if is_simulated():
         return f"a simulated NPU on this CPU, torch {torch.__version__}"
     return f"cpu with Triton's interpreter, torch {torch.__version__}"
@@ -60,6 +120,8 @@ def describe() -> str:
 def synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+    elif is_npu():
+        torch.npu.synchronize()  # type: ignore[attr-defined]
 
 
 def is_lost(device: str) -> bool:
@@ -73,6 +135,10 @@ def is_lost(device: str) -> bool:
 
 def free_bytes(device: str) -> int:
     """Memory that a case may still take: free on the device plus what the caching allocator holds unused."""
+    if device == "npu":
+        from . import npu
+
+        return npu.free_bytes()
     if device == "cuda":
         return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     for line in _meminfo():

@@ -71,7 +71,7 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
     say(f"Testing {operator.name} performance on {devices.describe()}")
     if devices.is_simulated():
         return _simulated(operator, _select(cases, options), options.json, say)
-    if devices.find() != "cuda":
+    if not devices.timed():
         say(NO_GPU)
         code = 3 if options.require_gpu else 0
         if options.json:
@@ -79,9 +79,7 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
                 {"operator": operator.name, "measured": False, "reason": NO_GPU, "exit_code": code, "cases": []}
             )
         return code
-    from .cuda import bandwidths
-
-    copy, fill = bandwidths()
+    copy, fill = devices.bandwidths()
     say(
         f"floor: bytes over this device's own copy ({copy / 1e12:.2f} TB/s) and fill ({fill / 1e12:.2f} TB/s) bandwidth"
     )

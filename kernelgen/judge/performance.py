@@ -34,22 +34,24 @@ def performance_case(
     kernel: Function | None = None,
 ) -> PerformanceReport:
     """Check the kernel once, then time it against every opponent. On a machine without a GPU nothing is measured."""
-    if devices.find() != "cuda":
+    device = devices.timed()
+    if not device:
         return PerformanceReport(case, left_out=NO_GPU)
     needed = memory.input_bytes(operator, case) + 2 * memory.output_bytes(operator, case)
-    if left_out := memory.does_not_fit(needed, "cuda"):
+    if left_out := memory.does_not_fit(needed, device):
         return PerformanceReport(case, left_out=left_out)
     seed = inputs.secret_seed() if seed is None else seed
     checked = accuracy_case(operator, case, seed=seed, seeds=1, kernel=kernel, distributions=("normal",), mutants=False)
     if not checked.passed or checked.left_out:
         return PerformanceReport(case, message=checked.message, left_out=checked.left_out)
-    from .cuda import bandwidths
-
     comparisons: dict[str, Comparison] = {}
     notes: list[str] = []
     for name in against:
+        if device == "npu" and name != "eager":
+            notes.append(f"{name}: not timed, torch.compile for an NPU is untried")
+            continue
         try:
-            torch.cuda.empty_cache()
+            devices.empty_cache()
             comparisons[name] = compare(
                 opponent(operator, name, case),
                 kernel or operator.kernel,
@@ -62,7 +64,7 @@ def performance_case(
         else:
             notes += _notes(name, comparisons[name])
     read, written = memory.minimal_bytes(operator, case)
-    copy, fill = bandwidths()
+    copy, fill = devices.bandwidths()
     floor_us = max((read + written) / copy, written / fill) * 1e6
     left_out = "" if comparisons else "; ".join(notes)
     return PerformanceReport(case, comparisons, floor_us, read + written, left_out=left_out, notes=tuple(notes))
@@ -86,8 +88,11 @@ def _compiled(reference: Function, name: str, label: str) -> Function:
     return torch.compile(copy, dynamic=False, mode=modes[name])  # type: ignore[no-any-return,unused-ignore]
 
 
-def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, device: str = "cuda") -> MakeInputs:
-    """A maker of fresh inputs for timing: normal values, other ones in every set, no guards."""
+def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, device: str = "") -> MakeInputs:
+    """A maker of fresh inputs for timing, on the device that measures if none is named: normal values, other ones in
+    every set, no guards. An NPU's are made on the host."""
+    device = device or devices.timed()
+    made_on = "cpu" if device == "npu" else device
     base = inputs.secret_seed() if seed is None else seed
     counter = itertools.count()
 
@@ -95,11 +100,11 @@ def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, devi
         number = next(counter)
         arguments = []
         for position, tensor in enumerate(operator.inputs):
-            x = torch.empty(case.shape(tensor), dtype=case.dtype(tensor), device=device)
+            x = torch.empty(case.shape(tensor), dtype=case.dtype(tensor), device=made_on)
             if not tensor.like:
-                generator = torch.Generator(device).manual_seed(inputs.derive_seed(base, number, position))
+                generator = torch.Generator(made_on).manual_seed(inputs.derive_seed(base, number, position))
                 inputs.fill(tensor, case, x, "normal", generator)
-            arguments.append(x)
+            arguments.append(x.to(device))
         return tuple(arguments)
 
     return make
@@ -109,7 +114,7 @@ def _notes(name: str, comparison: Comparison) -> list[str]:
     notes = []
     if not comparison.swapped_sets:
         notes.append(f"{name}: two buffer sets do not fit; both sides ran on one")
-    if not comparison.graphed:
+    if not comparison.graphed and devices.timed() == "cuda":
         notes.append(f"{name}: cannot be captured in a CUDA graph; launches were timed one by one")
     if comparison.throttled:
         notes.append(f"{name}: {comparison.throttled} blocks thrown away, the device had lowered its clocks")

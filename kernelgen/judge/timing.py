@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
+from . import device as devices
 from . import stats
 from .model import Comparison, Function
 
@@ -79,9 +80,7 @@ def compare(
     """Time a and b against each other; the speedup is a's time over b's. Needs a GPU unless a stage is given."""
     begin = time.perf_counter()
     if stage is None:
-        from .cuda import CudaStage
-
-        stage = CudaStage((a, b), make_inputs)
+        stage = devices.stage((a, b), make_inputs)
     rng = random.Random(seed)
     pairs = max(min(pairs, LEAST_PAIRS), min(pairs, int(pairs * LONG_US / max(stage.sample_us, 1.0))))
     started = time.perf_counter()  # what the stage compiled before does not count against the cap
@@ -203,9 +202,7 @@ def quick(
     Good enough to drop losers of a search; a winner is measured again with `compare`.
     """
     if stage is None:
-        from .cuda import CudaStage
-
-        stage = CudaStage(functions, make_inputs, sets=1)
+        stage = devices.stage(functions, make_inputs, sets=1)
     rng = random.Random(seed)
     buffers, _ = stage.open_block(rng)
     launchers = [stage.launcher(i, buffers) for i in range(len(functions))]
@@ -217,3 +214,24 @@ def quick(
     for which, microseconds in zip(order, times, strict=True):
         by_function[which].append(microseconds)
     return tuple(Quick(statistics.median(times), tuple(times)) for times in by_function)
+
+
+def call_times(
+    functions: Sequence[Function], arguments: Sequence[torch.Tensor], synchronize: Callable[[], Any]
+) -> tuple[float, ...]:
+    """Wall time of a call of each, in µs: the median of interleaved loops of calls, each loop about 5 ms long."""
+
+    def loop_s(function: Function, count: int) -> float:
+        synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            function(*arguments)
+        synchronize()
+        return (time.perf_counter() - begin) / count
+
+    loops: list[list[float]] = [[] for _ in functions]
+    counts = [max(10, min(200, math.ceil(5e-3 / max(loop_s(f, 3), 1e-7)))) for f in functions]
+    for _ in range(5):
+        for times, function, count in zip(loops, functions, counts, strict=True):
+            times.append(loop_s(function, count) * 1e6)
+    return tuple(statistics.median(times) for times in loops)

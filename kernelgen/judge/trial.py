@@ -59,7 +59,7 @@ def run(setting: Setting) -> Trial:
     try:
         eager = _eager(setting, buffers)
         before = guards.fingerprints([b.flat for b in buffers])
-        fences = Fences(guards.POISONS[0], setting.device)
+        fences = Fences(guards.POISONS[0], devices.allocated_on(setting.device))
         with guards.poison(_output_sizes(setting), guards.POISONS[0], setting.device) as reached:
             got = _call(setting, buffers, fences)
         _check_form(setting, buffers, got, eager)
@@ -109,7 +109,7 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
 
 def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal: ValueError) -> None:
     try:
-        _call(setting, buffers, Fences(guards.POISONS[0], setting.device))
+        _call(setting, buffers, Fences(guards.POISONS[0], devices.allocated_on(setting.device)))
     except WrongError as wrong:
         if not isinstance(wrong.__cause__, ValueError):
             raise WrongError(f"baseline refuses the inputs ({first_line(refusal)}), but the {wrong}") from wrong
@@ -168,7 +168,7 @@ def _check_repeat(setting: Setting, buffers: Sequence[inputs.Buffer], got: list[
     del output
     got.clear()
     with guards.poison(_output_sizes(setting), guards.POISONS[1], setting.device):
-        again = _call(setting, buffers, Fences(guards.POISONS[1], setting.device))
+        again = _call(setting, buffers, Fences(guards.POISONS[1], devices.allocated_on(setting.device)))
     if guards.fingerprints(again) != first:
         raise WrongError("a second call on the same inputs gives other bits")
 

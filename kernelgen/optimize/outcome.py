@@ -100,7 +100,7 @@ def judge_targets(bench: Bench, figures: Evaluation) -> tuple[Judged, ...]:
     """The spec's targets against a kernel's figures, and against its counters where this run read them."""
     known = times(figures)
     profiles = [r.data for r in bench.journal.records("profile") if r.data["counters"]]
-    counted = {p["case"]: Counters(**p["counters"]) for p in profiles if p["hash"] == figures.source_hash}
+    counted = {p["case"]: Counters.from_json(p["counters"]) for p in profiles if p["hash"] == figures.source_hash}
     seen = tuple(
         Seen(known[c.label], bench.evaluator.work(c), (), counted.get(c.label)) for c in bench.cases if c.label in known
     )

@@ -122,7 +122,7 @@ def _seen(bench: Bench, state: State, number: int) -> tuple[Seen, ...]:
     data = bench.once("profile", number, look)
     facts = dict_of(tuple((label, StaticFacts(**{**f, "grid": tuple(f["grid"])})) for label, f in data["facts"]))
     seen = _compiled(bench, state, facts)
-    counters = Counters(**data["counters"]) if data["counters"] else None
+    counters = Counters.from_json(data["counters"]) if data["counters"] else None
     return tuple(Seen(s.timing, s.work, s.facts, counters if s.timing.case == data["case"] else None) for s in seen)
 
 

@@ -9,7 +9,7 @@ import sys
 
 from kernelgen.lifeline import die_with_parent
 from kernelgen.worker import confine, operations
-from kernelgen.worker.protocol import ROLES
+from kernelgen.worker.protocol import OWNERS, ROLES
 
 
 def main() -> int:
@@ -28,9 +28,9 @@ def main() -> int:
     if len(sys.argv) > 3:
         wanted = confine.Confinement.from_json(json.loads(sys.argv[3]))
         operations.achieved = confine.confine(wanted).to_json()
-    if role == "run":  # the other roles give every child a group of its own first
+    if role in OWNERS:  # the other roles give every child a group of its own first
         confine.hold_group()
-    server = importlib.import_module("kernelgen.worker.serve" if role == "run" else "kernelgen.worker.forks")
+    server = importlib.import_module("kernelgen.worker.serve" if role in OWNERS else "kernelgen.worker.forks")
     server.serve(role, requests, replies)
     return 0
 

@@ -13,6 +13,7 @@ from kernelgen.errors import NoDeviceError
 from kernelgen.outcomes import Status
 from kernelgen.worker.confine import WALLS, Confinement
 from kernelgen.worker.process import Died, Process, environment
+from kernelgen.worker.protocol import OWNERS
 
 START_LIMIT_S = 180.0
 """Importing torch from a cold disk and making a CUDA context can take a minute."""
@@ -34,7 +35,7 @@ class Failed(Exception):
 class Worker:
     """One worker of a role. It starts at the first call, and a new one takes its place after a fault.
 
-    A "run" worker handles one request at a time; the others fork a child for each and take any number at once.
+    One that owns a device handles one request at a time; the others fork a child for each and take any number at once.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Worker:
 
     def call(self, op: str, args: dict[str, object], limit_s: float) -> dict[str, Any]:
         """The result of one operation. Raises Failed with a typed status; the worker is fit for the next call."""
-        if self._role != "run":
+        if self._role not in OWNERS:
             return self._call(op, args, limit_s, limit_s + GRACE_S)
         with self._turn:
             return self._call(op, args, limit_s, limit_s)

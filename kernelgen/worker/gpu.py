@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernelgen import judge
-from kernelgen.judge import memory, oracle
+from kernelgen.judge import device, memory, oracle
 from kernelgen.worker import accuracy, load
 from kernelgen.worker.operations import WrongError
 
@@ -50,7 +50,7 @@ def race(folder: str, name: str, path: str, current: str, case: dict[str, Any]) 
     new, old = load.candidate(path, name), load.candidate(current, name)
     make = judge.make_inputs(operator, one)
     _check_against(old, new, make())
-    torch.cuda.empty_cache()
+    device.empty_cache()
     before, after = judge.quick((old, new), make, repetitions=RACE_REPETITIONS)
     return {"left_out": "", "time_us": after.median_us, "against_us": before.median_us}
 
@@ -61,7 +61,7 @@ def compare(folder: str, name: str, path: str, current: str, case: dict[str, Any
     if left_out := _left_out(operator, one):
         return {"left_out": left_out}
     new, old = load.candidate(path, name), load.candidate(current, name)
-    torch.cuda.empty_cache()
+    device.empty_cache()
     return {"left_out": "", **_figures(judge.compare(old, new, judge.make_inputs(operator, one), time_cap_s=cap_s))}
 
 
@@ -94,8 +94,9 @@ def _operator(folder: str, name: str) -> judge.Operator:
 
 def _left_out(operator: judge.Operator, case: judge.Case) -> str:
     """Why the case cannot be timed here; one set of inputs and the outputs of both sides must fit."""
-    torch.cuda.empty_cache()
-    return memory.does_not_fit(memory.input_bytes(operator, case) + 2 * memory.output_bytes(operator, case), "cuda")
+    device.empty_cache()
+    needed = memory.input_bytes(operator, case) + 2 * memory.output_bytes(operator, case)
+    return memory.does_not_fit(needed, device.timed())
 
 
 def _figures(comparison: judge.Comparison) -> Answer:
@@ -116,7 +117,7 @@ def _check_against(old: Any, new: Any, inputs: Any) -> None:
             raise WrongError(f"returns {got.dtype} {list(got.shape)}, not {wanted.dtype} {list(wanted.shape)}")
         if wanted.numel() and not _close(got.reshape(-1), wanted.reshape(-1)):
             raise WrongError("differs from the current kernel's result")
-    torch.cuda.synchronize()
+    device.synchronize(device.find())
 
 
 def _close(got: torch.Tensor, wanted: torch.Tensor) -> bool:

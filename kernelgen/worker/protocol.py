@@ -16,9 +16,11 @@ MAX_MESSAGE = 4 * 1024 * 1024
 MAX_TEXT = 2000
 """Characters of an error message."""
 
-ROLES = ("compile", "interpret", "lowered", "run", "confined")
-"""compile: ahead of time, no GPU needed; interpret: Triton's interpreter on the CPU; run: on the GPU; confined: does
-nothing but say what it is held to."""
+OWNERS = ("run", "npu")
+"""Roles of processes that own a device, and do one request after the other: on the GPU, and on the NPU."""
+ROLES = ("compile", "interpret", "lowered", "confined", *OWNERS)
+"""compile: ahead of time, no GPU needed; interpret: Triton's interpreter on the CPU; lowered: by the Ascend compiler,
+no NPU needed; confined: does nothing but say what it is held to."""
 
 
 class ProtocolError(Exception):

@@ -127,12 +127,14 @@ def _limits(wanted: Confinement, found: Achieved) -> None:
 SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/bin", "/sbin", "/proc", "/sys", "/etc/ld.so.cache", "/etc/ld.so.conf",
     "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/nsswitch.conf", "/etc/passwd", "/etc/group", "/etc/localtime",
-    "/etc/nvidia", "/etc/OpenCL", "/usr/local/cuda",
+    "/etc/nvidia", "/etc/OpenCL", "/usr/local/cuda", "/usr/local/Ascend", "/usr/local/dcmi", "/etc/ascend_install.info",
 )  # fmt: skip
 """Libraries, compilers and what they read. Nothing of a user's is below these."""
-FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV")
+FOLDER_VARIABLES = ("CUDA_HOME", "CUDA_PATH", "VIRTUAL_ENV", "ASCEND_HOME_PATH", "ASCEND_OPP_PATH")
 FILE_VARIABLES = ("CC", "TRITON_PTXAS_PATH", "TRITON_CUOBJDUMP_PATH")
 LIST_VARIABLES = ("LD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "TRITON_LIBCUDA_PATH")
+NPU_DEVICES = ("davinci*", "devmm_svm", "hisi_hdc")
+"""What a container is given of an Ascend NPU (Ascend Docker Runtime's guide)."""
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -160,4 +162,5 @@ def _compilers() -> list[str]:
 def _devices(wanted: Confinement) -> tuple[str, ...]:
     if not wanted.gpu:
         return DEVICES
-    return (*DEVICES, "/dev/dxg", *(str(path) for path in sorted(Path("/dev").glob("nvidia*"))))
+    found = (path for name in ("nvidia*", *NPU_DEVICES) for path in sorted(Path("/dev").glob(name)))
+    return (*DEVICES, "/dev/dxg", *map(str, found))

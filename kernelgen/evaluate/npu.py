@@ -1,0 +1,90 @@
+"""On an Ascend NPU: times by its events, what keeps it busy by torch-npu's profiler, its buffers by the compiler.
+
+Only the simulated NPU, which runs the same requests, has tested this: no real one was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from kernelgen import ascend
+from kernelgen.devices import msprof
+from kernelgen.evaluate.base import OPPONENTS
+from kernelgen.evaluate.candidate import Candidate
+from kernelgen.evaluate.compiling import Compiler
+from kernelgen.evaluate.cpu import CpuEvaluator
+from kernelgen.evaluate.cuda import CudaEvaluator
+from kernelgen.evaluate.lowered import LoweredCompiler, LoweredEvaluator
+from kernelgen.outcomes import Counters, Evaluation, Status
+from kernelgen.spec.model import Case
+from kernelgen.worker.client import Failed
+
+PROFILER = "torch-npu's profiler"
+
+
+class NpuEvaluator(CudaEvaluator):
+    """Every CaseTiming says "measured". Candidates are planned by the Ascend compiler before they run."""
+
+    compile_role = "lowered"
+
+    def variables(self) -> dict[str, str]:
+        return ascend.environment()
+
+    def folders(self) -> tuple[str, ...]:
+        return ascend.folders()
+
+    def _make_compiler(self, store: Any) -> Compiler:
+        return LoweredCompiler(self._compile_worker, self.spec, self.device.npu, store)
+
+    def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
+        """Against eager alone: torch.compile for an NPU is untried."""
+        return super().baselines(candidate, cases, [name for name in against if name == "eager"])
+
+    def profile(self, candidate: Candidate, case: Case) -> Counters:
+        try:
+            names = [one.kernel for one in self._compiler.compile(candidate, [case])[case.label].facts]
+            request = {**self._candidate_args(candidate), "case": case.to_json()}
+            text = self.runner.call("details", request, self.limits.profile_s)["kernel_details"]
+            runs = msprof.kernels(text)
+            microseconds = msprof.median_us(runs, names)
+        except (Failed, ValueError) as failure:
+            return Counters(source=f"not available: {failure}")
+        ours = [run for name in dict.fromkeys(names) for run in msprof.of_kernel(runs, name)]
+        longest = max(ours, key=lambda run: run.duration_us)
+        work = self.work(case)
+        possible = microseconds * 1e-6 * self.device.npu.dram_bytes_per_s
+        return counters(longest, (work.bytes_read + work.bytes_written) / possible)
+
+
+def counters(run: msprof.KernelProfile, utilisation: float) -> Counters:
+    """One run of a kernel as the diagnosis reads it; `utilisation`: the share of the peak bandwidth."""
+    return Counters(source=PROFILER, dram_utilisation=utilisation, busy=run.busy, block_dim=run.block_dim)
+
+
+class SimulatedEvaluator(LoweredEvaluator):
+    """The same requests to the simulated NPU; what decides between candidates is predicted, as without an NPU."""
+
+    def _candidate_args(self, candidate: Candidate) -> dict[str, object]:
+        return CpuEvaluator._candidate_args(self, candidate)
+
+    def _accuracy(self, candidate: Candidate, cases: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        for report in CpuEvaluator._accuracy(self, candidate, cases):
+            yield {**report, "label": f"{report['label']} (simulated NPU)"}
+
+    def baselines(self, candidate: Candidate, cases: Sequence[Case], against: Sequence[str] = OPPONENTS) -> Evaluation:
+        """A time by events for every case, which says that it is simulated, and no speedup: it is no speed."""
+        said = "not measured: the NPU is simulated"
+        return Evaluation(
+            candidate.source_hash, Status.OK, said, left_out=tuple(self._simulated(candidate, case) for case in cases)
+        )
+
+    def _simulated(self, candidate: Candidate, case: Case) -> tuple[str, str]:
+        request = {**self._candidate_args(candidate), "case": case.to_json()}
+        try:
+            answer = self.runner.call("time", request, self.limits.baseline_s)
+        except Failed as failure:
+            return case.label, f"not run on the simulated NPU: {failure}"
+        if answer["left_out"]:
+            return case.label, f"not run on the simulated NPU: {answer['left_out']}"
+        return case.label, f"{answer['time_us']:.0f} µs simulated, which is no speed and compared with nothing"
