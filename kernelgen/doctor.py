@@ -45,7 +45,7 @@ def checks() -> list[Finding]:
     here = gpu is not None
     looks: list[Callable[[], Finding]] = [
         python,
-        lambda: pairing(installed("torch"), installed("triton")),
+        lambda: pairing(installed("torch"), installed("triton") or installed("triton-ascend")),
         lambda: torch_build(installed("torch"), here),
         numpy,
         lambda: compiler(here),

@@ -163,6 +163,9 @@ class Evaluation:
     """Cases that were not run, each with its reason (such as memory)."""
     counters: tuple[tuple[str, Counters], ...] = ()
     seconds: float = 0.0
+    simulated_us: tuple[tuple[str, float], ...] = ()
+    """By case label: times by the events of a device that is simulated, the speed of nothing. They are in no
+    CaseTiming, so that no speedup can be made of them."""
 
     def speedups(self, against: str) -> tuple[CaseTiming, ...]:
         return tuple(t for t in self.timings if t.against == against)
@@ -189,6 +192,7 @@ def evaluation_from_json(data: dict[str, Any]) -> Evaluation:
         left_out=tuple((label, why) for label, why in data["left_out"]),
         counters=tuple((label, Counters.from_json(c)) for label, c in data["counters"]),
         seconds=data["seconds"],
+        simulated_us=tuple((label, time) for label, time in data.get("simulated_us", ())),
     )
 
 

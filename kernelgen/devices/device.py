@@ -62,7 +62,7 @@ class Device:
             "driver": self.driver or "none",
             "cuda": self.cuda or "none",
             "torch": installed("torch") or "not installed",
-            "triton": installed("triton") or "not installed",
+            "triton": installed("triton") or installed("triton-ascend") or "not installed",
             "python": platform.python_version(),
         }
 

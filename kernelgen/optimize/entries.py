@@ -49,6 +49,9 @@ def start_entry(
         result.append(("kernel", PROPOSED_BY + (" (family: custom)" if bench.plan.family == CUSTOM else "")))
     if not bench.device.measures:
         result.append(("every time and speedup", "predicted: a model's estimate, nothing was timed on a device"))
+    result += [
+        ("simulated, the speed of no NPU", f"{cell(case)}: {time:.0f} µs") for case, time in figures.simulated_us
+    ]
     result += [("left out", cell(f"{case}: {why}")) for case, why in figures.left_out]
     ok = verified.status is Status.OK
     headline = "The kernel that this run starts from." if ok else "**The kernel that this run starts from is wrong.**"

@@ -83,8 +83,9 @@ def figures(bench: Bench, candidate: Candidate) -> Evaluation:
     own = bench.evaluator.final(candidate, candidate, missing)
     left_out = found.left_out if found.timings else own.left_out
     return Evaluation(
-        found.source_hash, own.status, own.message, own.facts, found.accuracy, (*found.timings, *own.timings), left_out
-    )
+        found.source_hash, own.status, own.message, own.facts, found.accuracy, (*found.timings, *own.timings), left_out,
+        simulated_us=found.simulated_us,
+    )  # fmt: skip
 
 
 def times(evaluation: Evaluation) -> dict[str, CaseTiming]:
