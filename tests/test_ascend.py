@@ -6,6 +6,11 @@ and the summary says why.
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,7 +33,7 @@ def compiler() -> None:
     if ascend.ready() is None:
         try:
             list(ascend.create())  # tests run in several processes, of which one makes it
-        except NoDeviceError as error:
+        except ascend.NotInstalled as error:  # what is installed and does not work is a failure
             pytest.skip(f"the Ascend compiler cannot be installed here: {error}")
 
 
@@ -127,6 +132,38 @@ def test_a_scan_is_planned_but_not_run(tmp_path: Path) -> None:
     kernel = launches.on_cpu(load.candidate(str(quartet("cumsum", tmp_path)), "cumsum"), TARGET)
     with pytest.raises(launches.NotRunnable, match="bufferized"):
         kernel(torch.ones(3, 100, dtype=torch.float16))
+
+
+SMALL = """\
+name: twice
+summary: Twice the input.
+inputs:
+  - {name: x, shape: [...], dtype: T}
+outputs:
+  - {name: out, shape: [...], dtype: T}
+dtypes: {T: [float32]}
+reference: |
+  def twice(x):
+      return x * 2
+accuracy: {shapes: [{...: [7, 129]}]}
+performance: {shapes: [{...: [64, 100]}]}
+"""
+
+
+def test_rounds_on_the_simulated_npu(tmp_path: Path) -> None:
+    """From the spec to the log: its times are there under their name, and nowhere is a speedup made of them."""
+    (tmp_path / "twice.yaml").write_text(SMALL)
+    command = [sys.executable, "-c", "import sys; from kernelgen.cli import main; sys.exit(main(sys.argv[1:]))"]
+    arguments = ["optimize", "twice.yaml", "--device", "npu", "--rounds", "1", "--candidates", "1", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), "KERNELGEN_SIMULATED_NPU": "ascend910b3"}
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["speedup"] is None
+    log = (tmp_path / "operators-ascend910b3" / "twice" / "optimization_log.md").read_text()
+    assert re.search(r"\| simulated, the speed of no NPU \| \[64, 100\] float32: \d+ µs \|", log)
+    assert "its times are simulated" in log
+    assert "measured" not in log.replace("PyTorch was not timed", "")
+    assert not re.search(r"\dx \[", log)  # no speedup with an interval
 
 
 def test_the_environment_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

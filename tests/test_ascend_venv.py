@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -53,9 +54,18 @@ def test_what_another_left_undone_is_done(target: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(room_client, "ask", silent)
     for _ in range(2):
-        with pytest.raises(NoDeviceError, match="ImportError"):
+        with pytest.raises(NoDeviceError, match="ImportError") as error:
             list(ascend.create())
+        assert not isinstance(error.value, ascend.NotInstalled)
         assert ascend.ready() is None
+
+
+def test_packages_that_cannot_be_had_are_another_error(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what the compiler's own tests are skipped for, and pip's line is the reason that they show."""
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: No matching distribution found for triton-ascend==3.2.0\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(ascend.NotInstalled, match="No matching distribution"):
+        list(ascend.create())
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

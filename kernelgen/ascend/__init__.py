@@ -5,12 +5,13 @@ where `room` runs; what it says is kept on disk (`lowering`). Nothing here says 
 """
 
 from kernelgen.ascend.lowering import Finding, Lowered, Request, lower
-from kernelgen.ascend.venv import PACKAGES, create, environment, folder, folders, ready, require
+from kernelgen.ascend.venv import PACKAGES, NotInstalled, create, environment, folder, folders, ready, require
 
 __all__ = [
     "PACKAGES",
     "Finding",
     "Lowered",
+    "NotInstalled",
     "Request",
     "create",
     "environment",

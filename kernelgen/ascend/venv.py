@@ -24,6 +24,10 @@ LIMIT_S = 1800
 """220 MB are loaded."""
 
 
+class NotInstalled(NoDeviceError):
+    """The packages cannot be had on this machine: no Python that they are for, or no way to load them."""
+
+
 def folder() -> Path:
     """Where the environment is: KERNELGEN_ASCEND_VENV, or below the cache folder."""
     named = os.environ.get(VARIABLE)
@@ -58,7 +62,9 @@ def require() -> Path:
 
 
 def create() -> Iterator[str]:
-    """Make the environment, or make it again, saying every step. Raises NoDeviceError where that is not possible.
+    """Make the environment, or make it again, saying every step.
+
+    Raises NotInstalled where the packages cannot be had, NoDeviceError where what was installed does not work.
 
     One process makes it at a time. One that had to wait takes what the other has made.
     """
@@ -122,7 +128,7 @@ def _interpreter() -> str:
     found = next((path for path in (shutil.which(f"python{version}") for version in SUPPORTED) if path), None)
     if found is None:
         wanted = " or ".join(SUPPORTED)
-        raise NoDeviceError(f"the Ascend compiler has wheels for Python {wanted} alone, and no such Python is here")
+        raise NotInstalled(f"the Ascend compiler has wheels for Python {wanted} alone, and no such Python is here")
     return found
 
 
@@ -130,8 +136,8 @@ def _run(said: str, command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoDeviceError(f"{said}: {error}") from None
+        raise NotInstalled(f"{said}: {error}") from None
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         last = next((line for line in lines if line.startswith("ERROR")), (lines or ["it said nothing"])[-1])
-        raise NoDeviceError(f"{said}: {last[:300]}")
+        raise NotInstalled(f"{said}: {last[:300]}")
