@@ -3,8 +3,8 @@
     python docs/ascend_table.py [--target ascend910b3] [--only NAME ...]
 
 Needs the compiler (`kernelgen doctor --setup ascend`). Each operator is kept in docs/ascend.json as soon as it is done,
-with the hash of its kernel and of what asks the compiler: an interrupted run goes on, and an operator of which either has
-changed is made anew. --only looks at some operators alone.
+with the hash of its kernel and of what asks the compiler: an interrupted run goes on, and what has changed is made
+anew. --only looks at some operators alone.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ HEADER = """\
 
 
 def row(name: str, data: dict[str, Any]) -> str:
-    """One line of the table."""
+    """One line of the table; † where it was made before it was kept of which kernel, by an older compiler of ours."""
     if "refused" in data:
         return f"| {name} | – | – | – | – | refused: {data['refused']} |"
+    name += "" if "source" in data else " †"
     severe = sorted({f["kind"] for f in data["faults"] if f["severe"]}) + data["refused_kernels"][:1]
     slow = sum(f["kind"] in ("scalar fallback", "int64") for f in data["faults"])
     share = f"{data['ub'] / data['ub_of']:.0%}"

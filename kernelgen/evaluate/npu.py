@@ -45,7 +45,7 @@ class NpuEvaluator(CudaEvaluator):
         try:
             names = [one.kernel for one in self._compiler.compile(candidate, [case])[case.label].facts]
             request = {**self._candidate_args(candidate), "case": case.to_json()}
-            text = self.runner.call("details", request, self.limits.profile_s)["kernel_details"]
+            text = self.runner.call("details", request, self.limits.baseline_s)["kernel_details"]
             runs = msprof.kernels(text)
             microseconds = msprof.median_us(runs, names)
         except (Failed, ValueError) as failure:

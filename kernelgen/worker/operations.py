@@ -77,6 +77,8 @@ def classify(error: BaseException) -> tuple[Status, bool]:
         return Status.LAUNCH_ERROR, False
     if isinstance(error, CompileError) or names & {"CompilationError", "PTXASError"}:
         return Status.COMPILE_ERROR, False
+    if "acl stream synchronize failed" in text or "aicore exception" in text:  # torch-npu, after a fault in a kernel
+        return Status.CRASHED, True
     if "AcceleratorError" in names or "cuda error" in text or "triton error [cuda]" in text:
         # A bad launch leaves the context whole; a fault inside a kernel does not. A fresh process costs
         # seconds and a wrong figure costs trust, so both get one.
