@@ -3,15 +3,17 @@ them to an operator that autograd and torch.compile know."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelgen.backward.differentiate import gradients
 from kernelgen.backward.joined import joined_files
 from kernelgen.backward.parts import partition
 from kernelgen.backward.specs import Derived, derived
+from kernelgen.backward.tape import Tape
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import Graph
+from kernelgen.frontend.graph import Graph, Ref
 from kernelgen.spec.model import OperatorSpec
 
 
@@ -29,10 +31,25 @@ def backward(spec: OperatorSpec, graph: Graph) -> Backward:
     """The gradients of a traced operator. Raises UnsupportedError where one cannot be derived."""
     try:
         tape, found = gradients(spec, graph)
-        parts = derived(spec, tape, partition(tape, found))
+        passed = _passed(spec, tape, found)
+        parts = derived(spec, tape, partition(tape, {n: ref for n, ref in found.items() if n not in passed}))
     except Refused as refusal:
         place = spec.reference_place
         raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
-    passed = {n: str(tape.node(ref).attrs[0]) for n, ref in found.items() if tape.node(ref).op == "input"}
     specs = {f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}
     return Backward(parts, {**joined_files(spec, parts, passed), **specs})
+
+
+def _passed(spec: OperatorSpec, tape: Tape, found: Mapping[str, Ref]) -> dict[str, str]:
+    """The inputs whose gradient is that of an output or of another input, and which it is."""
+    dtypes = {t.name: t.dtype for t in spec.inputs}
+    passed: dict[str, str] = {}
+    known: dict[tuple[Ref, str], str] = {}
+    for name, ref in found.items():
+        node = tape.node(ref)
+        first = known.setdefault((ref, dtypes[name]), name)
+        if node.op == "input":
+            passed[name] = str(node.attrs[0])
+        elif first != name:
+            passed[name] = f"grad_{first}"
+    return passed

@@ -7,12 +7,12 @@ right is for the judge to say, which holds the result against torch's own autogr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import BOOLEAN, Refused
-from kernelgen.frontend.graph import VIEWS, Graph, Node, Ref
+from kernelgen.frontend.graph import VIEWS, Arg, Graph, Node, Ref, broadcast
 from kernelgen.spec.model import OperatorSpec
 
 NOUNS = {
@@ -70,10 +70,23 @@ def _active(spec: OperatorSpec, graph: Graph) -> set[int]:
 
 def _shortcut(tape: Tape, graph: Graph, i: int, g: Ref) -> list[tuple[int, Ref]]:
     """Past the operations of a composite, where it has a derivative that is better known as a whole."""
-    for made, name, source in graph.shortcuts:
+    for made, name, operands in graph.shortcuts:
         if made == i:
-            return [(source, SHORTCUTS[name](tape, Ref(source), g))]
+            parts = SHORTCUTS[name](tape, operands, Ref(i), g)
+            return list(_to_operands(tape, graph.nodes[i], operands, parts))
     return []
+
+
+def _to_operands(
+    tape: Tape, node: Node, operands: Sequence[Arg], parts: Sequence[Ref | None]
+) -> Iterator[tuple[int, Ref]]:
+    """What operands get, summed over what they were repeated along."""
+    for operand, part in zip(operands, parts, strict=False):
+        if isinstance(operand, Ref) and part is not None:
+            full = broadcast(node.shape, tape.node(operand).shape)
+            reduced = tape.summed_to(part, full, tape.node(operand).shape)
+            if reduced is not None:
+                yield operand.node, reduced
 
 
 def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
@@ -88,12 +101,7 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
         if part is not None:
             yield refs[0].node, part
     elif node.op in RULES:
-        parts = RULES[node.op](tape, node, Ref(i), g)
-        for arg, part in zip(node.args, parts, strict=False):
-            if isinstance(arg, Ref) and part is not None:
-                reduced = tape.summed_to(part, node.shape, tape.node(arg).shape)
-                if reduced is not None:
-                    yield arg.node, reduced
+        yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
     else:
         raise Refused(f"the gradient of {node.op}")
 
@@ -101,6 +109,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
 def _through_view(tape: Tape, node: Node, source: Ref, g: Ref) -> Ref | None:
     """The gradient of what a view shows."""
     shape = tape.node(source).shape
+    if tape.rank(g) == 0:  # a number broadcasts to every shape
+        return tape.summed_to(g, node.shape, shape) if node.op == "expand" else g
     if node.op == "expand":
         return tape.summed_to(g, node.shape, shape)
     own = ((),) * (len(node.shape) - tape.rank(g)) + tape.node(g).shape

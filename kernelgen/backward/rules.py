@@ -6,7 +6,7 @@ Formulas and what happens at ties as in PyTorch's derivatives.yaml.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
@@ -120,7 +120,44 @@ RULES: dict[str, Rule] = {
 }
 """By the name of the operation."""
 
-SHORTCUTS: dict[str, Callable[[Tape, Ref, Ref], Ref]] = {
-    "log_sigmoid": lambda t, x, g: t.times(g, t.map("sub", 1.0, t.map("sigmoid", x))),
+
+def _log_sigmoid(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    return (t.times(g, t.map("sub", 1.0, t.map("sigmoid", operands[0]))),)
+
+
+def _two_u(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """Of 2 * sqrt(2 / pi) * (x + 0.044715 * x**3), the argument of gelu's sigmoid."""
+    (x,), scale = operands, 2 * math.sqrt(2 / math.pi)
+    return (t.times(g, t.map("add", scale, t.times(3 * 0.044715 * scale, t.times(x, x)))),)
+
+
+def _hardswish(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """0 up to -3, 1 from 3 on, a straight line between."""
+    (x,) = operands
+    inside = t.times(g, t.map("add", t.map("div", x, 3.0), 0.5))
+    return (t.map("where", t.map("le", x, -3.0), 0.0, t.map("where", t.map("ge", x, 3.0), g, inside)),)
+
+
+def _bce_with_logits(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    x, target = operands
+    return t.times(g, t.map("sub", t.map("sigmoid", x), target)), t.minus(t.times(g, x))
+
+
+def _norm(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """Nothing flows to zeros, where the norm has no derivative; where a bound keeps it from them, that is enough."""
+    bounded = t.node(g)
+    if bounded.op == "where" and bounded.args[2] == 0.0 and t.node(_ref(bounded.args[0])).args[0] == y:
+        ratio = t.map("where", bounded.args[0], t.over(_ref(bounded.args[1]), y), 0.0)
+    else:
+        ratio = t.map("where", t.map("eq", y, 0.0), 0.0, t.over(g, y))
+    return (t.times(ratio, operands[0]),)
+
+
+SHORTCUTS: dict[str, Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]] = {
+    "log_sigmoid": _log_sigmoid,
+    "two_u": _two_u,
+    "hardswish": _hardswish,
+    "bce_with_logits": _bce_with_logits,
+    "norm": _norm,
 }
-"""By the name of a composite: the gradient of its operand, from the operand and the gradient of the result."""
+"""By the name of a composite: what its operands get, from them, the result and the gradient of the result."""

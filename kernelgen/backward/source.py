@@ -37,6 +37,8 @@ _FUNCTIONS = frozenset(
 )
 _FUNCTIONAL = ("softplus", "mish")
 _CALLED = {"rint": "round", "int_maximum": "maximum", "int_minimum": "minimum"}
+_PLAIN = ("full", "round", *VIEWS)
+"""What is written wherever it is used."""
 _REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
 
 
@@ -52,17 +54,28 @@ class Source:
 
     def write(self, outputs: Mapping[int, str]) -> None:
         """The statements that assign the outputs, by node, to variables of the given names."""
-        order = needed(self.tape, outputs, self.given)
-        uses = Counter(a.node for i in order for a in self.tape.nodes[i].args if isinstance(a, Ref))
-        self.used |= set(outputs.values())
         self.outputs = frozenset(outputs)
+        order = needed(self.tape, outputs, self.given)
+        uses = self._uses(order)
+        self.used |= set(outputs.values())
         for i in order:
             node = self.tape.nodes[i]
-            plain = node.op in ("full", "round", *VIEWS)
+            plain = node.op in _PLAIN
             if i in outputs:
                 self._assign(i, outputs[i])
             elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
                 self._assign(i, self._unique(self._name(i)))
+
+    def _uses(self, order: list[int]) -> Counter[int]:
+        """How often values are written, those of views being written where the views are."""
+        uses: Counter[int] = Counter()
+        for i in reversed(order):
+            node = self.tape.nodes[i]
+            count = max(uses[i], 1) if node.op in _PLAIN and i not in self.outputs else 1
+            for arg in node.args:
+                if isinstance(arg, Ref):
+                    uses[arg.node] += count
+        return uses
 
     def _name(self, i: int) -> str:
         node = self.tape.nodes[i]
@@ -87,7 +100,7 @@ class Source:
     def _longest_part(self, i: int, length: int) -> int | None:
         """The longest value written out within another that is at most two thirds of it."""
         inner = [n for n in needed(self.tape, [i], {**self.given, **self.variables}) if n != i]
-        inner = [n for n in inner if self.tape.nodes[n].op not in ("full", "round", *VIEWS)]
+        inner = [n for n in inner if self.tape.nodes[n].op not in _PLAIN]
         inner = [n for n in inner if not self._leads(self.tape.nodes[n])]
         texts = {n: len(self._text(n)) for n in inner}
         fitting = [n for n in inner if 12 < texts[n] <= length * 2 // 3] or [n for n in inner if texts[n] > 12]
@@ -131,6 +144,8 @@ class Source:
             return ast.Compare(self._arg(args[0]), [_COMPARED[op]()], [self._arg(args[1])])
         if op in _UNARY:
             return ast.UnaryOp(_UNARY[op](), self._arg(args[0]))
+        if op in ("int_maximum", "convert") and self._is_number(node):
+            return self._arg(args[0])  # a count short of a correction, which torch's gradient does not bound either
         if op in ("maximum", "minimum", "int_maximum", "int_minimum") and not isinstance(args[1], Ref):
             bound = ast.keyword("min" if op.endswith("maximum") else "max", self._arg(args[1]))
             return ast.Call(ast.Attribute(self._arg(args[0]), "clamp"), [], [bound])
@@ -146,6 +161,13 @@ class Source:
         if op == "full":
             return self._arg(args[0])
         raise Refused(f"the gradient of what {node.op} gave")
+
+    def _is_number(self, node: Node) -> bool:
+        """Whether a value is made of sizes alone."""
+        if any(isinstance(a, SizeOf) for a in node.args):
+            return True
+        below = [self.tape.node(a) for a in node.args if isinstance(a, Ref)]
+        return bool(below) and node.op in ("convert", "int_maximum") and all(self._is_number(b) for b in below)
 
     def _to(self, node: Node) -> ast.expr:
         return _method(self._arg(node.args[0]), "to", ast.Attribute(ast.Name("torch"), node.dtype))

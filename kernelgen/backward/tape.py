@@ -55,7 +55,13 @@ class Tape(Builder):
 
     def over(self, a: Ref, b: Arg) -> Ref:
         """A quotient."""
-        return self.piece(a, lambda value: self.over(value, b)) if a in self.pieces else self.map("div", a, b)
+        if a in self.pieces:
+            return self.piece(a, lambda value: self.over(value, b))
+        number, core = self._factor(a)
+        divisor, other = self._factor(b) if isinstance(b, Ref) else (1, b)
+        assert isinstance(core, Ref)
+        assert other is not None
+        return self.times(number / divisor, self.map("div", core, other))
 
     def piece(self, ref: Ref, change: Callable[[Ref], Ref]) -> Ref:
         """A value that is zero where a condition does not hold, changed where it does: zero stays zero there, whatever
@@ -95,7 +101,7 @@ class Tape(Builder):
     def total(self, parts: Sequence[Ref]) -> Ref:
         """A sum. Pieces of one function are joined first, then what has factors in common, then the rest in order."""
         left = list(parts)
-        for join in (self._pieced, self._factored):
+        for join in (self._stacked, self._pieced, self._factored):
             i = 0
             while i < len(left):
                 made = [(j, one) for j in range(i + 1, len(left)) if (one := join(left[i], left[j])) is not None]
@@ -108,6 +114,16 @@ class Tape(Builder):
         for part in left[1:]:
             result = self._plain_sum(result, part)
         return result
+
+    def _stacked(self, a: Ref, b: Ref) -> Ref | None:
+        """Two pieces of the same place."""
+        if a not in self.pieces or b not in self.pieces:
+            return None
+        (condition, first, _), (other, third, fourth) = self.node(a).args, self.node(b).args
+        further = fourth if third == 0.0 else third
+        if condition != other or (first == 0.0) != (third == 0.0) or not isinstance(further, Ref):
+            return None
+        return self.piece(a, lambda value: self.total([value, further]))
 
     def _pieced(self, a: Ref, b: Ref) -> Ref | None:
         """What is zero where a condition holds, and what is zero where it does not."""

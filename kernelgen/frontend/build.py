@@ -38,7 +38,7 @@ class Builder:
         self.statement: int | None = None
         self.notes: dict[str, None] = {}
         self.held: set[int] = set()
-        self.shortcuts: list[tuple[int, str, int]] = []
+        self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
 
     def note(self, text: str) -> None:
         """Keep something that a reviewer of the kernel should know, once."""
@@ -48,6 +48,11 @@ class Builder:
         """A value on which the result does not depend, although it is computed with it: no gradient flows there."""
         self.held.add(ref.node)
         return ref
+
+    def shortcut(self, result: Ref, name: str, *operands: Ref) -> Ref:
+        """A result whose gradient follows from its operands by a rule of its own."""
+        self.shortcuts.append((result.node, name, operands))
+        return result
 
     def node(self, ref: Ref) -> Node:
         return self.nodes[ref.node]

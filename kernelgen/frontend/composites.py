@@ -30,6 +30,7 @@ def gelu(b: Builder, c: Call) -> Ref:
     )
     cubic = b.map("mul", b.map("mul", b.map("mul", 0.044715, x), x), x)
     inner = b.map("mul", 2 * math.sqrt(2 / math.pi), b.map("add", x, cubic), name="two_u")
+    b.shortcut(inner, "two_u", x)
     return b.map("mul", x, b.map("sigmoid", inner))
 
 
@@ -82,7 +83,7 @@ def hardsigmoid(b: Builder, c: Call) -> Ref:
 
 
 def hardswish(b: Builder, c: Call) -> Ref:
-    return b.map("mul", c.args[0], hardsigmoid(b, c))
+    return b.shortcut(b.map("mul", c.args[0], hardsigmoid(b, c)), "hardswish", c.args[0])
 
 
 def mish(b: Builder, c: Call) -> Ref:
@@ -91,6 +92,4 @@ def mish(b: Builder, c: Call) -> Ref:
 
 def log_sigmoid(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
-    result = b.map("neg", b.map("softplus", b.map("neg", x)))
-    b.shortcuts.append((result.node, "log_sigmoid", x.node))
-    return result
+    return b.shortcut(b.map("neg", b.map("softplus", b.map("neg", x))), "log_sigmoid", x)

@@ -98,8 +98,8 @@ class Graph:
     statements: tuple[Statement, ...]
     held: frozenset[int] = frozenset()
     """Nodes that steady the arithmetic and cancel in the result, such as a row's maximum: no gradient flows there."""
-    shortcuts: tuple[tuple[int, str, int], ...] = ()
-    """Results of composites whose derivative is better known as a whole: the node, what it is, its operand's node."""
+    shortcuts: tuple[tuple[int, str, tuple[Ref, ...]], ...] = ()
+    """Results of composites whose derivative is better known as a whole: the node, what it is, its operands."""
 
     def is_view(self, node: Node) -> bool:
         return node.op in VIEWS
@@ -133,8 +133,8 @@ class Graph:
 
     def _argument(self, arg: Arg, number: list[int]) -> object:
         """An argument short of what changes with the number of leading dimensions."""
-        if isinstance(arg, SizeOf):
-            return SizeOf(_without_leading(arg.dim))
+        if isinstance(arg, SizeOf):  # of leading dimensions alone it is the number one where there are none
+            return SizeOf(_without_leading(arg.dim)) if _without_leading(arg.dim) else 1
         return ("ref", number[arg.node]) if isinstance(arg, Ref) else arg
 
 

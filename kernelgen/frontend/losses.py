@@ -67,6 +67,8 @@ def _with_logits(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
         log_weight = b.map("add", b.map("mul", b.map("sub", positive, 1.0), target), 1.0)
         surprise = b.map("mul", log_weight, surprise)
     loss = b.map("add", b.map("mul", b.map("sub", 1.0, target), x), surprise)
+    if positive is None:
+        b.shortcut(loss, "bce_with_logits", x, target)
     return loss if weight is None else b.map("mul", loss, weight)
 
 

@@ -135,11 +135,16 @@ def vector_norm(b: Builder, c: Call) -> Ref:
     order = 2 if order is None else order
     dims = dims_of(b, x, c.get(2, "dim"))
     if order == 2:
-        return finish(b, c, b.map("sqrt", b.reduce("sum", b.map("mul", x, x), dims)))
+        return finish(b, c, _euclidean(b, x, dims))
     if order in (1, math.inf, -math.inf):
         op = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
         return finish(b, c, b.reduce(op, b.map("abs", x), dims))
     raise Refused(f"the norm of order {order} (supported: 1, 2, inf, -inf)")
+
+
+def _euclidean(b: Builder, x: Ref, dims: tuple[int, ...]) -> Ref:
+    norm = b.map("sqrt", b.reduce("sum", b.map("mul", x, x), dims))
+    return b.shortcut(norm, "norm", x)
 
 
 def matrix_norm(b: Builder, c: Call) -> Ref:
@@ -157,7 +162,7 @@ def cosine_similarity(b: Builder, c: Call) -> Ref:
     dims, eps = dims_of(b, one, c.get(2, "dim", 1)), float(c.get(3, "eps", 1e-8))
     b.note("cosine_similarity: the dot product is divided by both norms, where torch divides every element by its norm")
     dot = b.reduce("sum", b.map("mul", one, two), dims, "dot")
-    norms = [b.map("sqrt", b.reduce("sum", b.map("mul", x, x), dims)) for x in (one, two)]
+    norms = [_euclidean(b, x, dims) for x in (one, two)]
     first, second = (b.map("maximum", norm, eps, name=f"norm_{i + 1}") for i, norm in enumerate(norms))
     return finish(b, c, b.map("div", b.map("div", dot, first), second))
 

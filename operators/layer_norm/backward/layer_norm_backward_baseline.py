@@ -14,11 +14,9 @@ def reference(grad_out, x, weight):
     rstd = torch.rsqrt(variance + 1e-05)
     grad_product = grad_out * weight
     grad_rstd = (grad_product * centered).sum(dim=-1, keepdim=True)
-    grad_variance = -0.5 * (grad_rstd * (rstd * (rstd * rstd)))
-    grad_square_sum = grad_variance / x.shape[-1]
-    grad_centered = grad_product * rstd + 2.0 * (grad_square_sum * centered)
-    grad_mean = -(grad_product.sum(dim=-1, keepdim=True) * rstd)
-    grad_x = grad_centered + grad_mean / x.shape[-1]
+    ratio = grad_rstd * (rstd * (rstd * rstd)) / x.shape[-1]
+    grad_centered = grad_product * rstd - ratio * centered
+    grad_x = grad_centered - grad_product.sum(dim=-1, keepdim=True) * rstd / x.shape[-1]
     return grad_x.to(dtype), mean, rstd
 
 

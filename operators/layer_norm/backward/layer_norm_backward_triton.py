@@ -63,17 +63,13 @@ def layer_norm_backward_kernel(
     rstd = tl.rsqrt(variance + 1e-5)
     # grad_rstd = (grad_product * centered).sum(dim=-1, keepdim=True)
     grad_rstd = tl.sum(tl.where(mask, grad_product * centered, 0.0), axis=0)
-    # grad_variance = -0.5 * (grad_rstd * (rstd * (rstd * rstd)))
-    grad_variance = grad_rstd * (rstd * (rstd * rstd)) * -0.5
-    # grad_square_sum = grad_variance / x.shape[-1]
-    grad_square_sum = grad_variance / N
-    # grad_centered = grad_product * rstd + 2.0 * (grad_square_sum * centered)
-    grad_centered = grad_product * rstd + grad_square_sum * centered * 2.0
-    # grad_mean = -(grad_product.sum(dim=-1, keepdim=True) * rstd)
-    grad_mean = -(tl.sum(grad_product, axis=0) * rstd)
-    # grad_x = grad_centered + grad_mean / x.shape[-1]
-    ratio = grad_mean / N
-    grad_x = grad_centered + ratio
+    # ratio = grad_rstd * (rstd * (rstd * rstd)) / x.shape[-1]
+    ratio = grad_rstd * (rstd * (rstd * rstd)) / N
+    grad_centered = grad_product * rstd - ratio * centered
+    # grad_x = grad_centered - grad_product.sum(dim=-1, keepdim=True) * rstd /
+    # x.shape[-1]
+    ratio_2 = tl.sum(grad_product, axis=0) * rstd / N
+    grad_x = grad_centered - ratio_2
     tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask)
     tl.store(mean_ptr + row, mean)
     tl.store(rstd_ptr + row, rstd)
@@ -165,14 +161,11 @@ def layer_norm_backward_looped_kernel(
     variance = square_sum / N
     # rstd = torch.rsqrt(variance + 1e-05)
     rstd = tl.rsqrt(variance + 1e-5)
-    # grad_variance = -0.5 * (grad_rstd * (rstd * (rstd * rstd)))
-    grad_variance = grad_rstd * (rstd * (rstd * rstd)) * -0.5
-    # grad_square_sum = grad_variance / x.shape[-1]
-    grad_square_sum = grad_variance / N
-    # grad_mean = -(grad_product.sum(dim=-1, keepdim=True) * rstd)
-    grad_mean = -(row_sum_2 * rstd)
-    # grad_x = grad_centered + grad_mean / x.shape[-1]
-    ratio = grad_mean / N
+    # ratio = grad_rstd * (rstd * (rstd * rstd)) / x.shape[-1]
+    ratio = grad_rstd * (rstd * (rstd * rstd)) / N
+    # grad_x = grad_centered - grad_product.sum(dim=-1, keepdim=True) * rstd /
+    # x.shape[-1]
+    ratio_2 = row_sum_2 * rstd / N
 
     # the row again, now with what it was reduced to
     # backwards: the end of the row was read last and may still be cached
@@ -200,9 +193,8 @@ def layer_norm_backward_looped_kernel(
         ).to(tl.float32)
         grad_product = grad_out * weight
         centered = x - mean
-        # grad_centered = grad_product * rstd + 2.0 * (grad_square_sum * centered)
-        grad_centered = grad_product * rstd + grad_square_sum * centered * 2.0
-        grad_x = grad_centered + ratio
+        grad_centered = grad_product * rstd - ratio * centered
+        grad_x = grad_centered - ratio_2
         tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask, cache_modifier=".cs")
     tl.store(mean_ptr + row, mean)
     tl.store(rstd_ptr + row, rstd)

@@ -10,9 +10,7 @@ def reference(grad_out, x):
     row_max = x.amax(dim=-1, keepdim=True)
     numerator = torch.exp(x - row_max)
     denominator = numerator.sum(dim=-1, keepdim=True)
-    grad_log_denominator = -grad_out.sum(dim=-1, keepdim=True)
-    grad_denominator = grad_log_denominator / denominator
-    grad_x = grad_out + grad_denominator * numerator
+    grad_x = grad_out - grad_out.sum(dim=-1, keepdim=True) / denominator * numerator
     return grad_x.to(dtype)
 
 

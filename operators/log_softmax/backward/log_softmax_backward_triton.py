@@ -47,16 +47,15 @@ def log_softmax_backward_kernel(
         mask=mask,
         other=float("-inf"),
     ).to(tl.float32)
-    # grad_log_denominator = -grad_out.sum(dim=-1, keepdim=True)
-    grad_log_denominator = -tl.sum(grad_out, axis=0)
     # row_max = x.amax(dim=-1, keepdim=True)
     row_max = tl.max(x, axis=0)
     # numerator = torch.exp(x - row_max)
     numerator = _exp(x - row_max)
     # denominator = numerator.sum(dim=-1, keepdim=True)
     denominator = tl.sum(numerator, axis=0)
-    grad_denominator = grad_log_denominator / denominator
-    grad_x = grad_out + grad_denominator * numerator
+    # grad_x = grad_out - grad_out.sum(dim=-1, keepdim=True) / denominator * numerator
+    ratio = tl.sum(grad_out, axis=0) / denominator
+    grad_x = grad_out - ratio * numerator
     tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask)
 
 
@@ -99,8 +98,6 @@ def log_softmax_backward_looped_kernel(
         row_max_acc = tl.maximum(row_max_acc, x)
     row_sum = tl.sum(row_sum_acc, axis=0)
     row_max = tl.max(row_max_acc, axis=0)
-    # grad_log_denominator = -grad_out.sum(dim=-1, keepdim=True)
-    grad_log_denominator = -row_sum
 
     # the row again
     denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
@@ -117,7 +114,8 @@ def log_softmax_backward_looped_kernel(
         numerator = _exp(x - row_max)
         denominator_acc += numerator
     denominator = tl.sum(denominator_acc, axis=0)
-    grad_denominator = grad_log_denominator / denominator
+    # grad_x = grad_out - grad_out.sum(dim=-1, keepdim=True) / denominator * numerator
+    ratio = row_sum / denominator
 
     # the row again, now with what it was reduced to
     # backwards: the end of the row was read last and may still be cached
@@ -138,7 +136,7 @@ def log_softmax_backward_looped_kernel(
             eviction_policy="evict_first",
         ).to(tl.float32)
         numerator = _exp(x - row_max)
-        grad_x = grad_out + grad_denominator * numerator
+        grad_x = grad_out - ratio * numerator
         tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask, cache_modifier=".cs")
 
 

@@ -10,9 +10,8 @@ def reference(grad_out, x, weight):
     mean_square = (x * x).mean(dim=-1, keepdim=True)
     rstd = torch.rsqrt(mean_square + 1e-06)
     grad_normalized = grad_out * weight
-    grad_rstd = (grad_normalized * x).sum(dim=-1, keepdim=True)
-    grad_mean_square = -0.5 * (grad_rstd * (rstd * (rstd * rstd)))
-    grad_x = grad_normalized * rstd + 2.0 * (grad_mean_square / x.shape[-1] * x)
+    product = (grad_normalized * x).sum(dim=-1, keepdim=True) * (rstd * (rstd * rstd))
+    grad_x = grad_normalized * rstd - product / x.shape[-1] * x
     return grad_x.to(dtype), rstd
 
 

@@ -55,13 +55,12 @@ def rms_norm_backward_kernel(
     mean_square = tl.sum(x * x, axis=0) / N
     # rstd = torch.rsqrt(mean_square + 1e-06)
     rstd = tl.rsqrt(mean_square + 1e-6)
-    # grad_rstd = (grad_normalized * x).sum(dim=-1, keepdim=True)
-    grad_rstd = tl.sum(grad_normalized * x, axis=0)
-    # grad_mean_square = -0.5 * (grad_rstd * (rstd * (rstd * rstd)))
-    grad_mean_square = grad_rstd * (rstd * (rstd * rstd)) * -0.5
-    # grad_x = grad_normalized * rstd + 2.0 * (grad_mean_square / x.shape[-1] * x)
-    ratio = grad_mean_square / N
-    grad_x = grad_normalized * rstd + ratio * x * 2.0
+    # product = (grad_normalized * x).sum(dim=-1, keepdim=True) * (rstd * (rstd *
+    # rstd))
+    product = tl.sum(grad_normalized * x, axis=0) * (rstd * (rstd * rstd))
+    # grad_x = grad_normalized * rstd - product / x.shape[-1] * x
+    ratio = product / N
+    grad_x = grad_normalized * rstd - ratio * x
     tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask)
     tl.store(rstd_ptr + row, rstd)
 
@@ -89,7 +88,7 @@ def rms_norm_backward_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_rstd_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -112,17 +111,18 @@ def rms_norm_backward_looped_kernel(
         ).to(tl.float32)
         grad_normalized = grad_out * weight
         row_sum_acc += x * x
-        grad_rstd_acc += grad_normalized * x
+        row_sum_2_acc += grad_normalized * x
     row_sum = tl.sum(row_sum_acc, axis=0)
-    grad_rstd = tl.sum(grad_rstd_acc, axis=0)
+    row_sum_2 = tl.sum(row_sum_2_acc, axis=0)
     # mean_square = (x * x).mean(dim=-1, keepdim=True)
     mean_square = row_sum / N
     # rstd = torch.rsqrt(mean_square + 1e-06)
     rstd = tl.rsqrt(mean_square + 1e-6)
-    # grad_mean_square = -0.5 * (grad_rstd * (rstd * (rstd * rstd)))
-    grad_mean_square = grad_rstd * (rstd * (rstd * rstd)) * -0.5
-    # grad_x = grad_normalized * rstd + 2.0 * (grad_mean_square / x.shape[-1] * x)
-    ratio = grad_mean_square / N
+    # product = (grad_normalized * x).sum(dim=-1, keepdim=True) * (rstd * (rstd *
+    # rstd))
+    product = row_sum_2 * (rstd * (rstd * rstd))
+    # grad_x = grad_normalized * rstd - product / x.shape[-1] * x
+    ratio = product / N
 
     # the row again, now with what it was reduced to
     # backwards: the end of the row was read last and may still be cached
@@ -149,7 +149,7 @@ def rms_norm_backward_looped_kernel(
             eviction_policy="evict_first",
         ).to(tl.float32)
         grad_normalized = grad_out * weight
-        grad_x = grad_normalized * rstd + ratio * x * 2.0
+        grad_x = grad_normalized * rstd - ratio * x
         tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask, cache_modifier=".cs")
     tl.store(rstd_ptr + row, rstd)
 
