@@ -27,6 +27,7 @@ from kernelgen.spec.model import OperatorSpec
 
 RANDOM = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 ROW = {"x": "... D"}, {"out": "... D"}
+PAIR = {"x": "...", "y": "..."}
 SIZES: tuple[dict[str, Any], ...] = ({"...": (3,), "D": 37}, {"...": (), "D": 16}, {"...": (2, 2), "D": 5})
 SPECS = Path(__file__).parents[2] / "specs"
 
@@ -137,6 +138,17 @@ def test_a_gradient_that_is_another_is_no_kernel() -> None:
     assert "return grad_out, grad_b" in made.files["op_autograd.py"]
 
 
+def test_inputs_that_are_added_have_one_gradient() -> None:
+    made = derived(of("return torch.sigmoid(x + y)", PAIR, {"out": "..."}).spec())
+    assert [p.gradients for p in made.parts] == [("x",)]
+    assert "return grad_x, grad_x" in made.files["op_autograd.py"]
+
+
+def test_pieces_of_one_place_are_joined() -> None:
+    (lines,) = references(of("return F.smooth_l1_loss(x, y, reduction='none')", PAIR, {"out": "..."}).spec())
+    assert any("torch.where(distance < 1.0, grad_out * distance, grad_out)" in line for line in lines)
+
+
 # against autograd in float64
 
 POINTWISE = [
@@ -195,6 +207,24 @@ def test_ties_are_shared_out_as_torch_does() -> None:
     torch.testing.assert_close(
         gradients(torch.ones(4), x, y), torch.autograd.grad(out, leaves, torch.ones(4)), equal_nan=True
     )
+
+
+def at(lines: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient at some places by the kernel, and by autograd."""
+    spec = of(lines).spec()
+    found = composed(derived(spec))({"grad_out": torch.ones_like(x), "x": x})["grad_x"]
+    leaf = x.clone().requires_grad_()
+    out = load(render.baseline_source(spec)).reference(leaf)
+    return found, torch.autograd.grad(out, leaf, torch.ones_like(x))[0]
+
+
+def test_the_norm_of_zeros_and_the_branch_that_overflows_give_no_nan() -> None:
+    for found, wanted in (
+        at("return F.normalize(x, dim=-1)", torch.tensor([[0.0, 0.0], [3.0, 4.0]])),
+        at("return x * x.norm(dim=-1, keepdim=True)", torch.tensor([[0.0, 0.0], [3.0, 4.0]])),
+        at("return F.elu(x) + F.hardswish(x)", torch.tensor([[1e3, 90.0, -1e3, 3.0], [-3.0, 0.0, 2.0, 1.0]])),
+    ):
+        torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 UNARY = ["torch.tanh({})", "torch.sigmoid({})", "F.silu({})", "{} * 0.7", "1 - {}", "torch.sin({})", "F.gelu({})",
