@@ -40,7 +40,7 @@ class PairLines(Lines):
         self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
         super().__init__(spec, body, variant, schedule, helpers)
-        self.read, self.written = paired_loads(body), _written(body)
+        self.read, self.written = paired_loads(body), paired_stores(body)
 
     def pair_lines(self) -> list[str]:
         """What a kernel says before it reads and writes pairs."""
@@ -101,7 +101,7 @@ def paired_loads(body: Body) -> dict[int, Pair]:
     return {number: pair for pair in _matched(plain, body) for number in pair[:2]}
 
 
-def _written(body: Body) -> dict[int, Pair]:
+def paired_stores(body: Body) -> dict[int, Pair]:
     """By the number of either output."""
     values, outputs = body.lowered.values, body.lowered.outputs
     stores = dict(body.layout.stores)

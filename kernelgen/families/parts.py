@@ -12,7 +12,7 @@ from math import prod
 
 from kernelgen.families.ranges import known
 from kernelgen.families.space import sizes_of
-from kernelgen.families.values import Entry, Index, Lowered, Space, Use, expressions
+from kernelgen.families.values import Entry, Index, Lowered, Space, Use, axes_of, expressions
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import REDUCTIONS, Atom, Dim, Graph, Node, Ref
 from kernelgen.frontend.indices import Condition, Expr
@@ -70,7 +70,7 @@ def cuts(graph: Graph) -> Iterator[Cut]:
 
 def in_parts(whole: Lowered, found: Iterator[Lowered]) -> Lowered:
     """The values over one part, where that leaves nothing to choose between; otherwise those over the whole outputs."""
-    parts = next((lowered for lowered in found if _is_simple(lowered)), None)
+    parts = next((lowered for lowered in found if _is_simple(lowered) or _are_pairs(lowered, whole)), None)
     if parts is None:
         return whole
     steps = any(_is_step(entry) for o in parts.outputs for entry in o.index[-1:])
@@ -97,14 +97,38 @@ def _is_step(entry: Entry) -> bool:
 
 def _is_simple(lowered: Lowered) -> bool:
     """Whether the parts no longer choose: none is compared with where another begins, and nothing is divided."""
+    return not _chooses(lowered) and not any(True for _ in _divided(lowered))
+
+
+def _are_pairs(lowered: Lowered, whole: Lowered) -> bool:
+    """Whether the columns are neighbours two by two and no longer divided, as those of the whole are; rows may be."""
+    last = lowered.outputs[0].index[-1]
+    pairs = isinstance(last, Expr) and [last] == [ix.times(ix.axis(a), ix.number(2)) for a in axes_of(last)]
+    if not pairs or _chooses(lowered):
+        return False
+    return _divides(whole, whole.outputs[0].index[-1]) and not _divides(lowered, last)
+
+
+def _chooses(lowered: Lowered) -> bool:
+    """Whether elements are compared with where a part begins."""
     values = lowered.values
     counted = [all(isinstance(a, Use) and values[a.value].op == "place" for a in v.args) for v in values]
-    chosen = any(v.op == "lt" and c for v, c in zip(values, counted, strict=True))
-    return not chosen and not any(_divides(e) for v in values for e in expressions(v))
+    return any(v.op == "lt" and c for v, c in zip(values, counted, strict=True))
 
 
-def _divides(expr: Expr) -> bool:
-    return expr.op in ("//", "%") or any(_divides(arg) for arg in expr.args)
+def _divides(lowered: Lowered, entry: Entry) -> bool:
+    """Whether a quotient or a remainder mentions one of the axes of an entry."""
+    return any(set(axes_of(entry)) & set(axes_of(expr)) for expr in _divided(lowered))
+
+
+def _divided(lowered: Lowered) -> Iterator[Expr]:
+    """The quotients and remainders by which values are read or counted."""
+    todo = [e for v in lowered.values for e in expressions(v)]
+    while todo:
+        expr = todo.pop()
+        if expr.op in ("//", "%"):
+            yield expr
+        todo += expr.args
 
 
 def _parts(graph: Graph, node: Node) -> Iterator[int]:

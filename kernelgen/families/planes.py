@@ -29,7 +29,7 @@ from kernelgen.families.kernel import (
     taken_apart,
 )
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
-from kernelgen.families.pairs import PairLines, paired_loads
+from kernelgen.families.pairs import PairLines, paired_loads, paired_stores
 from kernelgen.families.rolling import chains, kept, moved_up
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
@@ -96,7 +96,9 @@ def _fitting(body: Body, width: int) -> Schedule:
             accesses="single", specialize=True,
         )  # fmt: skip
     computed = bool(_along_columns(body))
-    return default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width, specialize=computed)
+    # what is read once and written in pairs has twice as many elements as columns
+    columns = TILE // 2 if paired_stores(body) and not paired_loads(body) else TILE
+    return default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=columns // width, specialize=computed)
 
 
 def starts(body: Body, columns: int) -> tuple[Schedule, ...]:

@@ -64,7 +64,7 @@ def simpler(expr: Expr, axes: tuple[Atom, ...]) -> Expr:
         divided = _divided(left, right, axes)
         if divided is not None:
             return divided[expr.op == "%"]
-    return expr if (left, right) == expr.args else Expr(expr.op, (left, right))
+    return expr if (left, right) == expr.args else ix.made(expr.op, left, right)
 
 
 def _divided(left: Expr, right: Expr, axes: tuple[Atom, ...]) -> tuple[Expr, Expr] | None:

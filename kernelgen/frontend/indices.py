@@ -128,7 +128,12 @@ def substitute(expr: Expr, leaf: Callable[[Expr], Expr]) -> Expr:
         return leaf(expr)
     if not expr.args:
         return expr
-    return _MAKE[expr.op](*(substitute(a, leaf) for a in expr.args))
+    return made(expr.op, *(substitute(a, leaf) for a in expr.args))
+
+
+def made(op: str, left: Expr, right: Expr) -> Expr:
+    """The expression of two others, worked out where these are numbers or one of them changes nothing."""
+    return _MAKE[op](left, right)
 
 
 def leaves(expr: Expr) -> Iterator[Expr]:

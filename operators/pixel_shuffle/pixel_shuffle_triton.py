@@ -13,13 +13,14 @@ import triton.language as tl
 def pixel_shuffle_kernel(
     x_ptr,
     out_ptr,
+    N,
+    OUT_H,
     C,
     stride_xb,
-    N: tl.constexpr,  # a kernel for every row length
-    OUT_H: tl.constexpr,
-    stride_x1: tl.constexpr,
-    stride_xh: tl.constexpr,
-    stride_xw: tl.constexpr,
+    stride_x1,
+    stride_xh,
+    stride_xw,
+    stride_out_m,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -27,6 +28,7 @@ def pixel_shuffle_kernel(
     stride_x1 = tl.cast(stride_x1, tl.int64)
     stride_xh = tl.cast(stride_xh, tl.int64)
     stride_xw = tl.cast(stride_xw, tl.int64)
+    stride_out_m = tl.cast(stride_out_m, tl.int64)
     # a program has a tile of rows and columns of one plane
     num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
     plane = tl.program_id(0) // num_tiles_m
@@ -41,14 +43,32 @@ def pixel_shuffle_kernel(
     rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
     row_mask = h < OUT_H
     mask = row_mask[:, None] & col_mask[None, :]
+    # 8 bytes a thread, half of what it has of the pairs: nothing is exchanged between threads
+    cols = tl.max_contiguous(cols, 64 // x_ptr.dtype.element_ty.primitive_bitwidth)
+    # neighbours belong to both parts: they are read and written together
+    pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
+    pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
+    x_h = h // 2
     x = tl.load(
         x_plane
-        + (c * 4 + (h % 2 * 2)[:, None] + (cols % 2)[None, :]) * stride_x1
-        + (h // 2)[:, None] * stride_xh
-        + (cols // 2)[None, :] * stride_xw,
+        + (c * 4 + h % 2 * 2)[:, None] * stride_x1
+        + x_h[:, None] * stride_xh
+        + cols[None, :] * stride_xw,
         mask=mask,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    x_2 = tl.load(
+        x_plane
+        + (c * 4 + h % 2 * 2 + 1)[:, None] * stride_x1
+        + x_h[:, None] * stride_xh
+        + cols[None, :] * stride_xw,
+        mask=mask,
+    )
+    out_pairs = tl.reshape(tl.join(x, x_2), pair_mask.shape)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + pairs[None, :],
+        out_pairs,
+        mask=pair_mask,
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -56,27 +76,27 @@ SCHEDULES = (
     (
         128,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "num_warps": 4},
     ),
     (
         256,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
         pixel_shuffle_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -114,11 +134,12 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     M = x.shape[0] * out.shape[1] * out.shape[2]
-    N = out.shape[3]
+    N = x.shape[3]
     C = out.shape[1]
     OUT_H = out.shape[2]
     if N > 67107840:
         raise ValueError(f"pixel_shuffle: at most 67107840 columns, got {N}")
+    out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
         M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
@@ -127,13 +148,14 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
     kernel[grid](
         x,
         out,
+        N,
+        OUT_H,
         C,
         x.stride(0),
-        N=N,
-        OUT_H=OUT_H,
-        stride_x1=x.stride(1),
-        stride_xh=x.stride(2),
-        stride_xw=x.stride(3),
+        x.stride(1),
+        x.stride(2),
+        x.stride(3),
+        out_view.stride(0),
         **options,
     )
     return out

@@ -319,6 +319,10 @@ CORNERS |= {
         "return F.max_pool2d(x, (3, 2), (2, 1), (1, 1)) * 2",
         {"x": IMAGE}, {"out": "A C (H-1)//2+1 W+1"}, {"A": 1, "C": 2, "H": 37, "W": 9}, {"A": 1, "C": 1, "H": 1, "W": 1},
     ),
+    "neighbours in planes": sample(
+        "return F.pixel_shuffle(x, 2) * 2, F.interpolate(F.pixel_shuffle(x, 2), scale_factor=(2, 1), mode='nearest')[:, :, ::2]",
+        {"x": "A 4*C H W"}, named(2, "A C 2*H 2*W"), {"A": 2, "C": 2, "H": 3, "W": 19}, {"A": 1, "C": 1, "H": 1, "W": 1},
+    ),
     "places and counts in planes": sample(
         "return F.interpolate(x, scale_factor=2, mode='nearest') + torch.arange(2 * x.shape[2], device=x.device)[:, None]",
         {"x": "A C H W"}, {"out": "A C 2*H 2*W"}, {"A": 2, "C": 2, "H": 5, "W": 9},
