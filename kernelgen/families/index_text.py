@@ -37,8 +37,9 @@ class IndexText:
         return dict.fromkeys(columns, (COLS, COLUMN)) | rows
 
     def written(self, value: Value) -> tuple[Expr, ...]:
-        """The expressions that a value's lines write out."""
-        return expressions(value)
+        """The expressions that a value's lines write out, and what a number is added to in them."""
+        found = expressions(value)
+        return (*found, *(e.args[0] for e in found if e.op == "+" and e.args[1].op == "number"))
 
     def _name_places(self) -> None:
         """A name for every place along rows or columns that is written more than once."""

@@ -64,7 +64,11 @@ def simpler(expr: Expr, axes: tuple[Atom, ...]) -> Expr:
         divided = _divided(left, right, axes)
         if divided is not None:
             return divided[expr.op == "%"]
-    return expr if (left, right) == expr.args else ix.made(expr.op, left, right)
+    if (left, right) == expr.args:
+        return expr
+    if expr.op == right.op == "+" and right.args[1].op == "number":  # numbers last: what else is added has a name
+        return ix.plus(ix.plus(left, right.args[0]), right.args[1])
+    return ix.made(expr.op, left, right)
 
 
 def _divided(left: Expr, right: Expr, axes: tuple[Atom, ...]) -> tuple[Expr, Expr] | None:

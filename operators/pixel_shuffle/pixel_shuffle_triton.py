@@ -48,21 +48,16 @@ def pixel_shuffle_kernel(
     # neighbours belong to both parts: they are read and written together
     pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)
     pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]
+    x_c = c * 4 + h % 2 * 2
     x_h = h // 2
-    x = tl.load(
+    x_at = (
         x_plane
-        + (c * 4 + h % 2 * 2)[:, None] * stride_x1
+        + x_c[:, None] * stride_x1
         + x_h[:, None] * stride_xh
-        + cols[None, :] * stride_xw,
-        mask=mask,
+        + cols[None, :] * stride_xw
     )
-    x_2 = tl.load(
-        x_plane
-        + (c * 4 + h % 2 * 2 + 1)[:, None] * stride_x1
-        + x_h[:, None] * stride_xh
-        + cols[None, :] * stride_xw,
-        mask=mask,
-    )
+    x = tl.load(x_at, mask=mask)
+    x_2 = tl.load(x_at + stride_x1, mask=mask)
     out_pairs = tl.reshape(tl.join(x, x_2), pair_mask.shape)
     tl.store(
         out_ptr + rows[:, None] * stride_out_m + pairs[None, :],
