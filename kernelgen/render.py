@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import inspect
 import re
 import textwrap
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernelgen import custom
 from kernelgen.families import independent_dims
 from kernelgen.families.line import LINE, fit
+from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 from kernelgen.wrapper import checks, file_text
@@ -65,7 +67,15 @@ def baseline_source(spec: OperatorSpec) -> str:
     return render(
         "baseline.py.jinja", **_common(spec), reference=_reference(spec),
         uses_functional=_uses(spec, "F"), uses_math=_uses(spec, "math"),
+        random_mask=_random_mask() if _uses(spec, OPERATION) else "",
     )  # fmt: skip
+
+
+def _random_mask() -> str:
+    """The function that a reference draws with, for a file that is to run on its own."""
+    from kernelgen.frontend.random_mask import random_mask
+
+    return inspect.getsource(random_mask).rstrip()
 
 
 def operator_context(spec: OperatorSpec) -> dict[str, Any]:

@@ -64,6 +64,11 @@ def test_the_default_schedules_load_16_bytes_a_thread_and_spill_nothing(
         assert facts.occupancy > 0, label
 
 
+def test_random_masks_leave_loads_and_stores_wide(compiler: Worker, tmp_path: Path) -> None:
+    for label, facts in compiled(compiler, tmp_path, "dropout").items():
+        assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0), label
+
+
 @pytest.mark.parametrize(
     "name", ["transpose", "channels_last", "reverse_dims", "permute_heads", "embedding", "split_heads"]
 )

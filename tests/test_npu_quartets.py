@@ -96,6 +96,11 @@ def test_a_dtype_that_the_compiler_lacks_is_refused() -> None:
         plan_of("quantize_fp8")
 
 
+def test_random_bits_are_refused() -> None:
+    with pytest.raises(SpecError, match=r"dropout\.yaml:\d+:\d+: unsupported on this chip: random_mask"):
+        plan_of("dropout")
+
+
 def test_what_numbers_elements_is_int32_from_the_start() -> None:
     """Loaded so once, and not cast at each of its three uses."""
     source = render.triton_source(plan_of("embedding"))

@@ -497,8 +497,10 @@ def test_shipped_references_return_what_is_declared(path: Path) -> None:
 
     import torch
 
+    from kernelgen.frontend.random_mask import random_mask
+
     spec = load_spec(path)
-    scope = {"torch": torch, "F": torch.nn.functional, "math": math}
+    scope = {"torch": torch, "F": torch.nn.functional, "math": math, "random_mask": random_mask}
     exec(spec.reference, scope)
     small = [case for case in spec.accuracy if all(math.prod(case.shape(t.shape)) < 100_000 for t in spec.inputs)]
     assert len(small) >= 4

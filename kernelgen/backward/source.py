@@ -16,6 +16,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import REDUCTIONS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.frontend.masks import OPERATION
 from kernelgen.spec.model import ELLIPSIS
 
 LINE = 84
@@ -158,6 +159,8 @@ class Source:
             return _method(self._arg(args[0]), "float") if node.dtype == "float" else self._to(node)
         if op == "iota":
             return ast.parse(self.sizes.counted(node), mode="eval").body
+        if op == OPERATION:
+            return self._mask(node)
         if op == "full":
             return self._arg(args[0])
         raise Refused(f"the gradient of what {node.op} gave")
@@ -171,6 +174,12 @@ class Source:
 
     def _to(self, node: Node) -> ast.expr:
         return _method(self._arg(node.args[0]), "to", ast.Attribute(ast.Name("torch"), node.dtype))
+
+    def _mask(self, node: Node) -> ast.expr:
+        """The forward's random numbers once more, from its seed."""
+        seed, _, probability = node.args
+        shape = ast.parse(self.sizes.whole(node.shape), mode="eval").body
+        return ast.Call(ast.Name(OPERATION), [self._arg(seed), shape, self._arg(probability)], [])
 
     def _mean(self, node: Node) -> ast.expr | None:
         """A sum that is divided by how many it is of."""

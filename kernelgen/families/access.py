@@ -83,7 +83,8 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         groups = [*groups[: -len(parts)], inner]
     if found and not groups:
         raise Unlowerable("an index into a tensor whose result has no dimensions")
-    if len(groups) <= 1 and not inner and not found:
+    numbers = sum(e.op == "axis" for v in lowered.values if v.op == "place" for e in expressions(v))
+    if len(groups) <= 1 and not inner and numbers == len(found):  # of an element nothing but its number is asked
         rows: list[tuple[int, ...]] = []
         columns = None
     else:

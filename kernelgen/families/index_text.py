@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from kernelgen.families.access import COLS, Layout
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, ROW, SCALAR, Names, unique
@@ -15,6 +15,14 @@ from kernelgen.frontend.indices import Condition, Expr, leaves
 from kernelgen.spec.sizes import is_expression, renamed
 
 _BINDING = {"+": SUM, "-": SUM, "*": PRODUCT, "//": PRODUCT, "%": PRODUCT}
+
+
+def products(expr: Expr) -> Iterator[Expr]:
+    """The products in an expression."""
+    if expr.op == "*":
+        yield expr
+    for arg in expr.args:
+        yield from products(arg)
 
 
 class IndexText:
@@ -32,7 +40,9 @@ class IndexText:
 
     def variables_of(self, layout: Layout) -> dict[int, tuple[str, str]]:
         """What every axis that stands alone is called, and its level."""
-        columns = layout.columns.axes if layout.columns else ()
+        if layout.columns is None:  # one run of elements, whose only axis is the whole of it
+            return {0: ("offsets", FULL)}
+        columns = layout.columns.axes
         rows = {g.axes[0]: (g.index, ROW) for g in layout.rows if len(g.axes) == 1}
         return dict.fromkeys(columns, (COLS, COLUMN)) | rows
 
@@ -88,6 +98,18 @@ class IndexText:
         if self.two_d and consumer == FULL and own in (ROW, COLUMN):
             return Text(self._text(expr, own).within(ATOM) + ("[:, None]" if own == ROW else "[None, :]"))
         return self._text(expr, consumer)
+
+    def wide(self, expr: Expr, consumer: str) -> Text:
+        """An expression that may pass 2**31: rows are counted in int64, columns where they are multiplied."""
+        factors = {leaf.number for product in products(expr) for leaf in leaves(product) if leaf.op == "axis"}
+        saved = self.variables
+        for axis in factors:
+            name, level = saved[axis]
+            if level == COLUMN:
+                self.variables = {**self.variables, axis: (f"{name}.to(tl.int64)", level)}
+        text = self.text(expr, consumer)
+        self.variables = saved
+        return text
 
     def _text(self, expr: Expr, consumer: str) -> Text:
         if expr in self.named:

@@ -34,7 +34,7 @@ RESERVED = {
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES",
     "_tanh", "_expm1", "_log1p", "_softplus", "_mish", "_precise_exp", "_quotient", "_trunc", "_rint", "_rint_between",
     "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
-    "_from_end", "_turned", "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
+    "_random_mask", "_from_end", "_turned", "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
     "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS",
 }  # fmt: skip

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernelgen.frontend.masks import OPERATION, threshold
+
 ATOM, UNARY, PRODUCT, SUM, SHIFT, BITAND, BITXOR, BITOR, COMPARE = 100, 90, 80, 70, 60, 55, 54, 53, 40
 
 
@@ -44,7 +46,7 @@ _OWN = {
     "tanh": ("tanh",), "expm1": ("expm1",), "log1p": ("log1p",), "trunc": ("trunc",),
     "softplus": ("precise_exp", "softplus"), "mish": ("precise_exp", "mish"),
     "isinf": ("isinf",), "rint": ("rint",), "rint_between": ("rint_between",),
-    "quotient": ("quotient",),
+    "quotient": ("quotient",), "random_mask": ("random_mask",),
     "maximum": ("nan_maximum",), "minimum": ("nan_minimum",), "log_add_exp": ("precise_exp", "softplus", "log_add_exp"),
 }  # fmt: skip
 """The helpers that stand for an operation; it calls the last of them."""
@@ -53,7 +55,7 @@ HELPERS = (
     "exp", "sigmoid", "erf", "precise_exp", "expm1", "log1p", "tanh", "softplus", "mish", "quotient",
     "trunc", "rint", "rint_between", "isinf",
     "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
-    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
+    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned", "random_mask",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""
@@ -83,6 +85,8 @@ def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:
         return Text(f"{args[0].within(COMPARE + 1)} == 0", COMPARE), ()
     if op == "isnan":
         return Text(f"{args[0].within(COMPARE + 1)} != {args[0].within(COMPARE + 1)}", COMPARE), ()
+    if op == OPERATION:
+        args = (*args[:2], number(threshold(float(args[2].text))))
     helpers = _OWN.get(op, ())
     name = f"_{helpers[-1]}" if helpers else _CALLS[op]
     return Text(f"{name}({', '.join(a.text for a in args)})"), helpers

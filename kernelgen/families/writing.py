@@ -20,6 +20,7 @@ from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Va
 from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
 from kernelgen.frontend.indices import Expr
+from kernelgen.frontend.masks import OPERATION
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,10 @@ class Writer:
         value = self.lowered.values[i]
         counted = value.index[0]
         assert isinstance(counted, Expr)
-        text = self.index_text.text(counted, self.names.levels[i])
         consumers = [v.op for v in self.lowered.values if Use(i) in v.args]
+        if OPERATION in consumers:  # a number among all elements
+            return self.index_text.wide(counted, self.names.levels[i])
+        text = self.index_text.text(counted, self.names.levels[i])
         stored = any(o.value == i for o in self.lowered.outputs)
         if not stored and all(op in (*COMPARISONS, "convert") for op in consumers):
             return text

@@ -8,7 +8,7 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, Arg, Dim, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not")
+BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not", "random_mask")
 FLOATING = frozenset(
     ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p"]
 )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelgen.frontend.graph import Statement
+from kernelgen.frontend.masks import OPERATION
 from kernelgen.spec.model import OperatorSpec
 
 
@@ -33,9 +34,11 @@ def compile_reference(spec: OperatorSpec) -> Reference:
     """
     import torch
 
+    from kernelgen.frontend.random_mask import traced
+
     file = f"<reference of {spec.name}>"
     linecache.cache[file] = (len(spec.reference), None, spec.reference.splitlines(keepends=True), file)
-    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math")}
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math"), OPERATION: traced}
     exec(compile(spec.reference, file, "exec"), scope)
     function = scope[spec.name]
     assert inspect.isfunction(function)

@@ -19,7 +19,7 @@ from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
 
 LARGEST_SIZE = 1 << 40
 
-TAKEN = frozenset({"torch", "triton", "tl", "F", "math", "judge", "reference", "kernelgen"})
+TAKEN = frozenset({"torch", "triton", "tl", "F", "math", "judge", "reference", "kernelgen", "random_mask"})
 """Names that the generated files give a meaning of their own."""
 
 BUILTINS_IN_USE = frozenset(

@@ -12,8 +12,8 @@ from kernelgen.spec.model import Place
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.tree import Finding, Text, shorten
 
-SCOPE = ("torch", "F", "math")
-"""What a reference may use besides Python: torch, torch.nn.functional and math."""
+SCOPE = ("torch", "F", "math", "random_mask")
+"""What a reference may use besides Python: torch, torch.nn.functional, math, and kernelgen's own `random_mask`."""
 
 BUILTINS = frozenset(
     [

@@ -327,6 +327,23 @@ CORNERS |= {
         "return F.interpolate(x, scale_factor=2, mode='nearest') + torch.arange(2 * x.shape[2], device=x.device)[:, None]",
         {"x": "A C H W"}, {"out": "A C 2*H 2*W"}, {"A": 2, "C": 2, "H": 5, "W": 9},
     ),
+    # random masks: the same whichever way a kernel walks the elements
+    "masks of rows": sample(
+        "return F.softmax(torch.where(random_mask(seed, x.shape, 0.7), x, 0.0), -1)",
+        {"x": "... D", "seed": ": int64"}, {"out": "... D"}, *SIZES,
+    ),
+    "masks of columns": sample(
+        "return torch.where(random_mask(seed, x.shape, 0.3), x, s).sum(0)",
+        {"x": "A B", "s": "B", "seed": ": int64"}, {"out": "B"}, *TWO,
+    ),
+    "masks turned": sample(
+        "return torch.where(random_mask(seed, x.shape, 0.5), x, 0.0).t().contiguous()",
+        {"x": "A B", "seed": ": int64"}, {"out": "B A"}, *TWO,
+    ),
+    "masks twice": sample(
+        "return random_mask(seed, x.shape, 0.5), random_mask(seed + 1, x.shape, 0.25)",
+        {"x": "... D", "seed": ": int64"}, named(2, "... D: bool"), *SIZES,
+    ),
     "window": sample("return F.max_pool2d(x, (1, 3), 1, (0, 1))", {"x": IMAGE}, {"out": IMAGE}, *IMAGES),
 }  # fmt: skip
 

@@ -13,6 +13,7 @@ from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
+from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Chip, Plan, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec
 
@@ -26,7 +27,8 @@ COPIED = "an input that is not contiguous is copied first"
 def retarget(plan: Plan, chip: Chip) -> Plan:
     """The plan with the variants and first schedules of this family, its inputs packed.
 
-    Raises UnsupportedError for an operator that reduces twice, or that has tensors of a dtype the compiler lacks.
+    Raises UnsupportedError for an operator that reduces twice, that has tensors of a dtype the compiler lacks, or that
+    draws random numbers.
     """
     place = plan.spec.reference_place
     tensors = (*plan.spec.inputs, *plan.spec.outputs)
@@ -36,6 +38,8 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
     elif plan.then is not None:
         why = "rows that are reduced, and what that leaves once more"
+    elif any(v.op == OPERATION for v in plan.body.lowered.values):
+        why = f"{OPERATION}, whose bits were never compared there"
     else:
         return _retargeted(plan, chip)
     raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, f"unsupported on this chip: {why}")])
