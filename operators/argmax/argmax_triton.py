@@ -81,34 +81,38 @@ def argmax_row_kernel(
 
 
 @triton.jit
-def argmax_looped_kernel(
+def argmax_looped_rows_kernel(
     x_ptr,
     out_ptr,
+    M,
     N,
     stride_xm,
     stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
 
-    out_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
-    out_at = tl.zeros([BLOCK_SIZE_N], tl.int32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    out_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], float("-inf"), tl.float32)
+    out_at = tl.zeros([BLOCK_SIZE_M, BLOCK_SIZE_N], tl.int32)
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
         x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
             other=float("-inf"),
         ).to(tl.float32)
         out_moves = _is_above(x, out_acc)
         out_acc = tl.where(out_moves, x, out_acc)
-        out_at = tl.where(out_moves, cols, out_at)
-    out = _argmax(out_acc, out_at, axis=0)
-    tl.store(out_ptr + row, out)
+        out_at = tl.where(out_moves, cols[None, :], out_at)
+    out = _argmax(out_acc, out_at, axis=1)
+    tl.store(out_ptr + rows, out, mask=row_mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -120,8 +124,8 @@ SCHEDULES = (
     (32768, argmax_row_kernel, {"num_warps": 16}),
     (
         None,
-        argmax_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
+        argmax_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 8},
     ),
 )
 
@@ -177,10 +181,12 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
             BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
             **options,
         )
-    elif kernel is argmax_looped_kernel:
-        kernel[(M,)](
+    elif kernel is argmax_looped_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
             x_view,
             out,
+            M,
             N,
             x_view.stride(0),
             x_view.stride(1),

@@ -123,7 +123,6 @@ def cross_entropy_looped_kernel(
     stride_logits_b,
     stride_logits_v,
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -138,7 +137,7 @@ def cross_entropy_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
@@ -190,11 +189,7 @@ SCHEDULES = (
     (8192, cross_entropy_row_kernel, {"num_warps": 4}),
     (16384, cross_entropy_row_kernel, {"num_warps": 8}),
     (32768, cross_entropy_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        cross_entropy_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, cross_entropy_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
 )
 
 

@@ -81,7 +81,7 @@ SCHEDULES = (
     (
         None,
         mse_loss_split_kernel,
-        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 512, "num_warps": 4},
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 2048, "num_warps": 8},
     ),
 )
 

@@ -40,11 +40,47 @@ def pad_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
 
 
+@triton.jit
+def pad_1d_grid_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    stride_x0,
+    stride_xd,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    x_w = cols - 1
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_x0 + x_w[None, :] * stride_xd,
+        mask=mask & (cols >= 1)[None, :] & (x_w < D)[None, :],
+        other=0.5,
+    )
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, pad_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, pad_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, pad_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (
+        None,
+        pad_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 2},
+    ),
 )
 
 
@@ -76,18 +112,34 @@ def pad(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"pad: at most 8388480 columns, got {N}")
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        M,
-        N,
-        D,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
+    if kernel is pad_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            D,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
+    elif kernel is pad_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            D,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
     return out

@@ -70,11 +70,7 @@ def rotary_half_kernel(
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (
-        128,
-        rotary_half_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
-    ),
+    (128, rotary_half_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (
         256,
         rotary_half_kernel,

@@ -71,7 +71,7 @@ SCHEDULES = (
     (
         None,
         sum_all_split_kernel,
-        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 512, "num_warps": 4},
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 256, "num_warps": 8},
     ),
 )
 

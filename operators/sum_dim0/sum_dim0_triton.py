@@ -68,7 +68,7 @@ SCHEDULES = (
     (
         None,
         sum_dim0_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32, "SPLITS": 32, "num_warps": 4},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 8, "SPLITS": 16, "num_warps": 4},
     ),
 )
 

@@ -43,13 +43,49 @@ def tril_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def tril_specialize_kernel(
+    x_ptr,
+    out_ptr,
+    N: tl.constexpr,  # a kernel for every row length
+    M_SIZE: tl.constexpr,
+    stride_xm: tl.constexpr,
+    stride_xn: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xm = tl.cast(stride_xm, tl.int64)  # offsets may pass 2**31
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(M_SIZE, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    m_index = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * M_SIZE + m_index  # int64: rows * N may pass 2**31
+    row_mask = m_index < M_SIZE
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+    )
+    # return torch.tril(x)
+    out = tl.where(cols[None, :] <= m_index[:, None], x, 0.0)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (128, tril_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (256, tril_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4}),
     (512, tril_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4}),
     (1024, tril_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4}),
-    (None, tril_kernel, {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4}),
+    (
+        None,
+        tril_specialize_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 8},
+    ),
 )
 
 
@@ -75,21 +111,36 @@ def tril(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[2]
     M_SIZE = x.shape[1]
-    if N > 67107840:
-        raise ValueError(f"tril: at most 67107840 columns, got {N}")
+    if N > 134215680:
+        raise ValueError(f"tril: at most 134215680 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        N,
-        M_SIZE,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
+    if kernel is tril_kernel:
+        grid = (
+            M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            N,
+            M_SIZE,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
+    elif kernel is tril_specialize_kernel:
+        grid = (
+            M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            N=N,
+            M_SIZE=M_SIZE,
+            stride_xm=x_view.stride(0),
+            stride_xn=x_view.stride(1),
+            **options,
+        )
     return out

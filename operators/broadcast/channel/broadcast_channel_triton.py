@@ -14,8 +14,8 @@ def broadcast_channel_kernel(
     bias_ptr,
     out_ptr,
     M,
-    N,
     C,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -121,8 +121,8 @@ def broadcast_channel(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         bias,
         out,
         M,
-        N,
         C,
+        N=N,
         **options,
     )
     return out
