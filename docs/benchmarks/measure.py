@@ -1,7 +1,8 @@
 """Measure the shipped operators against eager, torch.compile and max-autotune in one run on one GPU.
 
     python docs/benchmarks/measure.py             # writes docs/benchmarks/DEVICE.json
-    python docs/benchmarks/measure.py --table     # writes README.md and h200.svg beside it from the committed data
+    python docs/benchmarks/measure.py --table     # writes README.md and h200.svg beside it from the committed data,
+                                                  # and marks the operators whose kernel has changed since
 
 Shapes are those of the operators' performance tests, in float16; every ratio is paired and has its interval.
 """
@@ -9,6 +10,7 @@ Shapes are those of the operators' performance tests, in float16; every ratio is
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import json
 import os
@@ -147,7 +149,7 @@ def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
     """A row for every float16 case of an operator's performance test; of the first dtype where it has no float16."""
     from kernelgen import judge
 
-    sys.path[:0] = [str(next((ROOT / "operators").rglob(f"{name}_performance.py")).parent)]
+    sys.path[:0] = [str(_folder(name))]
     module = importlib.import_module(f"{name}_performance")
     sys.path.pop(0)
     rows, dtypes = [], [case.dtypes.get("T", "float16") for case in module.CASES]
@@ -158,6 +160,7 @@ def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
         report = judge.performance_case(module.OPERATOR, case, against=against)
         row = {
             "operator": name,
+            "kernel": fingerprint(name),
             "case": case.label,
             "floor_us": report.floor_us,
             "bytes": report.bytes,
@@ -171,6 +174,11 @@ def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
         share = f"{100 * report.floor_us / times[0]:.0f} %" if times and report.floor_us else ""
         print(f"{name:14s} {case.label:34s} {shown} {share} {row['message']}", file=sys.stderr, flush=True)
     return rows
+
+
+def fingerprint(name: str) -> str:
+    """Which text of the kernel was timed."""
+    return hashlib.sha256((_folder(name) / f"{name}_triton.py").read_bytes()).hexdigest()[:16]
 
 
 def table(data: dict[str, Any]) -> str:
@@ -202,7 +210,10 @@ def table(data: dict[str, Any]) -> str:
         wanted = ASKED.get(f"{row['operator']} {row['case']}")
         cells += [f"**{best['speedup']:.3f}**", f"{wanted:.2f}" if wanted else ""]
         share = f"{100 * row['floor_us'] / best['b_us']:.0f} %"
-        lines.append(f"| {row['operator']} | {row['case']} | {best['b_us']:.1f} | {' | '.join(cells)} | {share} |")
+        older = "" if row["kernel"] == fingerprint(row["operator"]) else " †"
+        lines.append(
+            f"| {row['operator']}{older} | {row['case']} | {best['b_us']:.1f} | {' | '.join(cells)} | {share} |"
+        )
     plain = dict.fromkeys(r["operator"] for r in data["rows"] if not _log(r["operator"]).exists())
     lines += (
         [f"\nTimed with their first schedules, no rounds were run on this device: {', '.join(plain)}."] if plain else []
@@ -234,9 +245,12 @@ def self_test() -> list[str]:
     return lines
 
 
+def _folder(name: str) -> Path:
+    return next((ROOT / "operators").rglob(f"{name}_performance.py")).parent
+
+
 def _log(name: str) -> Path:
-    test = next((ROOT / "operators").rglob(f"{name}_performance.py"))
-    return test.parent / "optimization_log.md"
+    return _folder(name) / "optimization_log.md"
 
 
 def _ratio(comparison: dict[str, Any]) -> str:
