@@ -65,16 +65,14 @@ def operators() -> list[str]:
 def measure(names: list[str], against: list[str], out: Path) -> None:
     """One run over all rows, one operator at a time on every GPU that is visible; `out` is written after each."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = visible.split(",") if visible else subprocess.check_output(["nvidia-smi", "-L"], text=True).splitlines()
+    numbers = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
+    gpus = visible.split(",") if visible else subprocess.check_output(numbers, text=True).split()
     waiting = queue.SimpleQueue[str]()
     for name in names:
         waiting.put(name)
     found: dict[str, dict[str, Any]] = {}
     with ThreadPoolExecutor(len(gpus)) as pool:
-        threads = [
-            pool.submit(_serve, visible.split(",")[gpu] if visible else str(gpu), waiting, found, against, out)
-            for gpu in range(len(gpus))
-        ]
+        threads = [pool.submit(_serve, gpu, waiting, found, against, out) for gpu in gpus]
     for thread in threads:
         thread.result()
 
@@ -193,7 +191,8 @@ def table(data: dict[str, Any]) -> str:
         "Ratios are PyTorch's device time over the generated kernel's, above 1 is faster, each with its 95 % interval",
         "(paired, interleaved, buffers swapped: see [measuring](../measuring.md)). The floor is the least bytes over",
         "the rate of a plain copy, or of a fill where nothing large is read, measured in the same run; more than 100 %",
-        "says that the kernel writes faster than torch's fill.",
+        "says that the kernel writes faster than torch's fill. Operators may come from several calls on one machine; a",
+        "row's ratios and floor are of one process. – was not compared (`--against eager compile`).",
         "",
         "![Share of the floor, kernel and best of torch](h200.svg)",
         "",

@@ -142,18 +142,8 @@ def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
 def space(plan: Plan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:
     """The parameters of one row's schedule, each with the choices that are legal for all the cases."""
     schedule = plan.table[row].schedule
-    parameters = []
-    for parameter in module(plan).space(schedule.variant):
-        if parameter.name == "late_loads" and not _has_columns(plan.body):
-            continue
-        if parameter.name == "ROW_TILES" and not _has_columns(plan.body) and not planes.is_window(plan.body):
-            continue
-        if parameter.name == "lines" and not chains(plan.body):
-            continue
-        if parameter.name == "loads" and not _reads_full(plan.body):
-            continue
-        parameters.append(parameter)
-    return tuple(parameters)
+    found: tuple[Parameter, ...] = module(plan).space(schedule.variant)
+    return tuple(p for p in found if p.name not in _USEFUL or _USEFUL[p.name](plan.body))
 
 
 def _has_columns(body: Body) -> bool:
@@ -162,6 +152,15 @@ def _has_columns(body: Body) -> bool:
 
 def _reads_full(body: Body) -> bool:
     return "full" in {body.names.levels[a.load] for a in body.layout.accesses}
+
+
+_USEFUL: dict[str, Callable[[Body], bool]] = {
+    "late_loads": _has_columns,
+    "ROW_TILES": lambda body: _has_columns(body) or planes.is_window(body),
+    "lines": lambda body: bool(chains(body)),
+    "loads": _reads_full,
+}
+"""Parameters that change something for some bodies alone, and for which."""
 
 
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:

@@ -245,9 +245,8 @@ def _access(
         runs.append((COLS, "n", columns.axes))
     else:
         runs += [(g.index, g.index, g.axes) for g in parts if set(g.axes) <= set(flat)]
-    if (
-        not rows and runs == [(COLS, "n", flat)] and value.op == "load"
-    ):  # everything is one run: the wrapper makes it contiguous
+    one_run = not rows and runs == [(COLS, "n", flat)]
+    if one_run and value.op == "load":  # the wrapper makes it contiguous
         return Access(load, tensor.name, ((COLS, None),), (), None)
     if (
         is_contiguous(spec, tensor.name)

@@ -1,8 +1,7 @@
 """A sum over a row of one element and zeros elsewhere is a read of that element.
 
-So the logit of a row's class is written, in losses and by people (`(F.one_hot(target) * x).sum(-1)` aside): compared,
-selected and added for every element of the row, where one load of the address does. The gradient is derived from the
-sum, of which it is the mask; only the kernel reads.
+So a loss writes the logit of a row's class: compared, selected and added for every element of the row, where one load
+does. The gradient is derived from the sum, of which it is the mask; only the kernel reads.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from math import prod
 
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import Atom, Dim
+from kernelgen.frontend.graph import Atom
 from kernelgen.frontend.indices import Condition, Expr
 
 Factor = int | str
@@ -52,7 +52,7 @@ def known(condition: Condition, axes: tuple[Atom, ...]) -> bool | None:
         return None
     if is_negative(difference, axes):
         return condition.op == "<"
-    return condition.op == ">=" if _never_negative(difference, axes) else None
+    return condition.op == ">=" if _never_negative(difference) else None
 
 
 def simpler(expr: Expr, axes: tuple[Atom, ...]) -> Expr:
@@ -84,7 +84,7 @@ def _divided(left: Expr, right: Expr, axes: tuple[Atom, ...]) -> tuple[Expr, Exp
             rest[product] = number
         else:
             quotient[_product((Counter(product) - Counter(divisor)).elements())] = number // count
-    if _never_negative(rest, axes) and is_negative(_sum(rest, below, -1), axes):
+    if _never_negative(rest) and is_negative(_sum(rest, below, -1), axes):
         return _expression(quotient), _expression(rest)
     return None
 
@@ -117,17 +117,13 @@ def _at_end(atom: Atom, step: int) -> Polynomial | None:
     return _sum(_times({(): step // int(size["by"])}, whole), {(): step * beyond}, 1)
 
 
-def _never_negative(p: Polynomial, axes: tuple[Atom, ...]) -> bool:
+def _never_negative(p: Polynomial) -> bool:
     return all(number >= 0 for number in p.values())
 
 
 def _size(atom: Atom) -> Polynomial:
     """The size of an axis, which may be a product."""
-    return _of_size(tuple(int(f) if f.isdigit() else f for f in str(atom).split(" * ")))
-
-
-def _of_size(dim: Dim) -> Polynomial:
-    return {_product(f for f in dim if isinstance(f, str)): prod(f for f in dim if isinstance(f, int))}
+    return polynomial(ix.size(tuple(int(f) if f.isdigit() else f for f in str(atom).split(" * ")))) or {}
 
 
 def _product(factors: Iterable[Factor]) -> tuple[Factor, ...]:

@@ -158,11 +158,12 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[tuple[int 
     """Blocks of the row, or rows divided among programs; both where the cases with few rows are the longer ones."""
     if not body.layout.rows:  # what is reduced as a whole is one row, long or not
         shapes = [(1, max(columns, 1 << 20)) for _, columns in shapes] or [(1, 1 << 20)]
-    few = few_long_rows([shape for shape in shapes if few_long_rows([shape])]) if "split" in variants(body) else None
+    long = [shape for shape in shapes if few_long_rows([shape])]
+    few = few_long_rows(long) if "split" in variants(body) else None
     if few is None:
         return [(None, _blocks(body))]
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
-    others = 4 * max((columns for rows, columns in shapes if not few_long_rows([(rows, columns)])), default=0)
+    others = 4 * max((shape[1] for shape in shapes if shape not in long), default=0)
     if others >= 2 * few[1]:
         return [(None, _blocks(body))]
     blocks = [(others, _blocks(body))] if others > MAX_ROW_BYTES else []

@@ -58,8 +58,8 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
 
 
 def _floor_division() -> Any:
-    """Pooling's shapes by `//` alone: torch before 2.12 also asks whether a remainder is zero, which ties the trace to
-    the parity of its sizes although Python's `//` is right for both answers."""
+    """Pooling's shapes by `//` alone: torch 2.11, unlike 2.13, also asks whether a remainder is zero, which ties the
+    trace to the parity of its sizes although Python's `//` is right for both answers."""
     import torch._meta_registrations as shapes
 
     return mock.patch.object(shapes, "div_rtn", operator.floordiv)
