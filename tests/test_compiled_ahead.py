@@ -75,3 +75,8 @@ def test_random_masks_leave_loads_and_stores_wide(compiler: Worker, tmp_path: Pa
 def test_what_moves_elements_reads_and_writes_16_bytes_a_thread(compiler: Worker, tmp_path: Path, name: str) -> None:
     (facts,) = compiled(compiler, tmp_path, name).values()
     assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0)
+
+
+def test_selections_load_16_bytes_a_thread_and_stay_in_registers(compiler: Worker, tmp_path: Path) -> None:
+    for label, facts in compiled(compiler, tmp_path, "topk").items():
+        assert (facts.load_bytes, facts.spill_bytes) == (16, 0), label

@@ -93,6 +93,24 @@ def test_levels_follow_what_a_value_varies_along() -> None:
 
 
 REFUSED = {
+    "computed from a selection": (
+        "values, places = x.topk(3)\nreturn torch.softmax(values, -1)",
+        "x: [A, 64] T",
+        "out: [A, 3] T",
+        "what is computed from a topk, or returned beside it",
+    ),
+    "beside a selection": (
+        "return x.topk(3).values, x * 2",
+        "x: [A, 64] T",
+        "out: [A, 3] T; y: [A, 64] T",
+        "what is computed from a topk, or returned beside it",
+    ),
+    "two selections": (
+        "return x.topk(3).values, (-x).topk(3).values",
+        "x: [A, 64] T",
+        "out: [A, 3] T; least: [A, 3] T",
+        "two different topk in one operator",
+    ),
     "axes": (
         "return x - x.sum(-1, keepdim=True) - x.sum((-1, -2), keepdim=True)",
         "x: [A, B, D] T",

@@ -96,6 +96,11 @@ def test_a_dtype_that_the_compiler_lacks_is_refused() -> None:
         plan_of("quantize_fp8")
 
 
+def test_a_family_without_kernels_for_it_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"topk\.yaml:\d+:\d+: unsupported on this chip: the family selection"):
+        plan_of("topk")
+
+
 def test_random_bits_are_refused() -> None:
     with pytest.raises(SpecError, match=r"dropout\.yaml:\d+:\d+: unsupported on this chip: random_mask"):
         plan_of("dropout")

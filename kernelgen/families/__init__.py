@@ -12,7 +12,7 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import npu, planes, pointwise, reduction, scan
+from kernelgen.families import npu, planes, pointwise, reduction, scan, selection
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
@@ -22,7 +22,7 @@ from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, Graph
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
@@ -31,6 +31,7 @@ FAMILIES: dict[str, ModuleType] = {
     pointwise.NAME: pointwise,
     reduction.NAME: reduction,
     scan.NAME: scan,
+    selection.NAME: selection,
     **npu.MODULES,
 }
 
@@ -54,7 +55,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         )
     check_names(spec)
     try:
-        parts = stages(spec, graph)
+        parts = stages(spec, selection.prepared(graph) if name == selection.NAME else graph)
         bodies = [_body(part) for part in parts]
     except Unlowerable as error:
         line = graph.statements[error.statement].line if error.statement is not None else 1
@@ -99,12 +100,14 @@ def _body(part: Stage) -> Body:
 
 def _family(graph: Graph) -> str:
     ops = {n.op for n in graph.nodes}
+    if ops & set(SELECTIONS):
+        return selection.NAME
     return scan.NAME if ops & set(SCANS) else reduction.NAME if ops & set(REDUCTIONS) else pointwise.NAME
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     notes = []
-    if body.exact:
+    if body.exact or all(v.op in ("load", *SELECTIONS) for v in body.lowered.values):
         notes.append("moves elements without arithmetic: results are bit-identical")
     else:
         notes.append(

@@ -22,7 +22,7 @@ NOUNS = {
     "round": "rounded", "prod": "row_product", "argmax": "index_of_max", "argmin": "index_of_min", "eq": "is_equal",
     "cumsum": "running_sum", "cumprod": "running_product", "cummax": "running_max",
     "cummin": "running_min", "logcumsumexp": "running_logsumexp",
-    "place": "position", "maximum": "largest",
+    "place": "position", "maximum": "largest", "topk": "top_values", "argtopk": "top_indices",
 }  # fmt: skip
 _OF_ALL = {"sum": "total", "max": "greatest", "min": "least", "prod": "product"}
 """What reductions are called where there are no rows."""
@@ -36,6 +36,8 @@ RESERVED = {
     "_isinf", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
     "_random_mask", "_from_end", "_turned", "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
     "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
+    "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
+    "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from kernelgen.families.values import REVERSE, Lowered, Operand, Use
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 
 _FLOATS = {
-    "sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf,
+    "sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "topk": -math.inf,
     "cumsum": 0.0, "cumprod": 1.0, "cummax": -math.inf, "cummin": math.inf, "logcumsumexp": -math.inf,
 }  # fmt: skip
 

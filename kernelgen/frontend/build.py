@@ -130,6 +130,13 @@ class Builder:
         dtype = "int64" if op in ARG_REDUCTIONS else node.dtype
         return self._add(Node(op, (x,), shape, dtype, name, self.statement, tuple(sorted(dims))))
 
+    def select(self, op: str, x: Ref, count: int) -> Ref:
+        """So many of the elements of every row, or their places; rows run along the last dimension."""
+        node = self.node(x)
+        shape = (*node.shape[:-1], (count,) if count > 1 else ())
+        dtype = "int64" if op.startswith("arg") else node.dtype
+        return self._add(Node(op, (x,), shape, dtype, None, self.statement, (-1,)))
+
     def iota(self, x: Ref, dim: int) -> Ref:
         """The numbers 0, 1, ... along one dimension of x, which is counted from the end; the others have size one."""
         shape = self.node(x).shape

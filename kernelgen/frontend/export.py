@@ -17,8 +17,9 @@ from kernelgen.spec.cases import admits
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, SizeValue, TensorSpec
 from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
 
-_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71)
-"""Traced sizes: distinct, so that no two dimensions are taken for one by accident, and not special to torch."""
+_PRIMES = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)
+"""Traced sizes: distinct, so that no two dimensions are taken for one by accident, not special to torch, and no fewer
+than a topk may take."""
 
 Binding = dict[str, str]
 """A dtype for every dtype variable of the spec."""

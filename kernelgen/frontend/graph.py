@@ -1,7 +1,8 @@
 """The graph: a traced reference as a small, typed intermediate representation.
 
 A graph knows five kinds of node beside its inputs: `map` operations, element by element with broadcasting; reductions
-over dimensions counted from the end, which keep those dimensions with size one; scans, which run along one dimension
+over dimensions counted from the end, which keep those dimensions with size one (a selection: with as many elements as
+it selects); scans, which run along one dimension
 and keep the shape; views, which only move indices; `index`, which reads its operand where expressions say, and `place`,
 which is such an expression; and `round`, the rounding to a narrower float that the reference asked for. Floats are one
 class: every float is
@@ -25,7 +26,9 @@ VIEWS = ("expand", "permute", "reshape")
 INDEXED = ("index", "place")
 ARG_REDUCTIONS = ("argmax", "argmin")
 """Reductions to the place of an extreme: its number within the reduced dimensions, an int64."""
-REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS)
+SELECTIONS = ("topk", "argtopk")
+"""Reductions to several of a row: its greatest elements, and the places of these."""
+REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS, *SELECTIONS)
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 
 

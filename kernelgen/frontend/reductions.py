@@ -9,6 +9,9 @@ from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Ref, broadcast
 from kernelgen.frontend.rule import Call, Refused, Result, Rule
 
+MOST_SELECTED = 32
+"""The greatest k of a topk: what is kept of a row lies in registers, and every element kept costs a step."""
+
 
 def dims_of(b: Builder, x: Ref, dim: Any) -> tuple[int, ...]:
     """Dimensions counted from the end; none named means all."""
@@ -63,6 +66,22 @@ def arg(op: str) -> Rule:
         return finish(b, c, b.reduce(op, x, dims_of(b, x, c.get(1, "dim"))))
 
     return rule
+
+
+def topk(b: Builder, c: Call) -> Result:
+    """The k greatest of a row in descending order and their places, NaN counting as the greatest."""
+    x, k = c.args[0], c.args[1]
+    largest, in_order = c.get(3, "largest", True), c.get(4, "sorted", True)
+    if not b.rank(x) or dims_of(b, x, c.get(2, "dim", -1)) != (-1,):
+        raise Refused("topk over another dimension than the last")
+    if not largest or not in_order:
+        raise Refused(f"topk with {'sorted' if largest else 'largest'}=False")
+    if c.dtype != "float":
+        raise Refused(f"topk of {c.dtype} (supported: of floats)")
+    if not isinstance(k, int) or not 1 <= k <= MOST_SELECTED:
+        raise Refused(f"topk of {k} elements (supported: 1 to {MOST_SELECTED})")
+    b.note("of equal elements topk selects those that stand first in the row, which torch leaves open")
+    return b.select("topk", x, k), b.select("argtopk", x, k)
 
 
 def count_nonzero(b: Builder, c: Call) -> Ref:
@@ -205,6 +224,7 @@ TABLE: dict[str, Rule] = {
     **{f"aten.{op}.dim": extreme(op) for op in ("max", "min")},
     **{f"aten.{op}.default": arg(op) for op in ("argmax", "argmin")},
     "aten.aminmax.default": aminmax,
+    "aten.topk.default": topk,
     **{f"aten.any.{kind}": some for kind in ("default", "dim", "dims")},
     **{f"aten.all.{kind}": every for kind in ("default", "dim", "dims")},
     **{f"aten.count_nonzero.{kind}": count_nonzero for kind in ("default", "dim_IntList")},

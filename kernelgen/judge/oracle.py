@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from .model import Case, Function, Operator, Tensor
+from .selections import Selections
 
 TILE_BYTES = 64 * 2**20
 """fp64 bytes of one tile's inputs and outputs together."""
@@ -79,9 +80,14 @@ _SELECTING = frozenset([
 
 
 def in_float64(
-    function: Function, inputs: Sequence[torch.Tensor], noise: torch.Generator | None = None
+    function: Function,
+    inputs: Sequence[torch.Tensor],
+    noise: torch.Generator | None = None,
+    selections: Selections | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The function of the inputs, upcast exactly, with all float arithmetic in float64.
+
+    `selections` hears of every topk.
 
     `noise`: every input and the result of every step is moved by one ulp of fp32, up or down at random. What the result
     moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
@@ -93,7 +99,7 @@ def in_float64(
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad(), _Raise(), _Disturb(noise) if noise is not None else nullcontext():
+        with torch.no_grad(), _Raise(), selections or nullcontext(), _Disturb(noise) if noise else nullcontext():
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

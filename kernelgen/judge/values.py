@@ -13,6 +13,7 @@ from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Box, Tiling, in_float64
+from .selections import Selections
 
 _SETTLING = 8
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
@@ -121,7 +122,8 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
     generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
-        refs = list(in_float64(operator.reference, cut))
+        selections = Selections()
+        refs = list(in_float64(operator.reference, cut, selections=selections))
         moved = [in_float64(operator.reference, cut, generator) for _ in range(probes)]
         for i, tensor in enumerate(operator.outputs):
             got, eager = (tiling.cut(tensor, outputs[i], box) for outputs in (run.got, run.eager))
@@ -129,7 +131,10 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
                 if device != "cpu":
                     refs[i] = _on_host(operator, cut, i, got, refs[i])
                 refs[i] = _settled(operator, cut, i, got, eager, refs[i], generator)
-            visit(i, box, got, eager, refs[i], [m[i] for m in moved])
+            probed = [m[i] for m in moved]
+            if selections.found and not refs[i].dtype.is_floating_point:
+                got, eager, *probed = selections.settled(refs[i], (got, eager, *probed))
+            visit(i, box, got, eager, refs[i], probed)
 
 
 def _on_host(

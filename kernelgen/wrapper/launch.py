@@ -197,7 +197,8 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.max_bytes is None)
     ]
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
-    most = str(MAX_GRID_Y * min(tiles)) if tiles else "2**30" if parts == 1 else "2**27"
+    longest = module(plan).longest_row(body) if hasattr(module(plan), "longest_row") else None
+    most = str(longest or MAX_GRID_Y * min(tiles)) if longest or tiles else "2**30" if parts == 1 else "2**27"
     if plan.then is not None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"

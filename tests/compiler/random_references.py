@@ -98,6 +98,9 @@ AFTER_SCANS = [
     "torch.exp(-{}.abs())",
 ]
 
+BEFORE_SELECTIONS = ["x", "-x", "x.abs()", "x.clamp(-1, 1)", "torch.maximum(x, y)", "torch.where(x > 0, x, y)", "x + w"]
+"""Steps of which a tie is one, or none, however they are rounded."""
+
 _SIZES: list[dict[str, Any]] = [
     {"...": (3,), "A": 5, "B": 7, "C": 2, "D": 37}, {"...": (), "A": 1, "B": 19, "C": 3, "D": 1},
     {"...": (2, 2), "A": 3, "B": 1, "C": 4, "D": 16}, {"...": (0,), "A": 2, "B": 17, "C": 1, "D": 33},
@@ -218,6 +221,18 @@ def scans(draw: st.DrawFn) -> Sample:
     used = " ".join([*lines, *chosen])
     inputs = [t for t in inputs if t.name == "x" or _mentions(used, t.name)]
     return _declared(draw, inputs, lines, chosen, dict.fromkeys(chosen, full))
+
+
+@st.composite
+def selections(draw: st.DrawFn) -> Sample:
+    """The greatest of every row, of a tensor that is computed and has few or many equal elements."""
+    outer, length = draw(st.sampled_from(["...", "A", "A B"])), draw(st.sampled_from([33, 64]))
+    k = draw(st.sampled_from([1, 2, 7, 8, 32]))
+    line = f"values, indices = ({draw(st.sampled_from(BEFORE_SELECTIONS))}).topk({k}, dim=-1)"
+    inputs = [tensor(name, f"{outer} {length}") for name in "xy"] + [tensor("w", str(length))]
+    inputs = [t for t in inputs if t.name == "x" or _mentions(line, t.name)]
+    results = draw(st.sampled_from([("values", "indices"), ("indices", "values"), ("values",), ("indices",)]))
+    return _declared(draw, inputs, [line], list(results), dict.fromkeys(results, f"{outer} {k}"))
 
 
 def _mentions(text: str, name: str) -> bool:

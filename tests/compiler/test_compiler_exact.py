@@ -52,6 +52,17 @@ CORNERS: dict[str, Sample] = {
         "v, i = (x * 2).max(-1)\nu, j = x.min(dim=-1, keepdim=True)\nreturn v, i, x - u, (x + b).argmax(-1) + b.argmax(-1)",
         {"x": "... D", "b": "D"}, {"v": "...", "i": "...: int64", "c": "... D", "j": "...: int64"}, *SIZES,
     ),
+    "selections": sample(
+        "v, i = torch.topk(x * 2 + b, 5)\nreturn v.float(), i.int()",
+        {"x": "... 37", "b": "37"}, {"v": "... 5: float32", "i": "... 5: int32"}, {"...": (3,)}, {"...": ()},
+    ),
+    "selections of probabilities": sample(
+        "return torch.softmax(x, -1).topk(3).indices", {"x": "A 37"}, {"i": "A 3: int64"}, {"A": 5}, {"A": 1},
+    ),
+    "selections of columns": sample(
+        "v, i = x.T.topk(8)\nreturn i, v", {"x": "8 A"}, {"i": "A 8: int64", "v": "A 8"}, {"A": 5}, {"A": 1},
+    ),
+    "one selected": sample("return x.topk(1).values", {"x": "A 37"}, {"v": "A 1"}, {"A": 5}, {"A": 1}),
     "counts": sample(
         "return (x > 1).any(-1), x.all(-1), x.count_nonzero(-1), x.nansum(-1)",
         X, {"a": "...: bool", "b": "...: bool", "c": "...: int64", "d": "..."}, *SIZES,

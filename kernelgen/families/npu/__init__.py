@@ -36,6 +36,8 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
     if lacking:
         tensor, dtype = lacking[0]
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
+    elif f"npu_{plan.family}" not in MODULES:
+        why = f"the family {plan.family}, which has no kernels for it"
     elif plan.then is not None:
         why = "rows that are reduced, and what that leaves once more"
     elif any(v.op == OPERATION for v in plan.body.lowered.values):
