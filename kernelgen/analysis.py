@@ -12,7 +12,7 @@ from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
-from kernelgen.plan import Plan
+from kernelgen.plan import Operand, Plan, TorchCall
 from kernelgen.spec.model import CUSTOM, Case
 
 FREE = ("load", "const", "round", "convert")
@@ -20,12 +20,32 @@ FREE = ("load", "const", "round", "convert")
 
 
 @dataclass(frozen=True)
+class CallWork:
+    """The least a call of torch's must do for one case."""
+
+    name: str
+    """What the wrapper calls its result."""
+    function: str
+    bytes: int
+    """Its operands read once, its result written once."""
+    flops: int
+    dtype: str
+    """Of its first operand, which says on which units it may run."""
+
+    def seconds(self, facts: Peaks, achievable: float = 1.0) -> float:
+        """The least time at a device's peaks, or at a share of its bandwidth."""
+        return max(self.bytes / (facts.dram_bytes_per_s * achievable), self.flops / matrix_peak(self, facts))
+
+
+@dataclass(frozen=True)
 class Work:
-    """The least a kernel must do for one case, whatever its schedule."""
+    """The least that the kernels of an operator must do for one case, whatever their schedules."""
 
     bytes_read: int
     bytes_written: int
     flops: int
+    calls: tuple[CallWork, ...] = ()
+    """What stays calls of torch's, which run beside the kernels, one after the other."""
 
     @property
     def intensity(self) -> float:
@@ -37,14 +57,19 @@ def work(plan: Plan, case: Case) -> Work:
     """Every input element that is read counted once, every output element once; one flop an elementary operation.
 
     An exponential counts as one operation like an addition: the floor is then a lower bound. Of a reference that no
-    family has lowered the operations are not known, and the bytes alone set the floor.
+    family has lowered the operations are not known, and the bytes alone set the floor. Where operations stay calls of
+    torch's, what lies in memory between them and the kernels is written and read.
     """
+    if plan.steps:
+        parts = [work(kernel, case) for kernel in plan.kernels]
+        read, written, operations = (sum(getattr(p, n) for p in parts) for n in ("bytes_read", "bytes_written", "flops"))
+        return Work(read, written, operations, tuple(call_work(call, case) for call in plan.calls))
     if plan.family == CUSTOM:
-        read, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
+        loaded, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
     else:
-        read = {v.tensor for v in plan.body.lowered.values if v.op == "load"}
+        loaded = {str(v.tensor) for v in plan.body.lowered.values if v.op == "load"}
         operations = flops(plan.body, case)
-    tensors = [t for t in plan.spec.inputs if t.name in read]
+    tensors = [t for t in plan.spec.inputs if t.name in loaded]
     return Work(
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in plan.spec.outputs),
@@ -66,6 +91,66 @@ def flops(body: Body, case: Case) -> int:
     return total
 
 
+def step_works(plan: Plan, case: Case) -> list[tuple[int, int]]:
+    """The bytes and the operations of every working step of a plan with calls."""
+    found = []
+    for step in plan.working:
+        if isinstance(step, TorchCall):
+            one = call_work(step, case)
+            found.append((one.bytes, one.flops))
+        else:
+            own = work(step, case)
+            found.append((own.bytes_read + own.bytes_written, own.flops))
+    return found
+
+
+def call_work(call: TorchCall, case: Case) -> CallWork:
+    """What a call of torch's does for one case; a product and a sum are two operations."""
+    tensors = [(case.shape(o.tensor.shape), o.tensor) for o in call.operands] + [
+        (case.shape(call.result.shape), call.result)
+    ]
+    moved = sum(prod(shape) * ITEMSIZE[case.dtype(tensor.dtype)] for shape, tensor in tensors)
+    seen = [_seen(operand, case) for operand in call.operands]
+    operations = _call_flops(call, seen, case.shape(call.result.shape))
+    return CallWork(call.result.name, call.function, moved, operations, case.dtype(call.operands[0].tensor.dtype))
+
+
+def _seen(operand: Operand, case: Case) -> tuple[int, ...]:
+    """The shape in which a call sees a tensor."""
+    shape = case.shape(operand.tensor.shape)
+    for view in operand.views:
+        shape = tuple(shape[int(d)] for d in view.sizes) if view.op == "permute" else case.shape(view.sizes)
+    return shape
+
+
+def _call_flops(call: TorchCall, seen: list[tuple[int, ...]], result: tuple[int, ...]) -> int:
+    kind = call.function.rpartition(".")[2]
+    if kind == "scaled_dot_product_attention":  # query by key, and what that gives by value; half where it is causal
+        query, key = seen[:2]
+        whole = 2 * key[-2] * (prod(query) + prod(result))
+        return whole // 2 if "is_causal=True" in call.text else whole
+    if kind.startswith("conv"):  # the weight once for every place of the result; transposed, of the input
+        data, weight = seen[:2]
+        return 2 * prod(data if "transpose" in kind else result) * prod(weight) // max(weight[0], 1)
+    first = seen[1] if kind in ("addmm", "baddbmm") else seen[0]
+    return 2 * prod(result) * first[-1]
+
+
+def matrix_peak(call: CallWork, facts: Peaks) -> float:
+    """Operations a second of the units that a call may run on.
+
+    float16 and bfloat16: the matrix units. float32: torch's convolutions may use TF32, at half that rate; its products of
+    matrices do not unless they are told to.
+    """
+    if call.dtype in ("float16", "bfloat16"):
+        return facts.fp16_tensor_flops
+    return facts.fp16_tensor_flops / 2 if ".conv" in call.function else facts.fp32_flops
+
+
 def floor_seconds(work: Work, facts: Peaks) -> float:
-    """The least time physics allows: every byte moved once at the vendor's bandwidth, every operation at its peak."""
-    return max((work.bytes_read + work.bytes_written) / facts.dram_bytes_per_s, work.flops / facts.fp32_flops)
+    """The least time physics allows: every byte moved once at the vendor's bandwidth, every operation at its peak.
+
+    Calls of torch's come before or after the kernels: their floors are added.
+    """
+    kernels = max((work.bytes_read + work.bytes_written) / facts.dram_bytes_per_s, work.flops / facts.fp32_flops)
+    return kernels + sum(call.seconds(facts) for call in work.calls)

@@ -6,12 +6,12 @@ from collections import Counter
 from typing import Any
 
 from kernelgen import families
-from kernelgen.analysis import Work, floor_seconds, work
+from kernelgen.analysis import Work, floor_seconds, step_works, work
 from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
-from kernelgen.plan import Plan
+from kernelgen.plan import Plan, TorchCall
 from kernelgen.spec.model import CUSTOM, Case, TensorSpec
 
 REFERENCE_ARCH = "sm_90"
@@ -26,6 +26,39 @@ MEANINGS = {
     "llm": "a language model may write the kernel, which is checked and judged like any other",
     "dynamic_shape": "one schedule for each class of sizes where one for all would lose",
 }
+
+
+def call_notes(plan: Plan) -> tuple[str, ...]:
+    """What a reviewer should know of the operations that stay calls of torch's."""
+    if not plan.calls:
+        return ()
+    cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
+    lines = [
+        f"no family takes {step.function}: it stays a call of torch's, with {_share(cases, i, 0)} of the bytes and "
+        f"{_share(cases, i, 1)} of the operations"
+        for i, step in enumerate(plan.working)
+        if isinstance(step, TorchCall)
+    ]
+    return (*lines, "the kernels alone are tuned; they and the calls run one after the other")
+
+
+def _share(cases: list[list[tuple[int, int]]], step: int, what: int) -> str:
+    """What a step has of the bytes or the operations, over all cases: `75 %`, `71 to 80 %`."""
+    found = [round(100 * works[step][what] / max(sum(w[what] for w in works), 1)) for works in cases]
+    return f"{min(found)} %" if min(found) == max(found) else f"{min(found)} to {max(found)} %"
+
+
+def _steps(plan: Plan) -> list[dict[str, str]]:
+    """The kernels and calls of a plan in their order, with what each has of the whole."""
+    cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
+    found = []
+    for i, step in enumerate(plan.working):
+        if isinstance(step, TorchCall):
+            name, how = step.result.name, f"torch's `{step.function}`"
+        else:
+            name, how = ", ".join(t.name for t in step.spec.outputs), f"a kernel, {step.family}"
+        found.append({"name": name, "how": how, "bytes": _share(cases, i, 0), "flops": _share(cases, i, 1)})
+    return found
 
 
 def definition_context(plan: Plan) -> dict[str, Any]:
@@ -44,20 +77,23 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],
-        "bound": _bound(works, facts),
+        "bound": _bound(works, facts) if not plan.calls else _bound_of_calls(works, facts),
         "strategies": [(name, MEANINGS[name]) for name in plan.spec.optimization_strategies],
-        "notes": plan.notes,
+        "notes": (*call_notes(plan), *plan.notes),
+        "steps": _steps(plan),
         "target": plan.spec.target,
     }
 
 
 def _lowered(plan: Plan) -> dict[str, Any]:
     """What is known of a reference that a family took."""
+    counts = sum((Counter(dict(_operations(kernel.body))) for kernel in plan.kernels), Counter[str]())
+    variants = dict(line for kernel in plan.kernels for line in _variants(kernel))
     return {
-        "time": _complexity(plan),
-        "operations": _operations(plan.body),
+        "time": _complexity(plan) + (" in the kernel that is tuned" if plan.calls else ""),
+        "operations": sorted(counts.items()),
         "flow": _flow(plan),
-        "variants": _variants(plan),
+        "variants": list(variants.items()),
     }
 
 
@@ -127,8 +163,20 @@ def _bound(works: list[tuple[Case, Work]], facts: Peaks) -> str:
     return f"Bound by arithmetic: {', '.join(compute)}. The other cases are bound by memory bandwidth."
 
 
+def _bound_of_calls(works: list[tuple[Case, Work]], facts: Peaks) -> str:
+    shares = [round(100 * sum(c.seconds(facts) for c in w.calls) / floor_seconds(w, facts)) for _, w in works]
+    if not shares:
+        return ""
+    shown = f"{min(shares)} %" if min(shares) == max(shares) else f"{min(shares)} to {max(shares)} %"
+    return f"Torch's calls have {shown} of the floor, the kernels the rest."
+
+
 def _flow(plan: Plan) -> list[str]:
     """The data flow, a line an input, then the reductions and the outputs."""
+    if plan.steps:
+        kernels = iter(plan.kernels)
+        lines = [[_reads(s)] if isinstance(s, TorchCall) else _flow(next(kernels)) for s in plan.steps]
+        return [line for part in lines for line in part]
     body: Body = plan.body
     names = {
         FULL: "once an element",
@@ -152,6 +200,12 @@ def _flow(plan: Plan) -> list[str]:
     stored = Counter(o.name for o in body.lowered.outputs)
     lines += [f"`{name}` is written once{f', in {n} parts' if n > 1 else ''}" for name, n in stored.items()]
     return lines
+
+
+def _reads(call: TorchCall) -> str:
+    read = ", ".join(f"`{o.tensor.name}`" for o in call.operands)
+    how = "the same memory seen otherwise" if call.is_view else f"`{call.function}` in torch"
+    return f"{read} to `{call.result.name}`: {how}"
 
 
 def _variants(plan: Plan) -> list[tuple[str, str]]:

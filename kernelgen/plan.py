@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import OperatorSpec, Size, TensorSpec
 
 Scalar = int | str | bool
 
@@ -92,6 +92,45 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class View:
+    """A way of looking at a tensor that moves nothing."""
+
+    op: str
+    """A name of `frontend.graph.VIEWS`."""
+    sizes: tuple[Size, ...]
+    """permute: the order of the dimensions; else the shape."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor in memory as a call of torch's reads it."""
+
+    tensor: TensorSpec
+    views: tuple[View, ...] = ()
+
+
+@dataclass(frozen=True)
+class TorchCall:
+    """An operation that no family takes, or a view of what one has left: a statement of the wrapper."""
+
+    result: TensorSpec
+    operands: tuple[Operand, ...]
+    text: str
+    """The call, with `{0}` for the first operand."""
+    statement: str
+    """The statement of the reference that it stands in; empty where it is but a view."""
+
+    @property
+    def function(self) -> str:
+        """Such as `torch.nn.functional.linear`."""
+        return self.text.partition("(")[0]
+
+    @property
+    def is_view(self) -> bool:
+        return not self.statement
+
+
+@dataclass(frozen=True)
 class Plan:
     """An operator lowered to a family, with the schedules chosen so far."""
 
@@ -107,6 +146,36 @@ class Plan:
     """What reduces the numbers that this one leaves for every row, where the operator reduces twice."""
     chip: Chip | None = None
     """None: any GPU."""
+    steps: tuple[Plan | TorchCall, ...] = ()
+    """Kernels and calls of torch's in their order, where some operation stays such a call. `body` and `table` are then
+    those of the kernel that is tuned."""
+    tuned: int = 0
+    """Which step that is."""
+
+    @property
+    def own(self) -> OperatorSpec:
+        """What `body` was lowered from: the operator, or what is left of it for the kernel that is tuned."""
+        step = self.steps[self.tuned] if self.steps else self
+        assert isinstance(step, Plan)
+        return step.spec
+
+    @property
+    def kernels(self) -> tuple[Plan, ...]:
+        """What is lowered to kernels: the plan itself, or its steps with the table of the one that is tuned."""
+        if not self.steps:
+            return (self,)
+        found = [replace(s, table=self.table) if i == self.tuned else s for i, s in enumerate(self.steps)]
+        return tuple(step for step in found if isinstance(step, Plan))
+
+    @property
+    def calls(self) -> tuple[TorchCall, ...]:
+        """The operations that stay calls of torch's."""
+        return tuple(s for s in self.working if isinstance(s, TorchCall))
+
+    @property
+    def working(self) -> tuple[Plan | TorchCall, ...]:
+        """The steps that do more than look at memory in another way."""
+        return tuple(s for s in self.steps if not (isinstance(s, TorchCall) and s.is_view))
 
     def with_table(self, table: tuple[TableRow, ...]) -> Plan:
         return replace(self, table=table)
@@ -116,3 +185,6 @@ class Plan:
         rows = list(self.table)
         rows[row] = TableRow(rows[row].max_bytes, schedule)
         return self.with_table(tuple(rows))
+
+
+Step = Plan | TorchCall

@@ -9,7 +9,8 @@ wherever it is shown. For one launch,
         compute  = flops / fp32 peak / issue
         programs = programs x cost of a program / programs resident at once
 
-and everything but the launch latency is stretched by the idle part of the last round over the SMs. The terms:
+and everything but the launch latency is stretched by the idle part of the last round over the SMs. What stays a call of
+torch's adds its roofline. The terms:
 
 sustained
     To keep the DRAM busy, bandwidth x latency bytes must be on their way at any moment (Little's law, about
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelgen.analysis import Work
 from kernelgen.devices.facts import DeviceFacts
@@ -62,6 +63,12 @@ def predict(work: Work, facts: Sequence[StaticFacts], device: DeviceFacts) -> Pr
     The work is spread over the launches in proportion to the bytes that their threads move at a time. A kernel that
     joins what others found moves few: it costs its launch and one program. With no facts it is the roofline alone.
     """
+    kernels = _kernels(work, facts, device)
+    beside = sum(c.seconds(device, device.achievable_fraction) + device.launch_latency_s for c in work.calls)
+    return replace(kernels, seconds=kernels.seconds + beside) if beside else kernels
+
+
+def _kernels(work: Work, facts: Sequence[StaticFacts], device: DeviceFacts) -> Prediction:
     moved = work.bytes_read + work.bytes_written
     if not facts:
         dram = moved / (device.dram_bytes_per_s * device.achievable_fraction)

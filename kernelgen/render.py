@@ -17,7 +17,7 @@ from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
 from kernelgen.spec.model import CUSTOM, OperatorSpec
-from kernelgen.wrapper import checks, file_text
+from kernelgen.wrapper import checks, file_text, sequence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,8 +50,20 @@ def triton_source(plan: Plan) -> str:
     """The text of NAME_triton.py. Raises custom.Refused for a proposed kernel that breaks its form."""
     if custom.is_proposed(plan):
         return _proposed_source(plan)
-    notes = [wrapped for note in plan.notes for wrapped in textwrap.wrap(_sentence(note), LINE)]
+    from kernelgen.definition import call_notes
+
+    said = (*call_notes(plan), *plan.notes)
+    notes = [wrapped for note in said for wrapped in textwrap.wrap(_sentence(note), LINE)]
+    if plan.steps:
+        return render("calls.py.jinja", **_common(plan.spec), sequence=_sequence(plan), notes=notes)
     return render("triton.py.jinja", **_common(plan.spec), file=file_text(plan), notes=notes)
+
+
+def _sequence(plan: Plan) -> dict[str, Any]:
+    """The kernels and calls of a file in which some operations stay torch's; each kernel has a function of its own."""
+    found = sequence(plan)
+    groups = [_function(g.spec, g.function) | {"file": g.file, "table": g.table} for g in found.groups]
+    return {"groups": groups, "lines": found.lines, "helpers": found.helpers, "template": found.template}
 
 
 def _proposed_source(plan: Plan) -> str:
@@ -147,14 +159,21 @@ def _header(spec: OperatorSpec) -> str:
 
 
 def _common(spec: OperatorSpec) -> dict[str, Any]:
+    return {
+        "spec": spec, "header": _header(spec), "summary": _wrapped(spec.summary, len(spec.name) + 5),
+        "names": ", ".join(t.name for t in spec.inputs), "checks": checks(spec), **_function(spec, spec.name),
+    }  # fmt: skip
+
+
+def _function(spec: OperatorSpec, name: str) -> dict[str, Any]:
+    """What is printed of a function that takes and returns the tensors of a spec."""
     names = [t.name for t in spec.inputs]
     returns = "torch.Tensor" if len(spec.outputs) == 1 else f"tuple[{', '.join(['torch.Tensor'] * len(spec.outputs))}]"
     signature = ", ".join(f"{n}: torch.Tensor" for n in names)
-    if len(f"def {spec.name}({signature}) -> {returns}:") > LINE:
+    if len(f"def {name}({signature}) -> {returns}:") > LINE:
         signature = "\n" + "".join(f"    {n}: torch.Tensor,\n" for n in names)
     return {
-        "spec": spec, "header": _header(spec), "summary": _wrapped(spec.summary, len(spec.name) + 5),
-        "signature": signature, "names": ", ".join(names), "returns": returns, "checks": checks(spec),
+        "function": name, "signature": signature, "returns": returns,
         "results": ", ".join(o.name for o in spec.outputs), "contract": _contract(spec),
     }  # fmt: skip
 

@@ -12,7 +12,7 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import npu, planes, pointwise, reduction, scan, selection
+from kernelgen.families import calls, npu, planes, pointwise, reduction, scan, selection
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
@@ -47,6 +47,8 @@ _TAKEN = frozenset(
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
     """The plan of a graph with its first schedules. Raises UnsupportedError where no family takes it."""
+    if calls.has_calls(graph):
+        return _with_calls(spec, graph, notes)
     name = _family(graph)
     if spec.type is not None and spec.type != name:
         place = spec.type_place
@@ -70,6 +72,20 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = FAMILIES[name].first_table(plan.body, shapes)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
+
+
+def _with_calls(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Plan:
+    """The plan of a graph in which operations stay calls of torch's; each group of the others is a plan of its own."""
+    check_names(spec)
+    steps = calls.steps(spec, graph, lower, _TAKEN)
+    tuned = calls.main_group(spec, steps)
+    main = steps[tuned]
+    assert isinstance(main, Plan)
+    if spec.type not in (None, main.family):
+        message = f"type says {spec.type}, but around its calls of torch's the reference is {main.family}"
+        raise SpecError([Mistake(spec.path, spec.type_place.line, spec.type_place.column, message)])
+    found = dict.fromkeys(note for step in steps if isinstance(step, Plan) for note in step.notes)
+    return replace(main, spec=spec, notes=(*notes, *found), steps=steps, tuned=tuned)
 
 
 def check_names(spec: OperatorSpec) -> None:
@@ -176,13 +192,17 @@ def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
 
 def retarget(plan: Plan, chip: Chip) -> Plan:
     """The plan for a chip that has variants and schedules of its own."""
+    if plan.calls:
+        place, functions = plan.spec.reference_place, ", ".join(dict.fromkeys(c.function for c in plan.calls))
+        message = f"unsupported on this chip: calls of torch's beside kernels ({functions})"
+        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
     return RETARGET[chip.family](plan, chip)
 
 
 def itemsize(plan: Plan, case: Case) -> int:
     """Bytes an element of the tensor that the schedule table is keyed by."""
     body: Body = plan.body
-    return ITEMSIZE[case.dtype(key_tensor(plan.spec, body.lowered).dtype)]
+    return ITEMSIZE[case.dtype(key_tensor(plan.own, body.lowered).dtype)]
 
 
 def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
@@ -230,7 +250,7 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
     counted = [e for v in body.lowered.values for e in expressions(v)]
     counted += [e for o in body.lowered.outputs for e in o.index if isinstance(e, Expr)]
     mixed = any(0 in axes_of(e) or any(first in leaf.size for leaf in leaves(e)) for e in counted)
-    if mixed or plan.then is not None:
+    if mixed or plan.then is not None or plan.steps:
         return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for tensor in plan.spec.inputs:
         loads = [v for v in body.lowered.values if v.op == "load" and v.tensor == tensor.name]

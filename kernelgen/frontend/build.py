@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.frontend.graph import ARG_REDUCTIONS, Arg, Dim, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.graph import ARG_REDUCTIONS, CALL, Arg, Dim, Node, Ref, SizeOf, broadcast
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -179,6 +179,10 @@ class Builder:
         return self._add(
             Node("index", (x, *values), shape, dtype, None, self.statement, flips, Indexing(places, conditions, fill))
         )
+
+    def call(self, operands: tuple[Arg, ...], shape: tuple[Dim, ...], attrs: tuple[str, ...]) -> Ref:
+        """An operation that stays a call of torch's."""
+        return self._add(Node(CALL, operands, shape, "float", None, self.statement, attrs))
 
     def place(self, shape: tuple[Dim, ...], counted: Expr, dtype: str = "int64") -> Ref:
         """A number for every element that follows from its place alone."""

@@ -6,7 +6,8 @@ it selects); scans, which run along one dimension
 and keep the shape; views, which only move indices; `index`, which reads its operand where expressions say, and `place`,
 which is such an expression; and `round`, the rounding to a narrower float that the reference asked for. Floats are one
 class: every float is
-computed in float32 and rounded where it is stored or where the reference casts.
+computed in float32 and rounded where it is stored or where the reference casts. Beside these there is `call`, which stays
+a call of torch's: the graph is cut there before it is lowered.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ SELECTIONS = ("topk", "argtopk")
 """Reductions to several of a row: its greatest elements, and the places of these."""
 REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS, *SELECTIONS)
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+CALL = "call"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `input`, `full`, `iota`, a map, a reduction, a scan, a view, `index`, `place` or `round`."""
+    """One operation: `input`, `full`, `iota`, a map, a reduction, a scan, a view, `index`, `place`, `round` or `call`."""
 
     op: str
     args: tuple[Arg, ...]
@@ -76,7 +78,8 @@ class Node:
     attrs: tuple[int | str, ...] = ()
     """Reduction, scan, iota: negative dimensions; maximum, minimum: `open` or `closed` where they bound a value and the
     gradient does not or does flow at the bound itself; where: `piecewise` where it joins the pieces of one function,
-    which has pieces for a gradient too; permute: the order; round: the dtype or dtype variable; input: its
+    which has pieces for a gradient too; permute: the order; round: the dtype or dtype variable; call: the
+    dtype or dtype variable of its result, its text with a place for every operand, a noun for its result; input: its
     name; index: the dimensions that it does no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
@@ -128,6 +131,8 @@ class Graph:
                 continue
             args = tuple(self._argument(a, number) for a in node.args)
             attrs: tuple[object, ...] = node.attrs if node.op in (*REDUCTIONS, *SCANS, "input", "iota") else ()
+            if node.op == CALL:
+                attrs = node.attrs[1:]
             if whole and node.op in REDUCTIONS and len(attrs) == len(node.shape):
                 attrs = ("all",)
             row = (node.op, args, attrs, None if moves else node.dtype, node.indexing and node.indexing.skeleton())

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder
+from kernelgen.frontend.calls import FUNCTIONS, in_memory, torch_call
 from kernelgen.frontend.export import dim, dims, kind
 from kernelgen.frontend.graph import Atom, SizeOf
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.reference import Reference
-from kernelgen.frontend.rule import Call, Refused
+from kernelgen.frontend.rule import Call, Refused, Result
 from kernelgen.spec.model import OperatorSpec
 
 _IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "sym_", "_guards", "sym_constrain")
@@ -35,18 +37,34 @@ def lower_node(
             values[node] = _size_value(meta, symbols)
             return
         first = meta[0] if isinstance(meta, list | tuple) else meta
-        rule = TABLE.get(name)
-        if rule is None:
-            raise Refused(_unknown(name))
-        call = Call(
-            tuple(_argument(a, values) for a in node.args),
-            {k: _argument(v, values) for k, v in node.kwargs.items()},
-            dims(first.shape, symbols), kind(first.dtype), str(first.dtype).removeprefix("torch."),
-            tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else (),
-        )  # fmt: skip
-        values[node] = rule(b, call)
+        shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
+        shapes = tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else ()
+
+        def call() -> Call:
+            args = tuple(_argument(a, values) for a in node.args)
+            kwargs = {k: _argument(v, values) for k, v in node.kwargs.items()}
+            return Call(args, kwargs, shape, kind(first.dtype), dtype, shapes)
+
+        values[node] = _result(b, node, call, values)
     except Refused as refusal:
         raise unsupported(spec, line_of(reference, node), str(refusal)) from None
+
+
+def _result(b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, Any]) -> Result:
+    """What the table makes of a call; one that it has no rule for, or refuses, may stay a call of torch's."""
+    name = str(node.target)
+    rule, before = TABLE.get(name), len(b.nodes)
+    if rule is None and name not in FUNCTIONS:
+        raise Refused(_unknown(name))
+    if rule is not None:
+        try:
+            return rule(b, call())
+        except Refused:
+            if name not in FUNCTIONS:
+                raise
+            del b.nodes[before:]
+    in_memory(b, node, values)
+    return torch_call(b, node, call())
 
 
 def _unknown(name: str) -> str:

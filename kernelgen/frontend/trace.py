@@ -13,7 +13,7 @@ from typing import Any
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.export import Binding, check_guards, declared_dim, dims, export, joins, kind, symbols_of
-from kernelgen.frontend.graph import Dim, Graph, Node, Ref
+from kernelgen.frontend.graph import CALL, Dim, Graph, Node, Ref
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
 from kernelgen.frontend.outputs import outputs_of
@@ -72,8 +72,9 @@ def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding
 
 
 def _with_variables(spec: OperatorSpec, traces: list[Graph], bindings: list[Binding]) -> tuple[Node, ...]:
-    """The nodes with every rounding to what it rounds to: a fixed dtype, or the variable that its dtype follows."""
-    rounds = [[(i, node) for i, node in enumerate(graph.nodes) if node.op == "round"] for graph in traces]
+    """The nodes with every rounding to what it rounds to: a fixed dtype, or the variable that its dtype follows. The
+    same goes for what calls return."""
+    rounds = [[(i, node) for i, node in enumerate(graph.nodes) if node.op in ("round", CALL)] for graph in traces]
     if len({len(found) for found in rounds}) > 1:
         raise unsupported(spec, None, "a cast to a fixed 16-bit dtype (cast to the dtype of an input)")
     nodes = list(traces[0].nodes)
@@ -82,7 +83,7 @@ def _with_variables(spec: OperatorSpec, traces: list[Graph], bindings: list[Bind
         dtypes = [n.attrs[0] for _, n in same]
         names = [name for name in bindings[0] if [b[name] for b in bindings] == dtypes]
         if len(set(dtypes)) > 1:
-            nodes[i] = replace(node, attrs=(names[0],))
+            nodes[i] = replace(node, attrs=(names[0], *node.attrs[1:]))
     return tuple(nodes)
 
 

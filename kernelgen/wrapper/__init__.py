@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernelgen.families.access import is_contiguous
+from kernelgen.wrapper.calls import sequence
 from kernelgen.wrapper.checks import checks
 from kernelgen.wrapper.launch import _allocation as allocation
-from kernelgen.wrapper.launch import _places as size_places
-from kernelgen.wrapper.launch import file_text
+from kernelgen.wrapper.launch import file_text, size_places
 
-__all__ = ["allocation", "checks", "file_text", "is_contiguous", "size_places"]
+__all__ = ["allocation", "checks", "file_text", "is_contiguous", "sequence", "size_places"]

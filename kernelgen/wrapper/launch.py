@@ -121,14 +121,14 @@ def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:
 
 
 def _shape(spec: OperatorSpec, shape: tuple[Size, ...]) -> str:
-    places = _places(spec)
+    places = size_places(spec)
     if shape == (ELLIPSIS,):
         return places[ELLIPSIS]
     entries = [f"*{places[e]}" if e == ELLIPSIS else _place(e, places) for e in shape]
     return f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
 
 
-def _places(spec: OperatorSpec) -> dict[str, str]:
+def size_places(spec: OperatorSpec) -> dict[str, str]:
     """Where the wrapper finds every named size; one that stands only in a product is that size divided."""
     found: dict[str, str] = {}
     for tensor in spec.inputs:
@@ -167,7 +167,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     body: Body = plan.body
     if body.layout.columns is None:
         return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
-    outer, places = tuple(a for g in body.layout.rows for a in g.axes), _places(plan.spec)
+    outer, places = tuple(a for g in body.layout.rows for a in g.axes), size_places(plan.spec)
     sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
     sizes += [("M", "1")] if not outer and any("M" in k.arguments for k in kernels) else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))

@@ -1,0 +1,264 @@
+"""Operators with operations that no family takes: calls of torch's, and kernels for what is before, between and after.
+
+The graph is cut at the calls. What calls read lies in memory, so everything that the calls of one depth need is
+computed before them, by one kernel where a family takes it as a whole and else by one for each tensor; what the outputs
+need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is computed in
+both unless a call reads it, in which case it lies in memory anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import prod
+
+from kernelgen.errors import Mistake, UnsupportedError
+from kernelgen.families.dtypes import ITEMSIZE
+from kernelgen.families.space import size_text
+from kernelgen.frontend.graph import CALL, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
+from kernelgen.frontend.indices import leaves
+from kernelgen.plan import Operand, Plan, Step, TorchCall, View
+from kernelgen.spec.model import Case, Constraint, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.sizes import is_expression, is_multiple, names_in
+
+Lower = Callable[[OperatorSpec, Graph], Plan]
+_NOTHING_LEFT = "nothing left for a kernel: all of it is"
+
+
+def has_calls(graph: Graph) -> bool:
+    return any(node.op == CALL for node in graph.nodes)
+
+
+def steps(spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str]) -> tuple[Step, ...]:
+    """The operator as kernels and calls in their order. Raises UnsupportedError where there is nothing for a kernel, or
+    where no family takes what is around the calls."""
+    cut = _Cut(spec, graph, lower, {*taken, spec.name, *(t.name for t in (*spec.inputs, *spec.outputs))})
+    depth = _depths(graph)
+    for level in range(1, max(depth) + 1):
+        calls = [i for i, node in enumerate(graph.nodes) if node.op == CALL and depth[i] == level]
+        read = [a.node for i in calls for a in graph.nodes[i].args if isinstance(a, Ref)]
+        cut.compute(dict.fromkeys(i for i in read if not cut.is_stored(i)))
+        for i in calls:
+            cut.call(i)
+    finals = [cut.final(output) for output in graph.outputs]
+    cut.compute(dict.fromkeys(i for i in finals if not cut.is_stored(i) or graph.nodes[cut.base(i)].op == "input"))
+    found = (*cut.steps, *cut.returned(finals))
+    if not any(isinstance(step, Plan) for step in found):
+        first = next(node for node in graph.nodes if node.op == CALL)
+        raise _unsupported(spec, graph, first, f"{_NOTHING_LEFT} {function_of(first)}")
+    return _named(spec, found)
+
+
+def _named(spec: OperatorSpec, found: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Where there is one kernel it has the operator's name."""
+    alone = sum(isinstance(step, Plan) for step in found) == 1
+    return tuple(
+        replace(step, spec=replace(step.spec, name=spec.name)) if alone and isinstance(step, Plan) else step
+        for step in found
+    )
+
+
+def function_of(node: Node) -> str:
+    """The function of torch's that a call node calls: `torch.nn.functional.linear`."""
+    return str(node.attrs[1]).partition("(")[0]
+
+
+def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
+    """The step whose kernel moves the most bytes, which is the one worth tuning."""
+    groups = [i for i, step in enumerate(found) if isinstance(step, Plan)]
+    cases = spec.performance or spec.accuracy
+
+    def moved(i: int) -> int:
+        group = found[i]
+        assert isinstance(group, Plan)
+        return sum(_bytes(t, case) for case in cases for t in (*group.spec.inputs, *group.spec.outputs))
+
+    return max(groups, key=moved)
+
+
+def _bytes(tensor: TensorSpec, case: Case) -> int:
+    return 0 if tensor.role == "like" else prod(case.shape(tensor.shape)) * ITEMSIZE[case.dtype(tensor.dtype)]
+
+
+def _unsupported(spec: OperatorSpec, graph: Graph, node: Node, message: str) -> UnsupportedError:
+    line = graph.statements[node.statement].line if node.statement is not None else 1
+    place = spec.reference_place
+    return UnsupportedError([Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {message}")])
+
+
+def _depths(graph: Graph) -> list[int]:
+    """How many calls there are on the way to each value."""
+    found: list[int] = []
+    for node in graph.nodes:
+        before = max((found[a.node] for a in node.args if isinstance(a, Ref)), default=0)
+        found.append(before + (node.op == CALL))
+    return found
+
+
+class _Cut:
+    """The steps so far, and which values lie in memory after them."""
+
+    def __init__(self, spec: OperatorSpec, graph: Graph, lower: Lower, taken: set[str]) -> None:
+        self.spec = spec
+        self.graph = graph
+        self.lower = lower
+        self.taken = taken
+        self.steps: list[Step] = []
+        inputs = {t.name: t for t in spec.inputs}
+        self.stored = {i: inputs[str(n.attrs[0])] for i, n in enumerate(graph.nodes) if n.op == "input"}
+        declared = {o.node: next(t for t in spec.outputs if t.name == o.name) for o in reversed(graph.outputs)}
+        self.declared = {i: declared[o] for o in declared for i in (o, self._rounded(o)) if i is not None}
+        """The outputs, by the node that computes one and by its rounding."""
+
+    def _rounded(self, i: int) -> int | None:
+        """What a value is where a call reads it."""
+        rounded = (j for j, n in enumerate(self.graph.nodes) if n.op == "round" and n.args == (Ref(i),))
+        read = {a.node for n in self.graph.nodes if n.op == CALL for a in n.args if isinstance(a, Ref)}
+        return next((j for j in rounded if j in read), None)
+
+    def final(self, output: Output) -> int:
+        """The node of an output, or the rounding of it that a call has read already."""
+        rounded = self._rounded(output.node)
+        return output.node if rounded is None else rounded
+
+    def base(self, i: int) -> int:
+        """What a value is a view of, if it is one."""
+        while self.graph.nodes[i].op in VIEWS:
+            source = self.graph.nodes[i].args[0]
+            assert isinstance(source, Ref)
+            i = source.node
+        return i
+
+    def is_stored(self, i: int) -> bool:
+        """Whether a value lies in memory, or is a view of something that does."""
+        return i in self.stored or self.base(i) in self.stored
+
+    def compute(self, wanted: Iterable[int]) -> None:
+        """A kernel for some values; one for each where no family takes them together."""
+        tensors = {i: self._tensor(i, self._name(i)) for i in wanted}
+        if not tensors:
+            return
+        try:
+            found = [self._group(tensors)]
+        except UnsupportedError:
+            if len(tensors) == 1:
+                raise
+            found = [self._group({i: tensor}) for i, tensor in tensors.items()]
+        self.steps += found
+        self.stored |= tensors
+
+    def call(self, i: int) -> None:
+        node = self.graph.nodes[i]
+        operands = tuple(self._operand(a.node) for a in node.args if isinstance(a, Ref))
+        result = self._tensor(i, self._name(i, str(node.attrs[2])))
+        text = self.graph.statements[node.statement].text if node.statement is not None else ""
+        self.steps.append(TorchCall(result, operands, str(node.attrs[1]), text))
+        self.stored[i] = result
+
+    def returned(self, finals: list[int]) -> tuple[Step, ...]:
+        """The outputs that are views of what calls have left; no two of them share memory."""
+        found = []
+        given = {t.name for t in self.spec.outputs}
+        for i, output in zip(finals, self.graph.outputs, strict=True):
+            if i not in self.stored or self.stored[i].name != output.name:
+                operand = self._operand(i)
+                text = "{0}.clone()" if operand.tensor.name in given else "{0}"
+                result = next(t for t in self.spec.outputs if t.name == output.name)
+                found.append(TorchCall(result, (operand,), text, ""))
+                given.add(operand.tensor.name)
+        return tuple(found)
+
+    def _operand(self, i: int) -> Operand:
+        views: list[View] = []
+        while i not in self.stored:
+            node = self.graph.nodes[i]
+            source = node.args[0]
+            assert isinstance(source, Ref)
+            shape = tuple(_entry(dim) for dim in node.shape)
+            views.insert(0, View(node.op, tuple(int(d) for d in node.attrs) if node.op == "permute" else shape))
+            i = source.node
+        return Operand(self.stored[i], tuple(views))
+
+    def _name(self, i: int, noun: str = "operand") -> str:
+        """The output's name, the reference's, or a noun."""
+        node = self.graph.nodes[i]
+        if i in self.declared:
+            return self.declared[i].name
+        source = node.args[0] if node.op == "round" else None
+        wanted = node.name or (isinstance(source, Ref) and self.graph.nodes[source.node].name) or noun
+        candidates = (wanted, *(f"{wanted}_{n}" for n in range(2, len(self.taken) + 3)))
+        name = next(c for c in candidates if c not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def _tensor(self, i: int, name: str) -> TensorSpec:
+        if i in self.declared:
+            return self.declared[i]
+        node = self.graph.nodes[i]
+        dtype = str(node.attrs[0]) if node.op in ("round", CALL) else "float32" if node.dtype == "float" else node.dtype
+        return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
+
+    def _group(self, tensors: dict[int, TensorSpec]) -> Plan:
+        """The kernel that computes some values from what lies in memory."""
+        needed = self._needed(tensors)
+        place = {old: new for new, old in enumerate(needed)}
+        nodes = tuple(self._node(i, place) for i in needed)
+        outputs = tuple(Output(t.name, place[i], t.dtype) for i, t in tensors.items())
+        graph = Graph(nodes, outputs, self.graph.statements)
+        read = sorted((self.stored[i] for i in needed if i in self.stored), key=lambda t: t in self.spec.inputs)
+        inputs = (*read, *self._likes(read, graph))
+        made = tuple(Constraint(f"{t.name}.is_contiguous()") for t in read if t not in self.spec.inputs)
+        spec = replace(
+            self.spec, name="_".join([self.spec.name, *(t.name for t in tensors.values())]), inputs=inputs,
+            outputs=tuple(tensors.values()), constraints=(*self.spec.constraints, *made), type=None, backward=False,
+        )  # fmt: skip
+        return self.lower(spec, graph)
+
+    def _needed(self, tensors: dict[int, TensorSpec]) -> list[int]:
+        """The nodes on the way from memory to some values, in their order."""
+        found: set[int] = set()
+        todo = list(tensors)
+        while todo:
+            i = todo.pop()
+            if i not in found:
+                found.add(i)
+                todo += [a.node for a in self.graph.nodes[i].args if isinstance(a, Ref) and i not in self.stored]
+        return sorted(found)
+
+    def _node(self, i: int, place: dict[int, int]) -> Node:
+        node = self.graph.nodes[i]
+        if i in self.stored:
+            tensor = self.stored[i]
+            return Node("input", (), node.shape, node.dtype, tensor.name, None, (tensor.name,))
+        return replace(node, args=tuple(Ref(place[a.node]) if isinstance(a, Ref) else a for a in node.args))
+
+    def _likes(self, read: list[TensorSpec], graph: Graph) -> tuple[TensorSpec, ...]:
+        """Inputs of the operator that say a size which nothing that the group reads does."""
+        known = {e for t in read for e in t.shape if isinstance(e, str) and not is_expression(e)}
+        known |= {n for t in read for e in t.shape if is_expression(e) and is_multiple(str(e)) for n in names_in(e)}
+        shapes = {e for t in read for e in t.shape}
+        found: list[TensorSpec] = []
+        for atom in _atoms(graph):
+            names = (atom,) if atom in shapes else names_in(atom)
+            for name in names:
+                if name not in known and name not in shapes:
+                    tensor = next(t for t in self.spec.inputs if any(name in names_in(e) for e in t.shape))
+                    found.append(replace(tensor, role="like"))
+                    known |= {n for e in tensor.shape for n in names_in(e)}
+        return tuple(found)
+
+
+def _atoms(graph: Graph) -> tuple[Atom, ...]:
+    """The sizes that a graph mentions; those within expressions for places by their names."""
+    dims: list[Dim] = [dim for node in graph.nodes for dim in node.shape]
+    dims += [arg.dim for node in graph.nodes for arg in node.args if isinstance(arg, SizeOf)]
+    found = [atom for dim in dims for atom in dim]
+    for node in graph.nodes:
+        if node.indexing is not None:
+            used = (*node.indexing.places, *(e for c in node.indexing.conditions for e in (c.left, c.right)))
+            found += [n for e in used for leaf in leaves(e) for atom in leaf.size for n in names_in(atom)]
+    return tuple(dict.fromkeys(found))
+
+
+def _entry(dim: Dim) -> Size:
+    return dim[0] if len(dim) == 1 else size_text(dim) if dim else 1

@@ -1,0 +1,82 @@
+"""Operations that stay calls of torch's: products of matrices, dense convolutions, attention.
+
+No family takes them, and torch's are better than what a template would make. A call is a node `call` of the graph, whose
+operands lie in memory; what is around it is lowered as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
+from kernelgen.frontend.rule import Call, Refused
+
+_FUNCTIONAL = "torch.nn.functional"
+FUNCTIONS: dict[str, tuple[str, str]] = {
+    "aten.linear.default": (f"{_FUNCTIONAL}.linear", "projected"),
+    **{f"aten.{name}.default": (f"torch.{name}", "product") for name in ("matmul", "mm", "bmm", "addmm", "baddbmm")},
+    **{f"aten.conv{d}d.{kind}": (f"{_FUNCTIONAL}.conv{d}d", "convolved") for d in (1, 2, 3) for kind in ("default", "padding")},
+    "aten.conv_transpose1d.default": (f"{_FUNCTIONAL}.conv_transpose1d", "convolved"),
+    **{f"aten.conv_transpose{d}d.input": (f"{_FUNCTIONAL}.conv_transpose{d}d", "convolved") for d in (2, 3)},
+    "aten.scaled_dot_product_attention.default": (f"{_FUNCTIONAL}.scaled_dot_product_attention", "attended"),
+}  # fmt: skip
+"""What a person calls the operation, and a noun for its result where the reference has no name for it."""
+
+
+def torch_call(b: Builder, node: Any, call: Call) -> Ref:
+    """The call as a node; raises Refused for one whose arguments are not tensors in memory and constants."""
+    function, noun = FUNCTIONS[str(node.target)]
+    operands: list[Arg] = []
+    words: list[str] = []
+    positional = True
+    for i, parameter in enumerate(node.target._schema.arguments):
+        default = parameter.default_value if parameter.has_default_value() else None
+        value = call.get(i, parameter.name, default)
+        if value is None or (parameter.has_default_value() and value == default and not isinstance(value, Ref)):
+            positional = False
+            continue
+        if parameter.name == "dropout_p":
+            raise Refused("attention with dropout")
+        word = f"{{{len(operands)}}}" if isinstance(value, Ref) else _constant(value, parameter.name)
+        if isinstance(value, Ref):
+            operands.append(value)
+        positional = positional and isinstance(value, Ref)
+        words.append(word if positional else f"{parameter.name}={word}")
+    text = f"{function}({', '.join(words)})"
+    return b.call(tuple(operands), call.shape, (call.torch_dtype, text, noun))
+
+
+def _constant(value: Any, name: str) -> str:
+    """A constant as a person writes it: one number for a list of equal ones."""
+    if isinstance(value, list) and value and all(type(v) is int for v in value):
+        return str(value[0]) if len(set(value)) == 1 else str(tuple(value))
+    if type(value) not in (int, float, bool, str):
+        raise Refused(f"{name}, which is neither a tensor nor a constant")
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def in_memory(b: Builder, node: Any, values: dict[Any, Any]) -> None:
+    """Have what a call reads rounded to the dtype it is stored in, once: what else reads it reads the same."""
+    for source in node.all_input_nodes:
+        ref = values.get(source)
+        if not isinstance(ref, Ref) or is_stored(b.nodes, ref):
+            continue
+        dtype = str(source.meta["val"].dtype).removeprefix("torch.")
+        made = b.node(ref)
+        if made.dtype == "float" and not (made.op == "round" and made.attrs[0] == dtype):
+            now, b.statement = b.statement, made.statement
+            values[source] = b.round(ref, dtype)
+            b.statement = now
+
+
+def is_stored(nodes: list[Node], ref: Ref) -> bool:
+    """Whether a value is an input, the result of a call, or a view of one."""
+    node = nodes[ref.node]
+    while node.op in VIEWS:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        node = nodes[source.node]
+    return node.op in ("input", CALL)

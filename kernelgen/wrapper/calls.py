@@ -1,0 +1,114 @@
+"""The host side of a file in which operations stay calls of torch's: a function for every kernel, and what calls them
+in their order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kernelgen.families.triton_text import HELPERS
+from kernelgen.plan import Operand, Plan, TorchCall, View
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
+from kernelgen.spec.sizes import is_expression, renamed
+from kernelgen.wrapper.launch import FileText, file_text, size_places
+
+_DENSE = tuple(f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"))
+"""Functions whose result is contiguous whatever the strides of what they read."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The function of one kernel."""
+
+    function: str
+    spec: OperatorSpec
+    file: FileText
+    table: str
+    """What its schedule table is called."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A statement of the wrapper, below the statement of the reference that it is part of."""
+
+    text: str
+    comment: str
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """What the template of such a file prints."""
+
+    groups: tuple[Group, ...]
+    lines: tuple[Line, ...]
+    helpers: tuple[str, ...]
+    template: str
+
+
+def sequence(plan: Plan) -> Sequence:
+    """The groups of a plan with calls, and the wrapper's statements."""
+    kernels = plan.kernels
+    groups = tuple(_group(one, alone=len(kernels) == 1) for one in kernels)
+    waiting = iter(groups)
+    lines = [
+        _call(plan, step) if isinstance(step, TorchCall) else Line(_launch(next(waiting)), "") for step in plan.steps
+    ]
+    results = ", ".join(o.name for o in plan.spec.outputs)
+    last = lines[-1].text
+    if last.startswith(f"{results} = "):
+        lines[-1] = replace(lines[-1], text=f"return {last.removeprefix(f'{results} = ')}")
+    else:
+        lines.append(Line(f"return {results}", ""))
+    used = {name for group in groups for name in group.file.helpers}
+    return Sequence(groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template)
+
+
+def _group(plan: Plan, *, alone: bool) -> Group:
+    made = "_".join(o.name for o in plan.spec.outputs)
+    return Group(
+        f"compute_{made}", plan.spec, file_text(plan), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES"
+    )
+
+
+def _launch(group: Group) -> str:
+    made, read = ([t.name for t in tensors] for tensors in (group.spec.outputs, group.spec.inputs))
+    return f"{', '.join(made)} = {group.function}({', '.join(read)})"
+
+
+def _call(plan: Plan, call: TorchCall) -> Line:
+    places = size_places(plan.spec)
+    text = call.text.format(*(_operand(o, places) for o in call.operands))
+    read = {t.name for group in plan.kernels for t in group.spec.inputs if t.role != "like"}
+    if call.result.name in read and not _is_dense(call):
+        text += ".contiguous()"
+    said = call.statement.replace("F.", "torch.nn.functional.")
+    comment = "" if said in (f"{call.result.name} = {text}", f"return {text}", "") else f"# {call.statement}"
+    return Line(f"{call.result.name} = {text}", comment)
+
+
+def _is_dense(call: TorchCall) -> bool:
+    """Whether the result is known to be contiguous."""
+    if call.function != "torch.matmul":
+        return call.function in _DENSE
+    first, second = (o.tensor.shape for o in call.operands)
+    return ELLIPSIS not in second and len(second) <= max(2, len(first))
+
+
+def _operand(operand: Operand, places: dict[str, str]) -> str:
+    return operand.tensor.name + "".join(_view(view, places) for view in operand.views)
+
+
+def _view(view: View, places: dict[str, str]) -> str:
+    if view.op != "permute":
+        return f".{view.op}({', '.join(_size(s, places) for s in view.sizes)})"
+    order, rank = view.sizes, len(view.sizes)
+    if order == (*range(rank - 2), rank - 1, rank - 2):
+        return ".T" if rank == 2 else ".mT"
+    return f".permute({', '.join(map(str, order))})"
+
+
+def _size(size: Size, places: dict[str, str]) -> str:
+    if size == ELLIPSIS:
+        return f"*{places[ELLIPSIS]}"
+    if isinstance(size, int):
+        return str(size)
+    return renamed(size, places) if is_expression(size) else places[size]
