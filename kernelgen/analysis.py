@@ -62,7 +62,9 @@ def work(plan: Plan, case: Case) -> Work:
     """
     if plan.steps:
         parts = [work(kernel, case) for kernel in plan.kernels]
-        read, written, operations = (sum(getattr(p, n) for p in parts) for n in ("bytes_read", "bytes_written", "flops"))
+        read, written, operations = (
+            sum(getattr(p, n) for p in parts) for n in ("bytes_read", "bytes_written", "flops")
+        )
         return Work(read, written, operations, tuple(call_work(call, case) for call in plan.calls))
     if plan.family == CUSTOM:
         loaded, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
@@ -139,8 +141,8 @@ def _call_flops(call: TorchCall, seen: list[tuple[int, ...]], result: tuple[int,
 def matrix_peak(call: CallWork, facts: Peaks) -> float:
     """Operations a second of the units that a call may run on.
 
-    float16 and bfloat16: the matrix units. float32: torch's convolutions may use TF32, at half that rate; its products of
-    matrices do not unless they are told to.
+    float16 and bfloat16: the matrix units. float32: torch's convolutions may use TF32, at half that rate; its products
+    of matrices do not unless they are told to.
     """
     if call.dtype in ("float16", "bfloat16"):
         return facts.fp16_tensor_flops

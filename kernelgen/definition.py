@@ -44,6 +44,8 @@ def call_notes(plan: Plan) -> tuple[str, ...]:
 
 def _share(cases: list[list[tuple[int, int]]], step: int, what: int) -> str:
     """What a step has of the bytes or the operations, over all cases: `75 %`, `71 to 80 %`."""
+    if not cases:
+        return "an unknown share"
     found = [round(100 * works[step][what] / max(sum(w[what] for w in works), 1)) for works in cases]
     return f"{min(found)} %" if min(found) == max(found) else f"{min(found)} to {max(found)} %"
 
@@ -175,8 +177,8 @@ def _flow(plan: Plan) -> list[str]:
     """The data flow, a line an input, then the reductions and the outputs."""
     if plan.steps:
         kernels = iter(plan.kernels)
-        lines = [[_reads(s)] if isinstance(s, TorchCall) else _flow(next(kernels)) for s in plan.steps]
-        return [line for part in lines for line in part]
+        parts = [[_reads(s)] if isinstance(s, TorchCall) else _flow(next(kernels)) for s in plan.steps]
+        return [line for part in parts for line in part]
     body: Body = plan.body
     names = {
         FULL: "once an element",

@@ -164,8 +164,11 @@ class Plan:
         """What is lowered to kernels: the plan itself, or its steps with the table of the one that is tuned."""
         if not self.steps:
             return (self,)
-        found = [replace(s, table=self.table) if i == self.tuned else s for i, s in enumerate(self.steps)]
-        return tuple(step for step in found if isinstance(step, Plan))
+        return tuple(
+            step.with_table(self.table) if i == self.tuned else step
+            for i, step in enumerate(self.steps)
+            if isinstance(step, Plan)
+        )
 
     @property
     def calls(self) -> tuple[TorchCall, ...]:

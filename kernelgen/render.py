@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
-from kernelgen.families import independent_dims
+from kernelgen.families import independent_dims, stored_dtype
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
@@ -124,7 +124,8 @@ def interface_hash(spec: OperatorSpec) -> str:
 def _operator(plan: Plan) -> dict[str, Any]:
     if plan.family == CUSTOM:  # nothing is known of the reference but what it returns: it is judged whole
         return _whole(plan.spec)
-    return _judged(plan.spec, independent_dims(plan), plan.body.exact)
+    judged = _judged(plan.spec, independent_dims(plan), plan.body.exact and not plan.steps)
+    return judged | {"stored": stored_dtype(plan)} if plan.calls else judged
 
 
 def _whole(spec: OperatorSpec) -> dict[str, Any]:
@@ -150,6 +151,7 @@ def _judged(spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool) -> 
             for t in spec.outputs
         ],
         "exact": exact,
+        "stored": "",
     }
 
 

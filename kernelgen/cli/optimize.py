@@ -90,7 +90,7 @@ def optimize(
 
     chip = generate.chip_of(here)
     if dry_run:
-        generate.plan_of(spec, options.operators, chip)  # says what is wrong with the reference
+        _check_strategies(generate.plan_of(spec, options.operators, chip))  # says what is wrong with the reference
         return _announce(spec, cases, here, options, quartet, json)
     if needs_model(written, options.operators):
         first_kernel(written, options.operators, settings, here, force=force)
@@ -99,6 +99,7 @@ def optimize(
         generate.new(written, options.operators, force=force, chip=chip)
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generate.plan_of(spec, options.operators, chip)
+    _check_strategies(plan)
     result = _run(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
     if json:
         emit(to_json(result))
@@ -118,6 +119,13 @@ def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
         if spec.family == CUSTOM and name not in ON_REQUEST:
             raise UsageError(f"--strategy {name}: tunes the kernel of a family; with family: custom there is llm alone")
     return replace(spec, optimization_strategies=tuple(dict.fromkeys(names))) if names else spec
+
+
+def _check_strategies(plan: Plan) -> None:
+    """Raise UsageError where a language model would write the kernel of a file that has more than kernels in it."""
+    if plan.calls and "llm" in plan.spec.optimization_strategies:
+        functions = ", ".join(dict.fromkeys(call.function for call in plan.calls))
+        raise UsageError(f"strategy llm: writes whole kernels, and {plan.spec.name} has calls of torch's ({functions})")
 
 
 def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[str]) -> tuple[Case, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from kernelgen.export.writing import read
 from kernelgen.render import operator_context, render
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
+from kernelgen.spec.sizes import is_expression, names_in, renamed
 
 NAMESPACE = "kernelgen"
 
@@ -64,6 +65,8 @@ def _size(spec: OperatorSpec, entry: int | str) -> str:
     """An entry of an output's shape as it is read from an input."""
     if isinstance(entry, int):
         return str(entry)
+    if is_expression(entry):
+        return renamed(entry, {name: _size(spec, name) for name in names_in(entry)})
     tensor = next(t for t in spec.inputs if entry in t.shape)
     if entry == ELLIPSIS:
         behind = len(tensor.shape) - 1

@@ -238,6 +238,20 @@ def row_of(plan: Plan, case: Case) -> int:
     return next(i for i, row in enumerate(plan.table) if row.max_bytes is None or key <= row.max_bytes)
 
 
+def stored_dtype(plan: Plan) -> str:
+    """The float dtype, or its variable, of what lies in memory around a plan's calls of torch's: the least precise."""
+    kinds = dict(plan.spec.dtypes)
+    found = [call.result.dtype for call in plan.calls]
+    found += [
+        t.dtype
+        for k in plan.kernels
+        for t in k.spec.outputs
+        if any(t == o.tensor for c in plan.calls for o in c.operands)
+    ]
+    floats = [d for d in found if all("float" in kind for kind in kinds.get(d, (d,)))]
+    return min(floats, key=lambda d: min(ITEMSIZE[kind] for kind in kinds.get(d, (d,))))
+
+
 def independent_dims(plan: Plan) -> dict[str, int | None]:
     """For every tensor the dimension along which results are independent of one another; None: needed whole.
 

@@ -360,7 +360,7 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], pla
             tensor = outputs[stored.name]
             return _span(tensor, [stored.index.index(axes)])
     atom = str(lowered.space.axes[axes[0]])
-    return renamed(atom, places) if is_expression(atom) else places.get(atom, atom)
+    return renamed(atom, places) if is_expression(atom) and atom not in places else places.get(atom, atom)
 
 
 def _index_of_like(tensor: TensorSpec, lowered: Lowered) -> Index:

@@ -1,15 +1,15 @@
 """Operators with operations that no family takes: calls of torch's, and kernels for what is before, between and after.
 
 The graph is cut at the calls. What calls read lies in memory, so everything that the calls of one depth need is
-computed before them, by one kernel where a family takes it as a whole and else by one for each tensor; what the outputs
-need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is computed in
-both unless a call reads it, in which case it lies in memory anyway.
+computed before them, by one kernel where a family takes it as a whole and else by one for each tensor; what the
+outputs need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is
+computed in both unless a call reads it, in which case it lies in memory anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError

@@ -180,7 +180,7 @@ class Builder:
             Node("index", (x, *values), shape, dtype, None, self.statement, flips, Indexing(places, conditions, fill))
         )
 
-    def call(self, operands: tuple[Arg, ...], shape: tuple[Dim, ...], attrs: tuple[str, ...]) -> Ref:
+    def torch_call(self, operands: tuple[Arg, ...], shape: tuple[Dim, ...], attrs: tuple[str, ...]) -> Ref:
         """An operation that stays a call of torch's."""
         return self._add(Node(CALL, operands, shape, "float", None, self.statement, attrs))
 

@@ -1,13 +1,11 @@
 """Operations that stay calls of torch's: products of matrices, dense convolutions, attention.
 
-No family takes them, and torch's are better than what a template would make. A call is a node `call` of the graph, whose
-operands lie in memory; what is around it is lowered as ever.
+No family takes them, and torch's are better than what a template would make. A call is a node `call` of the graph,
+whose operands lie in memory; what is around it is lowered as ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from kernelgen.frontend.build import Builder
@@ -15,12 +13,12 @@ from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
 from kernelgen.frontend.rule import Call, Refused
 
 _FUNCTIONAL = "torch.nn.functional"
+_CONVOLUTIONS = [f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)]
+_KINDS = ("default", "padding", "input")
 FUNCTIONS: dict[str, tuple[str, str]] = {
     "aten.linear.default": (f"{_FUNCTIONAL}.linear", "projected"),
     **{f"aten.{name}.default": (f"torch.{name}", "product") for name in ("matmul", "mm", "bmm", "addmm", "baddbmm")},
-    **{f"aten.conv{d}d.{kind}": (f"{_FUNCTIONAL}.conv{d}d", "convolved") for d in (1, 2, 3) for kind in ("default", "padding")},
-    "aten.conv_transpose1d.default": (f"{_FUNCTIONAL}.conv_transpose1d", "convolved"),
-    **{f"aten.conv_transpose{d}d.input": (f"{_FUNCTIONAL}.conv_transpose{d}d", "convolved") for d in (2, 3)},
+    **{f"aten.{name}.{kind}": (f"{_FUNCTIONAL}.{name}", "convolved") for name in _CONVOLUTIONS for kind in _KINDS},
     "aten.scaled_dot_product_attention.default": (f"{_FUNCTIONAL}.scaled_dot_product_attention", "attended"),
 }  # fmt: skip
 """What a person calls the operation, and a noun for its result where the reference has no name for it."""
@@ -46,7 +44,7 @@ def torch_call(b: Builder, node: Any, call: Call) -> Ref:
         positional = positional and isinstance(value, Ref)
         words.append(word if positional else f"{parameter.name}={word}")
     text = f"{function}({', '.join(words)})"
-    return b.call(tuple(operands), call.shape, (call.torch_dtype, text, noun))
+    return b.torch_call(tuple(operands), call.shape, (call.torch_dtype, text, noun))
 
 
 def _constant(value: Any, name: str) -> str:

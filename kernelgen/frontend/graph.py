@@ -6,8 +6,8 @@ it selects); scans, which run along one dimension
 and keep the shape; views, which only move indices; `index`, which reads its operand where expressions say, and `place`,
 which is such an expression; and `round`, the rounding to a narrower float that the reference asked for. Floats are one
 class: every float is
-computed in float32 and rounded where it is stored or where the reference casts. Beside these there is `call`, which stays
-a call of torch's: the graph is cut there before it is lowered.
+computed in float32 and rounded where it is stored or where the reference casts. Beside these there is `call`, which
+stays a call of torch's: the graph is cut there before it is lowered.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Node:
-    """One operation: `input`, `full`, `iota`, a map, a reduction, a scan, a view, `index`, `place`, `round` or `call`."""
+    """One operation: `input`, `full`, `iota`, a map, a reduction, a scan, a view, `index`, `place`, `round`, `call`."""
 
     op: str
     args: tuple[Arg, ...]

@@ -2,12 +2,13 @@
 
 An element with fp64 reference r and error e passes if
 
-    e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  BACKWARD * P(g))    and
-    e <= f * max(CAP(T) * max(|r|, S),  K * BACKWARD * P(g),  K * ulps(T) * ulp_T(r))
+    e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  BACKWARD * P(g),  R(g))    and
+    e <= f * max(CAP(T) * max(|r|, S),  K * BACKWARD * P(g),  K * R(g),  K * ulps(T) * ulp_T(r))
 
 T: dtype of the output; S: largest |r|, or the largest element of the operator's terms if that is larger; g: the binade
-of r; E(g), P(g): the largest error of PyTorch and of the disturbed oracle among elements up to binade g (at least POOL
-of them); f: the operator's tolerance_factor.
+of r; E(g), P(g), R(g): the largest error of PyTorch, of the disturbed oracle and of the oracle that rounds what lies in
+memory around calls of torch's (0 where there are none) among elements up to binade g (at least POOL of them); f: the
+operator's tolerance_factor.
 docs/measuring.md gives the reasons.
 """
 
@@ -48,6 +49,7 @@ class _Group:
     """Largest candidate error beyond the floors."""
     eager: float = 0.0
     probe: float = 0.0
+    stored: float = 0.0
 
 
 @dataclass
@@ -66,8 +68,16 @@ class Tally:
     differing: list[int] = field(default_factory=lambda: [0, 0, 0])
     """For integers: elements that differ from the oracle in the candidate, PyTorch and the disturbed oracle."""
 
-    def add(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, probes: list[torch.Tensor]) -> None:
-        """Take in one tile: the candidate, PyTorch's result, the oracle and disturbed oracles."""
+    def add(
+        self,
+        got: torch.Tensor,
+        eager: torch.Tensor,
+        ref: torch.Tensor,
+        probes: list[torch.Tensor],
+        stored: torch.Tensor | None = None,
+    ) -> None:
+        """Take in one tile: the candidate, PyTorch's result, the oracle, disturbed oracles, and the oracle that rounds
+        what is stored around calls of torch's."""
         if not ref.numel():
             return
         self.elements += ref.numel()
@@ -77,13 +87,14 @@ class Tally:
         error = difference(got, ref)
         eager_error = difference(eager, ref)
         probe = torch.stack([difference(p, ref) for p in probes]).amax(0) if probes else torch.zeros_like(error)
+        rounded = torch.zeros_like(error) if stored is None else difference(stored, ref)
         self.max_error = max(self.max_error, float(error.max()))
         self.eager_error = max(self.eager_error, float(eager_error.max()))
         if not self.dtype.is_floating_point:
             for i, e in enumerate((error, eager_error, probe)):
                 self.differing[i] += int((e != 0).sum())
         beyond = torch.where(error > self._floor(ref), error, 0)
-        self._group(self._binade(ref), torch.stack([beyond, eager_error, probe]))
+        self._group(self._binade(ref), torch.stack([beyond, eager_error, probe, rounded]))
 
     def _binade(self, ref: torch.Tensor) -> torch.Tensor:
         exponent = _exponent(ref)
@@ -106,17 +117,18 @@ class Tally:
         )
 
     def _group(self, binade: torch.Tensor, errors: torch.Tensor) -> None:
-        binade, errors = binade.reshape(-1), errors.reshape(3, -1)
+        binade, errors = binade.reshape(-1), errors.reshape(4, -1)
         lowest = int(binade.min())
         counts = torch.bincount(binade - lowest).tolist()
         present = [offset for offset, count in enumerate(counts) if count]
         largest = torch.stack([torch.where(binade == lowest + offset, errors, 0).amax(1) for offset in present])
-        for offset, (got, eager, probe) in zip(present, largest.tolist(), strict=True):
+        for offset, (got, eager, probe, stored) in zip(present, largest.tolist(), strict=True):
             group = self.groups.setdefault(lowest + offset, _Group())
             group.count += counts[offset]
             group.got = max(group.got, got)
             group.eager = max(group.eager, eager)
             group.probe = max(group.probe, probe)
+            group.stored = max(group.stored, stored)
 
     def bounds(self) -> dict[int, float]:
         """The largest error accepted in each binade, beyond the floors of single elements."""
@@ -129,12 +141,11 @@ class Tally:
         result = {}
         for binade in binades:
             pool = [self.groups[b] for b in binades if b <= max(binade, pooled)]
-            eager, probe = max(g.eager for g in pool), max(g.probe for g in pool)
-            probe *= BACKWARD
-            bound = K * max(eager, probe)
+            eager, honest = max(g.eager for g in pool), max(max(BACKWARD * g.probe, g.stored) for g in pool)
+            bound = K * max(eager, honest)
             if self.dtype.is_floating_point:
                 cap = CAP[self.dtype] * max(math.ldexp(1.0, min(binade, 1023)), self.scale)
-                bound = min(bound, max(cap, K * probe))
+                bound = min(bound, max(cap, K * honest))
             result[binade] = self.factor * bound
         return result
 

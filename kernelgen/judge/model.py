@@ -117,6 +117,8 @@ class Operator:
     terms: tuple[str, ...] = ()
     """Inputs as large as the terms that results are differences of, as a gradient's are the incoming gradients: noise
     is measured by the largest element of these where no result is larger."""
+    stored: str = ""
+    """The dtype, or its variable, of what lies in memory around calls of torch's; "" where there are none."""
     repeatable: bool = True
     """Two calls on the same inputs must agree in every bit."""
 

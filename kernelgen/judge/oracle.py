@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map_only
 
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
+from .stored import Stored
 
 TILE_BYTES = 64 * 2**20
 """fp64 bytes of one tile's inputs and outputs together."""
@@ -84,6 +85,7 @@ def in_float64(
     inputs: Sequence[torch.Tensor],
     noise: torch.Generator | None = None,
     selections: Selections | None = None,
+    stored: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """The function of the inputs, upcast exactly, with all float arithmetic in float64.
 
@@ -92,6 +94,7 @@ def in_float64(
     `noise`: every input and the result of every step is moved by one ulp of fp32, up or down at random. What the result
     moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
     is sensitive where x * x is close to y, although not to x.
+    `stored`: what calls of torch's read and return is rounded to this dtype.
     """
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
     if noise is not None:
@@ -99,7 +102,9 @@ def in_float64(
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        with torch.no_grad(), _Raise(), selections or nullcontext(), _Disturb(noise) if noise else nullcontext():
+        disturbed = _Disturb(noise) if noise else nullcontext()
+        rounded = Stored(stored, raised) if stored else nullcontext()
+        with torch.no_grad(), _Raise(), selections or nullcontext(), disturbed, rounded:
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

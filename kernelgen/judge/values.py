@@ -22,8 +22,9 @@ _PROBES = 8
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
-Visit = Callable[[int, Box, torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor]], None]
-"""Output's position, box, and of that box: the candidate, PyTorch, the oracle, disturbed oracles."""
+Visit = Callable[[int, Box, torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor], torch.Tensor | None], None]
+"""Output's position, box, and of that box: the candidate, PyTorch, the oracle, disturbed oracles, and the oracle that
+rounds what is stored between kernels and calls of torch's."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class _Run:
     eager: Sequence[torch.Tensor]
     seed: int
     mutants: Mutants | None
+
+    @property
+    def stored(self) -> torch.dtype | None:
+        name = self.operator.stored
+        return getattr(torch, self.case.dtypes.get(name, name)) if name else None
 
 
 @dataclass(frozen=True)
@@ -75,9 +81,15 @@ def check(
     keep = mutants is not None and _fits_one_tile(run)
 
     def visit(
-        i: int, box: Box, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, probes: list[torch.Tensor]
+        i: int,
+        box: Box,
+        got: torch.Tensor,
+        eager: torch.Tensor,
+        ref: torch.Tensor,
+        probes: list[torch.Tensor],
+        stored: torch.Tensor | None,
     ) -> None:
-        tallies[i].add(got, eager, ref, probes)
+        tallies[i].add(got, eager, ref, probes, stored)
         if keep:
             whole.append(ref)
 
@@ -125,6 +137,7 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
         selections = Selections()
         refs = list(in_float64(operator.reference, cut, selections=selections))
         moved = [in_float64(operator.reference, cut, generator) for _ in range(probes)]
+        stored = in_float64(operator.reference, cut, stored=run.stored) if run.stored and probe else None
         for i, tensor in enumerate(operator.outputs):
             got, eager = (tiling.cut(tensor, outputs[i], box) for outputs in (run.got, run.eager))
             if bool(misplaced(got, eager, refs[i]).any()):
@@ -134,7 +147,7 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
             probed = [m[i] for m in moved]
             if selections.found and not refs[i].dtype.is_floating_point:
                 got, eager, *probed = selections.settled(refs[i], (got, eager, *probed))
-            visit(i, box, got, eager, refs[i], probed)
+            visit(i, box, got, eager, refs[i], probed, stored[i] if stored else None)
 
 
 def _on_host(
@@ -172,7 +185,7 @@ def _worst(run: _Run, tallies: Sequence[Tally]) -> Worst | None:
     tiling = Tiling(run.operator, run.case)
     found: list[tuple[float, Worst]] = []
 
-    def visit(i: int, box: Box, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, _: object) -> None:
+    def visit(i: int, box: Box, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, *_: object) -> None:
         if not ref.numel():
             return
         score = tallies[i].score(got, eager, ref).reshape(-1)

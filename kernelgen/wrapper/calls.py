@@ -64,9 +64,7 @@ def sequence(plan: Plan) -> Sequence:
 
 def _group(plan: Plan, *, alone: bool) -> Group:
     made = "_".join(o.name for o in plan.spec.outputs)
-    return Group(
-        f"compute_{made}", plan.spec, file_text(plan), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES"
-    )
+    return Group(f"compute_{made}", plan.spec, file_text(plan), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES")
 
 
 def _launch(group: Group) -> str:
@@ -76,13 +74,13 @@ def _launch(group: Group) -> str:
 
 def _call(plan: Plan, call: TorchCall) -> Line:
     places = size_places(plan.spec)
-    text = call.text.format(*(_operand(o, places) for o in call.operands))
+    text = f"{call.result.name} = {call.text.format(*(_operand(o, places) for o in call.operands))}"
+    said = call.statement.replace("F.", "torch.nn.functional.")
+    comment = f"# {call.statement}" if said not in (text, "") else ""
     read = {t.name for group in plan.kernels for t in group.spec.inputs if t.role != "like"}
     if call.result.name in read and not _is_dense(call):
         text += ".contiguous()"
-    said = call.statement.replace("F.", "torch.nn.functional.")
-    comment = "" if said in (f"{call.result.name} = {text}", f"return {text}", "") else f"# {call.statement}"
-    return Line(f"{call.result.name} = {text}", comment)
+    return Line(text, comment)
 
 
 def _is_dense(call: TorchCall) -> bool:

@@ -14,7 +14,7 @@ from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Plan
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import is_expression, multiple, renamed
+from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.wrapper.checks import dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 
@@ -129,7 +129,8 @@ def _shape(spec: OperatorSpec, shape: tuple[Size, ...]) -> str:
 
 
 def size_places(spec: OperatorSpec) -> dict[str, str]:
-    """Where the wrapper finds every named size; one that stands only in a product is that size divided."""
+    """Where the wrapper finds every named size; one that stands only in a product is that size divided. A size that a
+    call of torch's has made is found as the expression that it is."""
     found: dict[str, str] = {}
     for tensor in spec.inputs:
         for position, entry in enumerate(tensor.shape):
@@ -137,16 +138,18 @@ def size_places(spec: OperatorSpec) -> dict[str, str]:
                 found.setdefault(entry, dimension(tensor, position))
     for tensor in spec.inputs:
         for position, entry in enumerate(tensor.shape):
-            if isinstance(entry, str) and is_expression(entry):
+            if isinstance(entry, str) and is_multiple(entry):
                 factor, name = multiple(entry)
                 found.setdefault(name, f"{dimension(tensor, position)} // {factor}")
+            elif is_expression(entry):
+                found.setdefault(str(entry), dimension(tensor, position))
     return found
 
 
 def _place(entry: Size, places: dict[str, str]) -> str:
     """A size of an output in terms of the inputs' shapes."""
-    if isinstance(entry, int):
-        return str(entry)
+    if isinstance(entry, int) or entry in places:
+        return str(places.get(str(entry), entry))
     return renamed(entry, places) if is_expression(entry) else places[entry]
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from kernelgen import families, frontend, judge, render
 from kernelgen.plan import Plan, Schedule, TableRow
-from kernelgen.spec.model import OperatorSpec, Place, Size, TensorSpec
+from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
+from kernelgen.spec.sizes import check_size, is_expression
 
 FLOATS = ("float16", "float32")
 DISTRIBUTIONS = ("normal", "specials")
@@ -39,13 +40,23 @@ class Sample:
 
     def spec(self) -> OperatorSpec:
         return OperatorSpec(
-            "op", "A random operator.", self.inputs, self.outputs, self.dtypes, (), self.source(), Place(1, 1), (), ()
+            "op",
+            "A random operator.",
+            self.inputs,
+            self.outputs,
+            self.dtypes,
+            tuple(Constraint(c) for c in self.constraints),
+            self.source(),
+            Place(1, 1),
+            (),
+            (),
         )
 
 
 def tensor(name: str, shape: str, dtype: str = "T", role: Any = "data", below: str | None = None) -> TensorSpec:
-    """`tensor("x", "... D")`: sizes separated by blanks, numbers as numbers."""
-    sizes: tuple[Size, ...] = tuple(int(s) if s.isdigit() else s for s in shape.split())
+    """`tensor("x", "... D H-1")`: sizes separated by blanks, numbers as numbers."""
+    entries = (check_size(s) if is_expression(s) else s for s in shape.split())
+    sizes: tuple[Size, ...] = tuple(int(s) if s.isdigit() else s for s in entries)
     return TensorSpec(name, sizes, dtype, role, below=below)
 
 
@@ -101,7 +112,7 @@ def failures(found: Sample, *, thorough: bool = True) -> list[str]:
         text = render.triton_source(plan.with_table((TableRow(None, schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,
-            **_tensors(plan), exact=plan.body.exact,
+            **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored")},
         )  # fmt: skip
         one = next(picked)
         for case in [one] if one else itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS[:1], DISTRIBUTIONS):

@@ -1,0 +1,140 @@
+"""Operations that stay calls of torch's: kernels and calls together agree with torch, and what is refused is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from references import Sample, failures, plan_of, sample
+from test_compiler_random import TIMES
+
+from kernelgen.errors import UnsupportedError
+from kernelgen.plan import Plan, TorchCall
+
+MATRICES = {"x": "... D", "w": "E D", "b": "E", "v": "D E"}
+SIZES: tuple[dict[str, Any], ...] = ({"...": (3,), "D": 21, "E": 34}, {"...": (2, 3), "D": 5, "E": 1})
+IMAGES = {"x": "B C H W", "w": "E C 3 3", "b": "E", "v": "E C 2 2", "s": "E 1 1"}
+PLACES = ({"B": 2, "C": 3, "H": 6, "W": 7, "E": 4}, {"B": 1, "C": 1, "H": 5, "W": 4, "E": 3})
+
+
+def chain(lines: str, out: str = "... E", **more: str) -> Sample:
+    return sample(lines, MATRICES, {"out": out, **more}, *SIZES)
+
+
+def image(lines: str, out: str) -> Sample:
+    return sample(lines, IMAGES, {"out": out}, *PLACES, constraints=("x.shape[2] >= 4", "x.shape[3] >= 4"))
+
+
+def steps(found: Sample) -> list[str]:
+    """The kernels by what they make, the calls by their text."""
+    return [
+        s.text if isinstance(s, TorchCall) else " ".join(t.name for t in s.spec.outputs)
+        for s in plan_of(found.spec()).steps
+    ]
+
+
+def test_the_graph_is_cut_at_calls_and_the_rest_fuses() -> None:
+    found = chain(
+        "h = F.layer_norm(x, (x.shape[-1],))\ny = torch.relu(F.linear(h, w, b))\nreturn (y @ w) * 2 + h, y", "... D",
+        y="... E",
+    )  # fmt: skip
+    assert steps(found) == [
+        "h", "torch.nn.functional.linear({0}, {1}, {2})", "y", "torch.matmul({0}, {1})", "out",
+    ]  # fmt: skip
+    last = plan_of(found.spec()).kernels[-1]
+    assert {t.name for t in last.spec.inputs} == {"h", "product"}  # neither is computed again
+
+
+def test_views_of_what_lies_in_memory_are_no_kernels() -> None:
+    found = chain("return torch.exp(x @ w.T), (x @ v).reshape(x.shape[:-1] + (v.shape[1], 1))", out2="... E 1")
+    assert steps(found) == ["torch.matmul({0}, {1})", "torch.matmul({0}, {1})", "out", "{0}"]
+
+
+CORNERS = {
+    "before": chain("return F.linear(torch.relu(x) * 2, w, b)"),
+    "after": chain("return F.gelu(F.linear(x, w) + b)"),
+    "between": chain("h = F.softmax(F.linear(x, w), -1)\nreturn h @ w", "... D"),
+    "residual": chain("h = F.rms_norm(x, (x.shape[-1],), eps=1e-6)\nreturn x + torch.tanh(F.linear(h, w, b)) @ w + h", "... D"),
+    "several read": chain("h = x * 2\ng = torch.sigmoid(x)\nreturn F.linear(h, w) * F.linear(g, w, b)"),
+    "a loss": chain("return ((F.linear(x, w) - b) ** 2).mean()", ""),
+    "in float32": chain("return F.linear(x.float(), w.float()).to(x.dtype) + b"),
+    "returned": chain("y = x @ v\nreturn y, y, torch.relu(y)", a="... E", b2="... E"),
+    "transposed": sample(
+        "return torch.relu((w @ x.mT).mT + b)", {"x": "A B D", "w": "E D", "b": "E"}, {"out": "A B E"},
+        {"A": 2, "B": 3, "D": 7, "E": 5},
+    ),
+    "image": image("return F.hardswish(F.conv2d(x, w, b, padding=1)) * s", "B E H W"),
+    "smaller image": image("return torch.relu(F.conv2d(x, w) + s)", "B E H-2 W-2"),
+    "larger image": image("y = F.conv_transpose2d(x.mT, v.permute(1, 0, 2, 3))\nreturn y - s", "B E W+1 H+1"),
+    "attention": sample(
+        "s = torch.tanh(q) * 0.5\nreturn F.scaled_dot_product_attention(s, k, v, is_causal=True) + q",
+        {"q": "B H S 8", "k": "B H S 8", "v": "B H S 8"}, {"out": "B H S 8"}, {"B": 2, "H": 3, "S": 9},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners_agree_with_torch(name: str) -> None:
+    assert not (found := failures(CORNERS[name], thorough=False)), "\n\n".join([CORNERS[name].source(), *found])
+
+
+POINTWISE = ["torch.relu({})", "{} * 0.5 + 1", "F.silu({})", "torch.tanh({})"]
+ROWS = ["F.softmax({}, -1)", "F.layer_norm({0}, ({0}.shape[-1],))", "{0} - {0}.amax(-1, keepdim=True)"]
+TO_E = ["F.linear({}, w)", "F.linear({}, w, b)", "{} @ w.T", "torch.matmul({}, v)"]
+TO_D = ["F.linear({}, v)", "{} @ w", "torch.matmul({}, v.mT)"]
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Sample:
+    """Steps, a product, steps, perhaps a second product and steps again, with what was there before added."""
+    step = st.sampled_from(POINTWISE + ROWS)
+    lines, now, wide, at = [], "x", False, 0
+    for number in range(draw(st.integers(1, 2))):
+        for text in draw(st.lists(step, max_size=2)):
+            at += 1
+            lines.append(f"h{at} = {text.format(now)}")
+            now = f"h{at}"
+        at += 1
+        lines.append(f"h{at} = {draw(st.sampled_from(TO_D if wide else TO_E)).format(now)}")
+        now, wide = f"h{at}", number == 0
+    lines.append(f"h = {draw(step).format(now)}")
+    back = " + x" if not wide and draw(st.booleans()) else ""
+    return chain("\n".join([*lines, f"return h{back}"]), "... E" if wide else "... D")
+
+
+@settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    max_examples=5 * TIMES,
+    phases=(Phase.generate,),
+)
+@given(chains())
+def test_chains_agree_with_torch(found: Sample) -> None:
+    assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("y = x\nreturn F.linear(y, w, b)", "3:1: unsupported: nothing left for a kernel"),
+        ("return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)", "attention with dropout"),
+        ("y = F.linear(x, w)\nreturn y.cumsum(-1) - y.amax(-1, True)", "3:1: unsupported: a reduction and a scan"),
+        ("y = F.linear(x, w)\nreturn y.sort(-1)[0]", "3:1: unsupported: sort"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(lines: str, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=said.replace("(", r"\(")):
+        plan_of(chain(lines).spec())
+
+
+def test_a_chip_takes_no_calls() -> None:
+    from kernelgen.families import retarget
+    from kernelgen.plan import Chip
+
+    plan: Plan = plan_of(CORNERS["after"].spec())
+    with pytest.raises(UnsupportedError, match=r"unsupported on this chip: calls of torch's .*linear"):
+        retarget(plan, Chip("ascend910b3", "npu", 40, 192 * 1024))
