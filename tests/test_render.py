@@ -138,6 +138,7 @@ WALK = planes.default().replace(
 )
 GOLDENS = {
     "pointwise_tile": ("bias_add", (TableRow(None, pointwise.default("tile")),)),
+    "calls": ("linear_gelu", (TableRow(None, pointwise.default("tile")),)),
     "planes": ("depthwise_conv3x3", (TableRow(None, WALK),)),
     "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
     "reduction": (

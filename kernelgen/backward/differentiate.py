@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import BOOLEAN, Refused
-from kernelgen.frontend.graph import VIEWS, Arg, Graph, Node, Ref, broadcast
+from kernelgen.frontend.graph import CALL, VIEWS, Arg, Graph, Node, Ref, broadcast
 from kernelgen.spec.model import OperatorSpec
 
 NOUNS = {
@@ -103,7 +103,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
     elif node.op in RULES:
         yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
     else:
-        raise Refused(f"the gradient of {node.op}")
+        called = str(node.attrs[1]).partition("(")[0] if node.op == CALL else node.op
+        raise Refused(f"the gradient of {called}")
 
 
 def _through_view(tape: Tape, node: Node, source: Ref, g: Ref) -> Ref | None:

@@ -193,6 +193,5 @@ def conv_bias_relu(
     bfloat16, float32.
     """
     check_inputs(x, weight, bias)
-    # y = F.conv2d(x, weight, padding=1)
     y = torch.nn.functional.conv2d(x, weight, padding=1).contiguous()
     return compute_out(y, bias)
