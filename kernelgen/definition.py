@@ -214,6 +214,7 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
     documented = {
         "flat": "one run of elements, BLOCK_SIZE a program",
         "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
+        "elements": "a run of BLOCK_SIZE elements of the result a program",
         "planes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program",
         "row": "one row a program, held in registers",
         "rows": "BLOCK_SIZE_M short rows a program, held in registers",

@@ -104,9 +104,10 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None) -> Plan:
     table = _saved(manifest)
     if not table:
         return plan
-    proposed = custom.is_proposed(plan.with_table(table))
-    fits = _proposed_fits(plan, table) if proposed else all(_fits(plan, row.schedule) for row in table)
-    return plan.with_table(table) if fits else plan
+    if custom.is_proposed(plan.with_table(table)):
+        return plan.with_table(table) if _proposed_fits(plan, table) else plan
+    fitted = [_fitted(plan, row) for row in table]
+    return plan.with_table(tuple(row for row in fitted if row)) if all(fitted) else plan
 
 
 def _saved(manifest: dict[str, Any]) -> tuple[TableRow, ...]:
@@ -144,13 +145,16 @@ def _proposed_fits(plan: Plan, table: tuple[TableRow, ...]) -> bool:
     return len(table) == 1 and table[0].max_bytes is None
 
 
-def _fits(plan: Plan, schedule: Schedule) -> bool:
-    return schedule.variant in families.module(plan).variants(plan.body) and _parameters(plan, schedule)
+def _fitted(plan: Plan, row: TableRow) -> TableRow | None:
+    """A row that was chosen for the plan, perhaps by a version that knew fewer parameters; None where it does not fit.
 
-
-def _parameters(plan: Plan, schedule: Schedule) -> bool:
-    default: Schedule = families.module(plan).default(schedule.variant)
-    return dict(default.values).keys() == dict(schedule.values).keys()
+    A parameter that is added to a family has the default under which kernels stay as they were without it.
+    """
+    if row.schedule.variant not in families.module(plan).variants(plan.body):
+        return None
+    default: Schedule = families.module(plan).default(row.schedule.variant)
+    values = dict(row.schedule.values)
+    return replace(row, schedule=default.replace(**values)) if values.keys() <= dict(default.values).keys() else None
 
 
 def new(

@@ -37,7 +37,7 @@ FAULTS = {
     "illegal access": FAULTY["illegal"],
     "os._exit": FAULTY["exit"],
     "out of memory": (
-        {"    size = x.numel()": "    import torch\n    if x.is_cuda: torch.empty(1 << 50, device='cuda')\n    size = x.numel()",
+        {"    size = x.numel()": "    if x.is_cuda: torch.empty(1 << 50, device='cuda')\n    size = x.numel()",
          "num_warps=4": "num_warps=1"},
         Status.OUT_OF_MEMORY,
     ),

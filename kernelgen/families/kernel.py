@@ -33,6 +33,10 @@ STORES = Parameter(
 )
 
 
+ELEMENTS = "elements"
+"""The variant whose programs take runs of elements, each with a row and a column of its own."""
+
+
 @dataclass(frozen=True)
 class Body:
     """An operator in the form its family's template takes: values, their names, and where inputs are read."""
@@ -185,6 +189,7 @@ class Lines:
         self.variant = variant
         self.schedule = schedule
         self.two_d = variant in ("tile", "planes", "rows", "looped_rows", "columns", "split_columns")
+        self.several = self.two_d or variant == ELEMENTS
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
@@ -213,7 +218,7 @@ class Lines:
             if self.two_d and level == FULL:
                 variable = index + self.broadcast(index)
             else:
-                variable = "row" if index == ROWS and not self.two_d else index
+                variable = "row" if index == ROWS and not self.several else index
             parts.append(variable if stride is None else f"{variable} * {stride}")
         return " + ".join(parts)
 
@@ -227,7 +232,7 @@ class Lines:
         return f"{access.tensor}_ptr + {offset}" if offset else f"{access.tensor}_ptr"
 
     def mask(self, level: str) -> str | None:
-        if self.variant == "flat":
+        if self.variant in ("flat", ELEMENTS):
             return "mask" if level != SCALAR else None
         if level == FULL:
             return "mask"
@@ -262,7 +267,7 @@ class Lines:
 
     def store(self, stored: Stored) -> str:
         level = FULL if output_groups(stored, self.body.layout.columns) else ROW
-        if self.variant == "flat":
+        if self.variant == "flat" or (self.variant == ELEMENTS and stored not in self.moved):
             offset = "offsets"
         elif stored in self.moved:
             offset = self.offset(self.moved[stored], FULL)
@@ -313,10 +318,10 @@ class Lines:
         wanted = [g for g in self.body.layout.split if used is None or mentions("\n".join(used), g.index)]
         if not wanted:
             return []
-        rest = "short_rows" if self.two_d else "short_row"
+        rest = "short_rows" if self.several else "short_row"
         # a single row's number is a program's, which never passes 2**31; M is int64 where it does
-        made = "rows.to((tl.program_id(0) + M).dtype)" if self.two_d else "row.to(tl.int32)"
-        typed = "in the dtype of M, int32 where that is enough" if self.two_d else "int32 where that is enough"
+        made = "rows.to((tl.program_id(0) + M).dtype)" if self.several else "row.to(tl.int32)"
+        typed = "in the dtype of M, int32 where that is enough" if self.several else "int32 where that is enough"
         lines += [f"# {typed}: it divides faster", f"{rest} = {made}"]
         for position in range(len(groups) - 1, -1, -1):
             if groups[position] in wanted:

@@ -114,7 +114,8 @@ def stored_late(body: Body, stored: Stored) -> bool:
 
 
 def _policies(body: Body, lines: Lines, schedule: Schedule, policy: str) -> None:
-    lines.policies = dict.fromkeys(at_levels(body, (FULL,)), policy) if schedule["keep_row"] else {}
+    kept = schedule["keep_row"] and policy != "default"
+    lines.policies = dict.fromkeys(at_levels(body, (FULL,)), policy) if kept else {}
 
 
 def _walk(

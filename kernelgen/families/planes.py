@@ -76,10 +76,13 @@ def default() -> Schedule:
     )  # fmt: skip
 
 
-def first_table(body: Body) -> tuple[tuple[int | None, Schedule], ...]:
-    """Tiles as wide as a row, and rows of them until every thread has eight elements."""
+def first_table(body: Body, long: Schedule) -> tuple[tuple[int | None, Schedule], ...]:
+    """Tiles as wide as a row, and rows of them until every thread has eight elements; `long`: rows of which one alone
+    fills a program, where columns are read as they are written."""
     widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
-    return (*((2 * width, _fitting(body, width)) for width in widths), (None, _fitting(body, LONGEST)))
+    computed = _along_columns(body) or paired_loads(body) or paired_stores(body)
+    last = _fitting(body, LONGEST) if computed else long
+    return (*((2 * width, _fitting(body, width)) for width in widths), (None, last))
 
 
 def _fitting(body: Body, width: int) -> Schedule:
@@ -149,6 +152,19 @@ def is_window(body: Body) -> bool:
         core is not None and (core.op == "*" or _is_numbered(shifts))
         for core, shifts in map(_shifted, _along_columns(body))
     )
+
+
+def is_shifted(body: Body) -> bool:
+    """Whether columns are read from places that no alignment helps: a few aside, backwards or around an end."""
+    return any(not _is_aligned(place) for place in _along_columns(body))
+
+
+def _is_aligned(place: Expr) -> bool:
+    """Whether a place is a column, or sizes away from one."""
+    if place.op in ("+", "-") and not axes_of(place.args[1]):
+        amounts = leaves(place.args[1])
+        return _is_aligned(place.args[0]) and any(leaf.op == "size" for leaf in amounts)
+    return place.op == "axis"
 
 
 def _along_columns(body: Body) -> list[Expr]:

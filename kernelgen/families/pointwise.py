@@ -2,7 +2,8 @@
 
 `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows and columns,
 so that an input that varies along one of the two is read once a tile; `planes` does so where rows have to be taken
-apart, with tiles that stay within a plane (module `planes`). A tile that reads along one of the two and writes along
+apart, with tiles that stay within a plane (module `planes`); `elements` takes a run of the results, each with its row
+and column (module `elements`). A tile that reads along one of the two and writes along
 the other is square: Triton turns it in shared memory, so that both run over whole cache lines.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import planes
+from kernelgen.families import elements, planes
 from kernelgen.families.kernel import (
     LOADS,
     SPECIALIZE,
@@ -49,7 +50,13 @@ SHORT_ROW_BYTES = 1024
 def variants(body: Body) -> tuple[str, ...]:
     if body.layout.columns is None:
         return ("flat",)
-    return (planes.VARIANT, "tile") if planes.applies(body) else ("tile",)
+    found = (planes.VARIANT, "tile") if planes.applies(body) else ("tile",)
+    return (*found, elements.VARIANT) if _takes_elements(body) else found
+
+
+def _takes_elements(body: Body) -> bool:
+    """A window's places are shared by the elements of a tile alone."""
+    return elements.applies(body) and not (planes.applies(body) and planes.is_window(body))
 
 
 def default(variant: str) -> Schedule:
@@ -57,11 +64,21 @@ def default(variant: str) -> Schedule:
         return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
     if variant == planes.VARIANT:
         return planes.default()
+    if variant == elements.VARIANT:
+        return elements.default()
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
     return Schedule.make(
         "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
         loads="default", stores="default",
     )  # fmt: skip
+
+
+_LONG_TILE = Schedule.make(
+    "tile", BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048, num_warps=4, ROW_TILES=1, grid="1d", specialize=False,
+    loads="default", stores="default",
+)  # fmt: skip
+"""One stretch of one row a program, and neighbours run together (H200: copies of 8192 columns 131 us, 4 by 1024 in a
+2-D grid 140)."""
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
@@ -74,20 +91,26 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if is_turned(body):
         return ((None, _square()),)
     if planes.applies(body):
-        return planes.first_table(body)
+        return planes.first_table(body, _LONG_TILE)
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
-    long = tile.replace(BLOCK_SIZE_N=1024)
+    if not gathered and elements.VARIANT in variants(body) and planes.is_shifted(body):
+        return ((None, elements.default().replace(BLOCK_SIZE=2048)),)
+    long: tuple[tuple[int | None, Schedule], ...]
+    if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
+        long = ((None, tile.replace(BLOCK_SIZE_N=1024)),)
+    else:
+        long = ((2 * SHORT_ROW_BYTES, _LONG_TILE.replace(BLOCK_SIZE_N=1024)), (None, _LONG_TILE))
     shortest = min((columns for _, columns in shapes), default=2 * HEAD + 1)
     if not body.exact and shortest > 2 * HEAD:
-        return ((SHORT_ROW_BYTES, tile), (None, long))
+        return ((SHORT_ROW_BYTES, tile), *long)
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
     heads = ((2 * HEAD, short.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=HEAD)),) if shortest <= HEAD else ()
     if gathered:  # a program has one row, which stays in its processor's own cache
         row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)
         return ((SHORT_ROW_BYTES, tile), (4096, row), (None, row.replace(BLOCK_SIZE_N=4096)))
-    return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), (None, long))
+    return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), *long)
 
 
 def is_turned(body: Body) -> bool:
@@ -115,17 +138,26 @@ def _gathered(body: Body) -> str | None:
     return None
 
 
+def _looks_rows_up(body: Body) -> bool:
+    """Whether whole rows are read from places that are read themselves, as of an embedding."""
+    places = [e for a in body.layout.accesses for e, _ in a.terms if isinstance(e, Expr)]
+    return any(leaf.op == "value" and body.names.levels[leaf.number] == ROW for e in places for leaf in leaves(e))
+
+
 def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: the defaults, which suit rows of any length."""
     if is_turned(body):
         square = _square()
         small = square.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
         return (square, square.replace(BLOCK_SIZE_N=64), small, small.replace(num_warps=4))
+    runs = elements.starts() if _takes_elements(body) else ()
     if planes.applies(body):
-        return (*planes.starts(body, columns), default("tile"))
+        return (*planes.starts(body, columns), default("tile"), *runs)
     if _has_fixed_rows(body):
         return tuple(row.replace(num_warps=warps) for _, row in first_table(body, ()) for warps in (4, 8))
-    return (default("tile"),) if variants(body) != ("flat",) else tuple(dict.fromkeys((_flat(body), default("flat"))))
+    if variants(body) == ("flat",):
+        return tuple(dict.fromkeys((_flat(body), default("flat"))))
+    return (default("tile"), *runs)
 
 
 def _flat(body: Body) -> Schedule:
@@ -151,6 +183,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
         )  # fmt: skip
     if variant == planes.VARIANT:
         return planes.space()
+    if variant == elements.VARIANT:
+        return elements.space()
     return (
         Parameter(
             "grid", ("2d", "1d"), "grid_config", "structure",
@@ -169,22 +203,17 @@ def space(variant: str) -> tuple[Parameter, ...]:
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    size = (
-        schedule.int("BLOCK_SIZE")
-        if schedule.variant == "flat"
-        else schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N")
-    )
+    run = schedule.variant in ("flat", elements.VARIANT)
+    size = schedule.int("BLOCK_SIZE") if run else schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N")
     each = size / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
     if not low <= each <= high:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
-    if (
-        schedule.get("grid", "2d") == "2d"
-        and schedule.variant != "flat"
-        and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N")
-    ):
+    if run:
+        return None
+    if schedule.get("grid", "2d") == "2d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
-    if schedule.variant != "flat" and schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
+    if schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
     return planes.refusal(schedule) if schedule.variant == planes.VARIANT else None
 
@@ -206,6 +235,8 @@ def _kernel(
 ) -> KernelText:
     if schedule.variant == planes.VARIANT:
         return planes.kernel(spec, body, schedule, name, helpers)
+    if schedule.variant == elements.VARIANT:
+        return elements.kernel(spec, body, schedule, name, helpers)
     lines = make(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     if schedule.variant == "flat":

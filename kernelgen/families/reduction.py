@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import split_schedules
-from kernelgen.families.kernel import SPECIALIZE, STORES, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.split import split_kernels
@@ -24,7 +24,7 @@ MAX_ROW = 32768
 """Longest row held in registers: softmax of 32768 with 32 warps compiles for sm_90 without a spill, 65536 never."""
 OF_ROWS = Schedule.make(
     "looped", BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=1, backwards=False, keep_row=False, specialize=False,
-    stores="default",
+    loads="default", stores="default",
 )  # fmt: skip
 """One program that reduces what every row left: some thousand numbers, for which more programs would not pay."""
 SHORT_ROW_BYTES = 512
@@ -45,23 +45,23 @@ def default(variant: str) -> Schedule:
     if variant in SPLIT:
         return split_schedules.default(variant)
     if variant == "row":
-        return Schedule.make("row", num_warps=4, late_loads=False, stores="default")
+        return Schedule.make("row", num_warps=4, late_loads=False, loads="default", stores="default")
     if variant == "rows":
-        return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, stores="default")
+        return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, loads="default", stores="default")
     if variant == "columns":
         return Schedule.make(
             "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, backwards=False,
-            keep_row=True, specialize=False, stores="default",
+            keep_row=True, specialize=False, loads="default", stores="default",
         )  # fmt: skip
     if variant == "looped_rows":
         return Schedule.make(
             "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=1, backwards=False,
-            keep_row=True, specialize=False, stores="default",
+            keep_row=True, specialize=False, loads="default", stores="default",
         )  # fmt: skip
     # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows the L2 can hold
     return Schedule.make(
         "looped", BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, specialize=False,
-        stores="streaming",
+        loads="default", stores="streaming",
     )  # fmt: skip
 
 
@@ -80,7 +80,8 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
 
 
 def _divided(body: Body, few: tuple[int, int]) -> Schedule:
-    return fitted("split", *few, reads=sum(_along_row(body, a.load) for a in body.layout.accesses))
+    found = fitted("split", *few, reads=sum(_along_row(body, a.load) for a in body.layout.accesses))
+    return found.replace(loads="evict_first") if _walks_once(body) else found
 
 
 def _along_row(body: Body, value: int) -> bool:
@@ -93,16 +94,29 @@ def _walks_once(body: Body) -> bool:
 
 
 def _blocks(body: Body) -> Schedule:
-    """The first schedule of a row in blocks. What is read once is best read in small blocks, of which the next is
-    loaded ahead: the lanes' own results take as many registers as a block does."""
+    """The first schedule of a row in blocks. What is read once is best read in small ones, for as many lanes as the
+    arithmetic leaves room for, and the first to leave the caches; what holds several dimensions, in large ones."""
+    looped = default("looped")
     if _walks_once(body):
-        return default("looped").replace(BLOCK_SIZE_N=2048, num_warps=4, NUM_STAGES=2, backwards=False, keep_row=False)
-    return default("looped")
+        return looped.replace(
+            BLOCK_SIZE_N=2048, num_warps=4 if _is_long(body) else 16, specialize=True, backwards=False, keep_row=False,
+            loads="evict_first", stores="default",
+        )  # fmt: skip
+    if len(body.layout.parts) > 1:
+        return looped.replace(num_warps=16, specialize=True, backwards=False, stores="default")
+    return looped
+
+
+def _is_long(body: Body) -> bool:
+    """Whether an element takes more than a few instructions."""
+    return any(v.op in ("exp", "exp2", "log") for v in body.lowered.values)
 
 
 def _columns(body: Body) -> Schedule:
     """The first schedule of rows that lanes lie along; a larger part of rows that are read again stays in the L1."""
-    return default("columns") if _walks_once(body) else default("columns").replace(BLOCK_SIZE_N=128, num_warps=16)
+    if _walks_once(body):
+        return default("columns")
+    return default("columns").replace(BLOCK_SIZE_N=128, num_warps=16, specialize=True)
 
 
 def _whole_rows(body: Body, columns: int) -> tuple[Schedule, ...]:
@@ -125,6 +139,8 @@ def _whole_rows(body: Body, columns: int) -> tuple[Schedule, ...]:
         _spread(several.replace(specialize=True), 16),
         _spread(single.replace(BLOCK_SIZE_N=half, specialize=True), 8),
         _spread(short, 64),
+        _spread(short.replace(specialize=True), 8),
+        _spread(short.replace(BLOCK_SIZE_N=half, specialize=True), 16),
     )
 
 
@@ -142,13 +158,15 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if "split_columns" in variants(body) else None
         return ((None, fitted("split_columns", *few) if few else _columns(body)),)
-    row = default("row")
+    once = _walks_once(body)
+    row = default("row").replace(loads="evict_first" if once else "default")
+    more = 2 if once and not _is_long(body) else 1
     short = ((SHORT_ROW_BYTES, default("rows").replace(BLOCK_SIZE_M=16)),) if body.layout.rows else ()
     return (
         *short,
-        (4096, row.replace(num_warps=2)),
-        (8192, row),
-        (16384, row.replace(num_warps=8)),
+        (4096, row.replace(num_warps=2 * more)),
+        (8192, row.replace(num_warps=4 * more)),
+        (16384, row.replace(num_warps=8 * more)),
         (MAX_ROW_BYTES, row.replace(num_warps=16)),
         *_long_rows(body, shapes),
     )
@@ -188,8 +206,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
                 "keep_row", (False, True), "memory_access", "structure",
                 "ask the caches to hold the row between the walks",
             ),
-            STORES,
-            SPECIALIZE,
+            LOADS, STORES, SPECIALIZE,
             Parameter(
                 "backwards", (False, True), "data_reuse", "structure",
                 "walk back over the row, which starts with what was read last",
@@ -203,7 +220,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         "load weights after the reductions, which frees registers",
     )
     rows = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
-    return (rows, warps, STORES, late) if variant == "rows" else (warps, STORES, late)
+    return (*((rows,) if variant == "rows" else ()), warps, LOADS, STORES, late)
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:

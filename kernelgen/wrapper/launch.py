@@ -183,6 +183,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
         for g in groups
         if g.size.isidentifier() and g.size in needed
     ]
+    sizes += [("n_elements", "M * N")] if "n_elements" in needed else []
     known = {name for name, _ in sizes}
     sizes += [(p, places[name]) for name, p in body.layout.sizes if p in needed and p not in known]
     return tuple(sizes)
@@ -282,7 +283,7 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
 
 
 def _grid(kernel: KernelText) -> str:
-    if kernel.variant == "flat":
+    if kernel.variant in ("flat", "elements"):
         return '(triton.cdiv(n_elements, options["BLOCK_SIZE"]),)'
     if kernel.variant in ("split", "split_join"):
         sizes = [*(["M"] if kernel.uses("row") else []), *(['options["SPLITS"]'] if kernel.variant == "split" else [])]

@@ -136,7 +136,6 @@ def batch_norm_train_looped_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    N,
     HW,
     stride_xn_size,
     stride_xm,
@@ -146,6 +145,7 @@ def batch_norm_train_looped_kernel(
     stride_out_n_size,
     stride_out_m,
     stride_out_hw,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
@@ -184,10 +184,8 @@ def batch_norm_train_looped_kernel(
     inverse_root = tl.rsqrt(variance + 1e-5)
 
     # the row again, now with what it was reduced to
-    # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         n_size = cols // HW
         hw = cols % HW
@@ -209,7 +207,6 @@ def batch_norm_train_looped_kernel(
             + hw * stride_out_hw,
             out,
             mask=mask,
-            cache_modifier=".cs",
         )
 
 
@@ -342,7 +339,7 @@ SCHEDULES = (
     (8192, batch_norm_train_row_kernel, {"num_warps": 4}),
     (16384, batch_norm_train_row_kernel, {"num_warps": 8}),
     (32768, batch_norm_train_row_kernel, {"num_warps": 16}),
-    (802816, batch_norm_train_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (802816, batch_norm_train_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 16}),
     (
         None,
         batch_norm_train_split_kernel,
@@ -476,7 +473,6 @@ def batch_norm_train(
             weight,
             bias,
             out,
-            N,
             HW,
             x_view.stride(0),
             x_view.stride(1),
@@ -486,6 +482,7 @@ def batch_norm_train(
             out_view.stride(0),
             out_view.stride(1),
             out_view.stride(2),
+            N=N,
             **options,
         )
     elif kernel is batch_norm_train_split_kernel:

@@ -73,6 +73,60 @@ def bias_dropout_add_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def bias_dropout_add_1d_grid_kernel(
+    x_ptr,
+    bias_ptr,
+    residual_ptr,
+    seed_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    stride_residual_m,
+    stride_residual_n,
+    stride_xm,
+    stride_xn,
+    stride_bias_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # cols * stride may pass 2**31
+    stride_residual_n = tl.cast(stride_residual_n, tl.int64)
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    seed = tl.load(seed_ptr)
+    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=col_mask).to(tl.float32)
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    index_0 = (short_rows).to(tl.int64)
+    residual = tl.load(
+        residual_ptr
+        + rows[:, None] * stride_residual_m
+        + cols[None, :] * stride_residual_n,
+        mask=mask,
+    ).to(tl.float32)
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+    ).to(tl.float32)
+    # keep = random_mask(seed, x.shape, 1 - p)
+    keep = _random_mask(seed, (index_0 * D)[:, None] + cols[None, :], 3865470566)
+    # return residual + torch.where(keep, (x + bias) * (1 / (1 - p)), 0.0)
+    out = residual + tl.where(keep, (x + bias[None, :]) * 1.1111111111111112, 0.0)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -81,9 +135,14 @@ SCHEDULES = (
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
+        2048,
+        bias_dropout_add_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
         None,
-        bias_dropout_add_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        bias_dropout_add_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -186,24 +245,46 @@ def bias_dropout_add(
     residual_view = residual.reshape(M, N)
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        bias,
-        residual_view,
-        seed,
-        out,
-        M,
-        N,
-        D,
-        residual_view.stride(0),
-        residual_view.stride(1),
-        x_view.stride(0),
-        x_view.stride(1),
-        bias.stride(0),
-        **options,
-    )
+    if kernel is bias_dropout_add_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            bias,
+            residual_view,
+            seed,
+            out,
+            M,
+            N,
+            D,
+            residual_view.stride(0),
+            residual_view.stride(1),
+            x_view.stride(0),
+            x_view.stride(1),
+            bias.stride(0),
+            **options,
+        )
+    elif kernel is bias_dropout_add_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            bias,
+            residual_view,
+            seed,
+            out,
+            M,
+            N,
+            D,
+            residual_view.stride(0),
+            residual_view.stride(1),
+            x_view.stride(0),
+            x_view.stride(1),
+            bias.stride(0),
+            **options,
+        )
     return out

@@ -49,11 +49,61 @@ def cat_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def cat_1d_grid_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    M,
+    N,
+    A,
+    stride_x0,
+    stride_xa,
+    stride_y0,
+    stride_yb,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xa = tl.cast(stride_xa, tl.int64)  # cols * stride may pass 2**31
+    stride_yb = tl.cast(stride_yb, tl.int64)
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_x0 + cols[None, :] * stride_xa,
+        mask=mask & (cols < A)[None, :],
+    )
+    y = tl.load(
+        y_ptr + rows[:, None] * stride_y0 + (cols - A)[None, :] * stride_yb,
+        mask=mask & (cols >= A)[None, :],
+    )
+    # return torch.cat((x, y), dim=-1)
+    is_less = cols < A
+    out = tl.where(is_less[None, :], x, y)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, cat_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, cat_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, cat_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (
+        2048,
+        cat_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        cat_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+    ),
 )
 
 
@@ -101,21 +151,40 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     y_view = y.reshape(y.shape[:-1].numel(), y.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        y_view,
-        out,
-        M,
-        N,
-        A,
-        x_view.stride(0),
-        x_view.stride(1),
-        y_view.stride(0),
-        y_view.stride(1),
-        **options,
-    )
+    if kernel is cat_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            y_view,
+            out,
+            M,
+            N,
+            A,
+            x_view.stride(0),
+            x_view.stride(1),
+            y_view.stride(0),
+            y_view.stride(1),
+            **options,
+        )
+    elif kernel is cat_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            y_view,
+            out,
+            M,
+            N,
+            A,
+            x_view.stride(0),
+            x_view.stride(1),
+            y_view.stride(0),
+            y_view.stride(1),
+            **options,
+        )
     return out

@@ -48,6 +48,45 @@ def causal_mask_fill_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def causal_mask_fill_tile_kernel(
+    scores_ptr,
+    out_ptr,
+    M,
+    N,
+    S,
+    stride_scores_m,
+    stride_scores_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    s = (short_rows % S).to(tl.int64)
+    scores = tl.load(
+        scores_ptr + rows[:, None] * stride_scores_m + cols[None, :] * stride_scores_n,
+        mask=mask,
+    )
+    # col = torch.arange(scores.shape[-1], device=scores.device)
+    col = cols
+    # row = torch.arange(scores.shape[-2], device=scores.device)[:, None]
+    row_2 = s
+    # return scores.masked_fill(col > row, float('-inf'))
+    out = tl.where(col[None, :] > row_2[:, None], float("-inf"), scores)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -72,8 +111,8 @@ SCHEDULES = (
     ),
     (
         None,
-        causal_mask_fill_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        causal_mask_fill_tile_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -111,21 +150,37 @@ def causal_mask_fill(scores: torch.Tensor) -> torch.Tensor:
     M = scores.shape[:3].numel()
     N = scores.shape[3]
     S = scores.shape[2]
-    if N > 67107840:
-        raise ValueError(f"causal_mask_fill: at most 67107840 columns, got {N}")
+    if N > 2**30:
+        raise ValueError(f"causal_mask_fill: at most 2**30 columns, got {N}")
     scores_view = scores.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        scores_view,
-        out,
-        N,
-        S,
-        scores_view.stride(0),
-        scores_view.stride(1),
-        **options,
-    )
+    if kernel is causal_mask_fill_kernel:
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            scores_view,
+            out,
+            N,
+            S,
+            scores_view.stride(0),
+            scores_view.stride(1),
+            **options,
+        )
+    elif kernel is causal_mask_fill_tile_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            scores_view,
+            out,
+            M,
+            N,
+            S,
+            scores_view.stride(0),
+            scores_view.stride(1),
+            **options,
+        )
     return out

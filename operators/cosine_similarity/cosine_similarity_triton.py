@@ -82,11 +82,13 @@ def cosine_similarity_row_kernel(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     y = tl.load(
         y_ptr + row * stride_ym + cols * stride_yn,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     # return F.cosine_similarity(x, y, dim=-1)
     norm_2 = _nan_maximum(tl.sqrt(tl.sum(y * y, axis=0)), 1e-8)
@@ -100,13 +102,12 @@ def cosine_similarity_looped_kernel(
     x_ptr,
     y_ptr,
     out_ptr,
-    N,
     stride_xm,
     stride_xn,
     stride_ym,
     stride_yn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_yn = tl.cast(stride_yn, tl.int64)
@@ -116,18 +117,20 @@ def cosine_similarity_looped_kernel(
     dot_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         y = tl.load(
             y_ptr + row * stride_ym + cols * stride_yn,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         dot_acc += x * y
         row_sum_acc += x * x
@@ -144,15 +147,11 @@ def cosine_similarity_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, cosine_similarity_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, cosine_similarity_row_kernel, {"num_warps": 2}),
-    (8192, cosine_similarity_row_kernel, {"num_warps": 4}),
-    (16384, cosine_similarity_row_kernel, {"num_warps": 8}),
+    (4096, cosine_similarity_row_kernel, {"num_warps": 4}),
+    (8192, cosine_similarity_row_kernel, {"num_warps": 8}),
+    (16384, cosine_similarity_row_kernel, {"num_warps": 16}),
     (32768, cosine_similarity_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        cosine_similarity_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, cosine_similarity_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
 )
 
 
@@ -241,11 +240,11 @@ def cosine_similarity(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             x_view,
             y_view,
             out,
-            N,
             x_view.stride(0),
             x_view.stride(1),
             y_view.stride(0),
             y_view.stride(1),
+            N=N,
             **options,
         )
     return out

@@ -88,6 +88,7 @@ def cross_entropy_rows_row_kernel(
         logits_ptr + row * stride_logits_0 + cols * stride_logits_v,
         mask=mask,
         other=float("-inf"),
+        eviction_policy="evict_first",
     ).to(tl.float32)
     target_logit = tl.load(
         logits_ptr + row * stride_logits_0 + target * stride_logits_v,
@@ -107,13 +108,12 @@ def cross_entropy_rows_looped_kernel(
     logits_ptr,
     target_ptr,
     loss_ptr,
-    N,
     V,
     stride_target_m,
     stride_logits_0,
     stride_logits_v,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -128,13 +128,14 @@ def cross_entropy_rows_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
             logits_ptr + row * stride_logits_0 + cols * stride_logits_v,
             mask=mask,
             other=float("-inf"),
+            eviction_policy="evict_first",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(logits, axis=0))
         block_sum = tl.sum(_exp(logits - new_max), axis=0)
@@ -153,11 +154,7 @@ SCHEDULES = (
     (8192, cross_entropy_rows_row_kernel, {"num_warps": 4}),
     (16384, cross_entropy_rows_row_kernel, {"num_warps": 8}),
     (32768, cross_entropy_rows_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        cross_entropy_rows_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, cross_entropy_rows_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
 )
 
 
@@ -246,11 +243,11 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
             logits,
             target,
             loss,
-            N,
             V,
             target.stride(0),
             logits.stride(0),
             logits.stride(1),
+            N=N,
             **options,
         )
     return loss

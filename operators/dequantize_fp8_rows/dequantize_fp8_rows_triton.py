@@ -44,6 +44,40 @@ def dequantize_fp8_rows_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def dequantize_fp8_rows_1d_grid_kernel(
+    levels_ptr,
+    scale_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_levels_m,
+    stride_levels_n,
+    stride_scale_m,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_levels_n = tl.cast(stride_levels_n, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    levels = tl.load(
+        levels_ptr + rows[:, None] * stride_levels_m + cols[None, :] * stride_levels_n,
+        mask=mask,
+    ).to(tl.float32)
+    scale = tl.load(scale_ptr + rows * stride_scale_m, mask=row_mask)
+    # return (levels.float() * scale[..., None]).to(torch.bfloat16)
+    out = levels * scale[:, None]
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -52,9 +86,14 @@ SCHEDULES = (
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
+        2048,
+        dequantize_fp8_rows_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
         None,
-        dequantize_fp8_rows_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        dequantize_fp8_rows_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -107,19 +146,36 @@ def dequantize_fp8_rows(levels: torch.Tensor, scale: torch.Tensor) -> torch.Tens
     levels_view = levels.reshape(M, N)
     scale_view = scale.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        levels_view,
-        scale_view,
-        out,
-        M,
-        N,
-        levels_view.stride(0),
-        levels_view.stride(1),
-        scale_view.stride(0),
-        **options,
-    )
+    if kernel is dequantize_fp8_rows_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            levels_view,
+            scale_view,
+            out,
+            M,
+            N,
+            levels_view.stride(0),
+            levels_view.stride(1),
+            scale_view.stride(0),
+            **options,
+        )
+    elif kernel is dequantize_fp8_rows_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            levels_view,
+            scale_view,
+            out,
+            M,
+            N,
+            levels_view.stride(0),
+            levels_view.stride(1),
+            scale_view.stride(0),
+            **options,
+        )
     return out

@@ -56,10 +56,55 @@ def glu_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def glu_1d_grid_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    D,
+    stride_x0,
+    stride_x1,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_x1 = tl.cast(stride_x1, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_x0 + cols[None, :] * stride_x1,
+        mask=mask,
+    ).to(tl.float32)
+    x_2 = tl.load(
+        x_ptr + rows[:, None] * stride_x0 + (cols + D)[None, :] * stride_x1,
+        mask=mask,
+    ).to(tl.float32)
+    # return value * torch.sigmoid(gate)
+    out = x * _sigmoid(x_2)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, glu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, glu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (
+        2048,
+        glu_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        glu_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+    ),
 )
 
 
@@ -95,18 +140,34 @@ def glu(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"glu: at most 33553920 columns, got {N}")
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        M,
-        N,
-        D,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
+    if kernel is glu_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            D,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
+    elif kernel is glu_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            D,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
     return out

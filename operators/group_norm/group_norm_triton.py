@@ -138,7 +138,6 @@ def group_norm_looped_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    N,
     HW,
     stride_xm,
     stride_xn,
@@ -146,6 +145,7 @@ def group_norm_looped_kernel(
     stride_weight_k,
     stride_bias_index_1,
     stride_bias_k,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
@@ -182,10 +182,8 @@ def group_norm_looped_kernel(
     inverse_root = tl.rsqrt(variance + 1e-5)
 
     # the row again, now with what it was reduced to
-    # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         k = cols // HW
         x = tl.load(
@@ -211,7 +209,7 @@ def group_norm_looped_kernel(
         normalized = centered * inverse_root
         # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
         out = normalized * weight + bias
-        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+        tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -221,7 +219,7 @@ SCHEDULES = (
     (8192, group_norm_row_kernel, {"num_warps": 4}),
     (16384, group_norm_row_kernel, {"num_warps": 8}),
     (32768, group_norm_row_kernel, {"num_warps": 16}),
-    (None, group_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (None, group_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 16}),
 )
 
 
@@ -346,7 +344,6 @@ def group_norm(
             weight_view,
             bias_view,
             out,
-            N,
             HW,
             x_view.stride(0),
             x_view.stride(1),
@@ -354,6 +351,7 @@ def group_norm(
             weight_view.stride(1),
             bias_view.stride(0),
             bias_view.stride(1),
+            N=N,
             **options,
         )
     return out

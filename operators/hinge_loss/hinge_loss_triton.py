@@ -101,9 +101,9 @@ def hinge_loss_join_kernel(
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, hinge_loss_kernel, {"num_warps": 2}),
-    (8192, hinge_loss_kernel, {"num_warps": 4}),
-    (16384, hinge_loss_kernel, {"num_warps": 8}),
+    (4096, hinge_loss_kernel, {"num_warps": 4}),
+    (8192, hinge_loss_kernel, {"num_warps": 8}),
+    (16384, hinge_loss_kernel, {"num_warps": 16}),
     (32768, hinge_loss_kernel, {"num_warps": 16}),
     (
         None,

@@ -81,9 +81,9 @@ def huber_loss_join_kernel(
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, huber_loss_kernel, {"num_warps": 2}),
-    (8192, huber_loss_kernel, {"num_warps": 4}),
-    (16384, huber_loss_kernel, {"num_warps": 8}),
+    (4096, huber_loss_kernel, {"num_warps": 4}),
+    (8192, huber_loss_kernel, {"num_warps": 8}),
+    (16384, huber_loss_kernel, {"num_warps": 16}),
     (32768, huber_loss_kernel, {"num_warps": 16}),
     (
         None,

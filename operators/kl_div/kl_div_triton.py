@@ -90,11 +90,13 @@ def kl_div_row_kernel(
         target_ptr + row * stride_target_m + cols * stride_target_n,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     logits = tl.load(
         logits_ptr + row * stride_logits_m + cols * stride_logits_n,
         mask=mask,
         other=float("-inf"),
+        eviction_policy="evict_first",
     ).to(tl.float32)
     # log_probs = torch.log_softmax(logits, dim=-1)
     row_max = tl.max(logits, axis=0)
@@ -117,13 +119,12 @@ def kl_div_looped_kernel(
     logits_ptr,
     target_ptr,
     row_results_ptr,
-    N,
     stride_target_m,
     stride_target_n,
     stride_logits_m,
     stride_logits_n,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_target_n = tl.cast(stride_target_n, tl.int64)  # cols * stride may pass 2**31
     stride_logits_n = tl.cast(stride_logits_n, tl.int64)
@@ -133,13 +134,14 @@ def kl_div_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
             other=float("-inf"),
+            eviction_policy="evict_first",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(logits, axis=0))
         block_sum = tl.sum(_exp(logits - new_max), axis=0)
@@ -150,18 +152,20 @@ def kl_div_looped_kernel(
 
     # the row again
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         target = tl.load(
             target_ptr + row * stride_target_m + cols * stride_target_n,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
             other=float("-inf"),
+            eviction_policy="evict_first",
         ).to(tl.float32)
         difference = logits - row_max
         log_probs = difference - log_denominator
@@ -201,11 +205,7 @@ SCHEDULES = (
     (8192, kl_div_row_kernel, {"num_warps": 4}),
     (16384, kl_div_row_kernel, {"num_warps": 8}),
     (32768, kl_div_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        kl_div_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, kl_div_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
 )
 
 
@@ -294,11 +294,11 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             logits,
             target,
             row_results,
-            N,
             target.stride(0),
             target.stride(1),
             logits.stride(0),
             logits.stride(1),
+            N=N,
             **options,
         )
     kl_div_finish_kernel[(1,)](

@@ -71,9 +71,9 @@ def l1_loss_join_kernel(
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, l1_loss_kernel, {"num_warps": 2}),
-    (8192, l1_loss_kernel, {"num_warps": 4}),
-    (16384, l1_loss_kernel, {"num_warps": 8}),
+    (4096, l1_loss_kernel, {"num_warps": 4}),
+    (8192, l1_loss_kernel, {"num_warps": 8}),
+    (16384, l1_loss_kernel, {"num_warps": 16}),
     (32768, l1_loss_kernel, {"num_warps": 16}),
     (
         None,

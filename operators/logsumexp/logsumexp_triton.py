@@ -72,6 +72,7 @@ def logsumexp_row_kernel(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=float("-inf"),
+        eviction_policy="evict_first",
     ).to(tl.float32)
     # return torch.logsumexp(x, dim=-1)
     row_max = tl.max(x, axis=0)
@@ -84,11 +85,10 @@ def logsumexp_row_kernel(
 def logsumexp_looped_kernel(
     x_ptr,
     out_ptr,
-    N,
     stride_xm,
     stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -97,13 +97,14 @@ def logsumexp_looped_kernel(
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
     denominator = 0.0
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=float("-inf"),
+            eviction_policy="evict_first",
         ).to(tl.float32)
         new_max = tl.minimum(
             tl.maximum(row_max, tl.max(x, axis=0)), 3.4028234663852886e38
@@ -124,11 +125,7 @@ SCHEDULES = (
     (8192, logsumexp_row_kernel, {"num_warps": 4}),
     (16384, logsumexp_row_kernel, {"num_warps": 8}),
     (32768, logsumexp_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        logsumexp_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, logsumexp_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
 )
 
 
@@ -187,9 +184,9 @@ def logsumexp(x: torch.Tensor) -> torch.Tensor:
         kernel[(M,)](
             x_view,
             out,
-            N,
             x_view.stride(0),
             x_view.stride(1),
+            N=N,
             **options,
         )
     return out

@@ -35,10 +35,45 @@ def one_hot_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def one_hot_1d_grid_kernel(
+    index_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_index_m,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    index = tl.load(index_ptr + rows * stride_index_m, mask=row_mask)
+    # return F.one_hot(index, 1000)
+    out = (index[:, None] == cols[None, :]).to(tl.int64)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, one_hot_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, one_hot_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (
+        2048,
+        one_hot_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        one_hot_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+    ),
 )
 
 
@@ -65,16 +100,30 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"one_hot: at most 33553920 columns, got {N}")
     index_view = index.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        index_view,
-        out,
-        M,
-        N,
-        index_view.stride(0),
-        **options,
-    )
+    if kernel is one_hot_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            index_view,
+            out,
+            M,
+            N,
+            index_view.stride(0),
+            **options,
+        )
+    elif kernel is one_hot_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            index_view,
+            out,
+            M,
+            N,
+            index_view.stride(0),
+            **options,
+        )
     return out

@@ -45,6 +45,48 @@ def permute_heads_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
 
 
+@triton.jit
+def permute_heads_tile_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    H,
+    S,
+    stride_xb,
+    stride_xs,
+    stride_xh,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    s = (short_rows % S).to(tl.int64)
+    h = (short_rows // S % H).to(tl.int64)
+    b = (short_rows // (H * S)).to(tl.int64)
+    x = tl.load(
+        x_ptr
+        + b[:, None] * stride_xb
+        + s[:, None] * stride_xs
+        + h[:, None] * stride_xh
+        + cols[None, :] * stride_xn,
+        mask=mask,
+    )
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -69,8 +111,8 @@ SCHEDULES = (
     ),
     (
         None,
-        permute_heads_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        permute_heads_tile_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -104,23 +146,42 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
     N = x.shape[3]
     H = x.shape[2]
     S = x.shape[1]
-    if N > 67107840:
-        raise ValueError(f"permute_heads: at most 67107840 columns, got {N}")
+    if N > 2**30:
+        raise ValueError(f"permute_heads: at most 2**30 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        out,
-        N,
-        S,
-        H,
-        x.stride(0),
-        x.stride(1),
-        x.stride(2),
-        x.stride(3),
-        **options,
-    )
+    if kernel is permute_heads_kernel:
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            out,
+            N,
+            S,
+            H,
+            x.stride(0),
+            x.stride(1),
+            x.stride(2),
+            x.stride(3),
+            **options,
+        )
+    elif kernel is permute_heads_tile_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            out,
+            M,
+            N,
+            H,
+            S,
+            x.stride(0),
+            x.stride(1),
+            x.stride(2),
+            x.stride(3),
+            **options,
+        )
     return out

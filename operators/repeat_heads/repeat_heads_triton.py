@@ -74,6 +74,72 @@ def repeat_heads_kernel(
     )
 
 
+@triton.jit
+def repeat_heads_tile_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    H,
+    stride_xm,
+    stride_xn,
+    stride_out_b,
+    stride_out_1,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    h = (short_rows % H).to(tl.int64)
+    b = (short_rows // H).to(tl.int64)
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+    )
+    tl.store(
+        out_ptr
+        + b[:, None] * stride_out_b
+        + (h * 4)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b[:, None] * stride_out_b
+        + (h * 4 + 1)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b[:, None] * stride_out_b
+        + (h * 4 + 2)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+    tl.store(
+        out_ptr
+        + b[:, None] * stride_out_b
+        + (h * 4 + 3)[:, None] * stride_out_1
+        + cols[None, :],
+        x,
+        mask=mask,
+    )
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -98,8 +164,8 @@ SCHEDULES = (
     ),
     (
         None,
-        repeat_heads_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        repeat_heads_tile_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -134,24 +200,42 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     H = x.shape[1]
-    if N > 67107840:
-        raise ValueError(f"repeat_heads: at most 67107840 columns, got {N}")
+    if N > 2**27:
+        raise ValueError(f"repeat_heads: at most 2**27 columns, got {N}")
     x_view = x.reshape(M, N)
     out_view = out.reshape(out.shape[0], out.shape[1], out.shape[-2:].numel())
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        N,
-        H,
-        x_view.stride(0),
-        x_view.stride(1),
-        out_view.stride(0),
-        out_view.stride(1),
-        **options,
-    )
+    if kernel is repeat_heads_kernel:
+        grid = (
+            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            N,
+            H,
+            x_view.stride(0),
+            x_view.stride(1),
+            out_view.stride(0),
+            out_view.stride(1),
+            **options,
+        )
+    elif kernel is repeat_heads_tile_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            H,
+            x_view.stride(0),
+            x_view.stride(1),
+            out_view.stride(0),
+            out_view.stride(1),
+            **options,
+        )
     return out

@@ -59,6 +59,7 @@ def row_any_row_kernel(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     # return (x > 1).any(dim=-1)
     out = tl.sum(tl.where(mask, (x > 1).to(tl.int32), 0), axis=0) != 0
@@ -69,24 +70,24 @@ def row_any_row_kernel(
 def row_any_looped_kernel(
     x_ptr,
     out_ptr,
-    N,
     stride_xm,
     stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     nonzero_count_acc = tl.full([BLOCK_SIZE_N], 0, tl.int32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         nonzero_count_acc += tl.where(mask, (x > 1).to(tl.int32), 0)
     nonzero_count = tl.sum(nonzero_count_acc, axis=0)
@@ -98,15 +99,11 @@ def row_any_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, row_any_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, row_any_row_kernel, {"num_warps": 2}),
-    (8192, row_any_row_kernel, {"num_warps": 4}),
-    (16384, row_any_row_kernel, {"num_warps": 8}),
+    (4096, row_any_row_kernel, {"num_warps": 4}),
+    (8192, row_any_row_kernel, {"num_warps": 8}),
+    (16384, row_any_row_kernel, {"num_warps": 16}),
     (32768, row_any_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        row_any_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, row_any_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
 )
 
 
@@ -165,9 +162,9 @@ def row_any(x: torch.Tensor) -> torch.Tensor:
         kernel[(M,)](
             x_view,
             out,
-            N,
             x_view.stride(0),
             x_view.stride(1),
+            N=N,
             **options,
         )
     return out

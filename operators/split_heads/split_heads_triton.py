@@ -49,6 +49,47 @@ def split_heads_kernel(
     tl.store(v_ptr + rows[:, None] * N + cols[None, :], qkv_3, mask=mask)
 
 
+@triton.jit
+def split_heads_1d_grid_kernel(
+    qkv_ptr,
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    M,
+    N,
+    D,
+    stride_qkv_0,
+    stride_qkv_1,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_qkv_1 = tl.cast(stride_qkv_1, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    qkv = tl.load(
+        qkv_ptr + rows[:, None] * stride_qkv_0 + cols[None, :] * stride_qkv_1, mask=mask
+    )
+    qkv_2 = tl.load(
+        qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + D)[None, :] * stride_qkv_1,
+        mask=mask,
+    )
+    qkv_3 = tl.load(
+        qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + D + D)[None, :] * stride_qkv_1,
+        mask=mask,
+    )
+    tl.store(q_ptr + rows[:, None] * N + cols[None, :], qkv, mask=mask)
+    tl.store(k_ptr + rows[:, None] * N + cols[None, :], qkv_2, mask=mask)
+    tl.store(v_ptr + rows[:, None] * N + cols[None, :], qkv_3, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -62,9 +103,14 @@ SCHEDULES = (
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
+        2048,
+        split_heads_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
         None,
-        split_heads_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        split_heads_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -113,20 +159,38 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
         raise ValueError(f"split_heads: at most 8388480 columns, got {N}")
     qkv_view = qkv.reshape(qkv.shape[:-1].numel(), qkv.shape[-1])
     kernel, options = pick_schedule(N * q.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        qkv_view,
-        q,
-        k,
-        v,
-        M,
-        N,
-        D,
-        qkv_view.stride(0),
-        qkv_view.stride(1),
-        **options,
-    )
+    if kernel is split_heads_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            qkv_view,
+            q,
+            k,
+            v,
+            M,
+            N,
+            D,
+            qkv_view.stride(0),
+            qkv_view.stride(1),
+            **options,
+        )
+    elif kernel is split_heads_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            qkv_view,
+            q,
+            k,
+            v,
+            M,
+            N,
+            D,
+            qkv_view.stride(0),
+            qkv_view.stride(1),
+            **options,
+        )
     return q, k, v

@@ -48,11 +48,62 @@ def stack_kernel(
     )
 
 
+@triton.jit
+def stack_1d_grid_kernel(
+    x_ptr,
+    y_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_xm,
+    stride_xn,
+    stride_ym,
+    stride_yn,
+    stride_out_b,
+    stride_out_1,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_yn = tl.cast(stride_yn, tl.int64)
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+    )
+    y = tl.load(
+        y_ptr + rows[:, None] * stride_ym + cols[None, :] * stride_yn, mask=mask
+    )
+    tl.store(out_ptr + rows[:, None] * stride_out_b + cols[None, :], x, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_b + stride_out_1 + cols[None, :],
+        y,
+        mask=mask,
+    )
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, stack_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, stack_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (None, stack_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8}),
+    (
+        2048,
+        stack_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
+        None,
+        stack_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+    ),
 )
 
 
@@ -98,22 +149,42 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if N > 8388480:
         raise ValueError(f"stack: at most 8388480 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        y,
-        out,
-        M,
-        N,
-        x.stride(0),
-        x.stride(1),
-        y.stride(0),
-        y.stride(1),
-        out.stride(0),
-        out.stride(1),
-        **options,
-    )
+    if kernel is stack_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            y,
+            out,
+            M,
+            N,
+            x.stride(0),
+            x.stride(1),
+            y.stride(0),
+            y.stride(1),
+            out.stride(0),
+            out.stride(1),
+            **options,
+        )
+    elif kernel is stack_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            y,
+            out,
+            M,
+            N,
+            x.stride(0),
+            x.stride(1),
+            y.stride(0),
+            y.stride(1),
+            out.stride(0),
+            out.stride(1),
+            **options,
+        )
     return out

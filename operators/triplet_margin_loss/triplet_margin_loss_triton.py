@@ -101,16 +101,19 @@ def triplet_margin_loss_row_kernel(
         anchor_ptr + row * stride_anchor_m + cols * stride_anchor_n,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     positive = tl.load(
         positive_ptr + row * stride_positive_m + cols * stride_positive_n,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     negative = tl.load(
         negative_ptr + row * stride_negative_m + cols * stride_negative_n,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_first",
     ).to(tl.float32)
     # return F.triplet_margin_loss(anchor, positive, negative, margin=1.0)
     total = anchor - positive + 1e-6
@@ -128,15 +131,14 @@ def triplet_margin_loss_looped_kernel(
     positive_ptr,
     negative_ptr,
     row_results_ptr,
-    N,
     stride_anchor_m,
     stride_anchor_n,
     stride_positive_m,
     stride_positive_n,
     stride_negative_m,
     stride_negative_n,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_anchor_n = tl.cast(stride_anchor_n, tl.int64)  # cols * stride may pass 2**31
     stride_positive_n = tl.cast(stride_positive_n, tl.int64)
@@ -146,23 +148,26 @@ def triplet_margin_loss_looped_kernel(
 
     row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+    for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         anchor = tl.load(
             anchor_ptr + row * stride_anchor_m + cols * stride_anchor_n,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         positive = tl.load(
             positive_ptr + row * stride_positive_m + cols * stride_positive_n,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         negative = tl.load(
             negative_ptr + row * stride_negative_m + cols * stride_negative_n,
             mask=mask,
             other=0.0,
+            eviction_policy="evict_first",
         ).to(tl.float32)
         # return F.triplet_margin_loss(anchor, positive, negative, margin=1.0)
         total = anchor - positive + 1e-6
@@ -198,15 +203,11 @@ def triplet_margin_loss_finish_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, triplet_margin_loss_row_kernel, {"num_warps": 2}),
-    (8192, triplet_margin_loss_row_kernel, {"num_warps": 4}),
-    (16384, triplet_margin_loss_row_kernel, {"num_warps": 8}),
+    (4096, triplet_margin_loss_row_kernel, {"num_warps": 4}),
+    (8192, triplet_margin_loss_row_kernel, {"num_warps": 8}),
+    (16384, triplet_margin_loss_row_kernel, {"num_warps": 16}),
     (32768, triplet_margin_loss_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        triplet_margin_loss_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 2, "num_warps": 4},
-    ),
+    (None, triplet_margin_loss_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
 )
 
 
@@ -343,13 +344,13 @@ def triplet_margin_loss(
             positive,
             negative,
             row_results,
-            N,
             anchor.stride(0),
             anchor.stride(1),
             positive.stride(0),
             positive.stride(1),
             negative.stride(0),
             negative.stride(1),
+            N=N,
             **options,
         )
     triplet_margin_loss_finish_kernel[(1,)](

@@ -43,13 +43,51 @@ def triu_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def triu_tile_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    N,
+    A,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    # in the dtype of M, int32 where that is enough: it divides faster
+    short_rows = rows.to((tl.program_id(0) + M).dtype)
+    a = (short_rows % A).to(tl.int64)
+    x = tl.load(
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+    )
+    # return torch.triu(x, diagonal=1)
+    out = tl.where(cols[None, :] >= (a + 1)[:, None], x, 0.0)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (128, triu_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (256, triu_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4}),
     (512, triu_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4}),
     (1024, triu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4}),
-    (None, triu_kernel, {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4}),
+    (
+        None,
+        triu_tile_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+    ),
 )
 
 
@@ -75,21 +113,37 @@ def triu(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[2]
     A = x.shape[1]
-    if N > 67107840:
-        raise ValueError(f"triu: at most 67107840 columns, got {N}")
+    if N > 2**30:
+        raise ValueError(f"triu: at most 2**30 columns, got {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        N,
-        A,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
+    if kernel is triu_kernel:
+        grid = (
+            M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            N,
+            A,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
+    elif kernel is triu_tile_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            A,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
     return out

@@ -1,0 +1,82 @@
+"""Runs of elements as they lie in the results, each with a row and a column of its own.
+
+Every program writes one run of memory, whatever the length of a row: stores are as wide as they can be where rows are
+short or of an odd length, and programs that run together write neighbouring memory. The price is a division for every
+element, so the row length is compiled in where that may be: what is read with one access is divided once.
+"""
+
+from __future__ import annotations
+
+from kernelgen.families.access import output_groups
+from kernelgen.families.kernel import (
+    ELEMENTS,
+    LOADS,
+    STORES,
+    Body,
+    KernelText,
+    Lines,
+    at_levels,
+    mentions,
+    output_values,
+)
+from kernelgen.families.naming import COLUMN, ROW, SCALAR
+from kernelgen.families.pairs import paired_loads, paired_stores
+from kernelgen.plan import Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+VARIANT = ELEMENTS
+
+
+def applies(body: Body) -> bool:
+    """Whether results run over rows and columns, and no two elements of one are read or written together."""
+    if not body.layout.rows or body.lowered.space.inner_axes() or paired_loads(body) or paired_stores(body):
+        return False
+    return all(output_groups(o, body.layout.columns) for o in body.lowered.outputs)
+
+
+def default() -> Schedule:
+    return Schedule.make(
+        VARIANT, BLOCK_SIZE=1024, num_warps=4, specialize=True, loads="default", stores="default"
+    )  # eight elements a thread: an access of 16 bytes in half precision, two in float32
+
+
+def starts() -> tuple[Schedule, ...]:
+    """Runs of 1024 and of 2048 elements."""
+    return default(), default().replace(BLOCK_SIZE=2048)
+
+
+def space() -> tuple[Parameter, ...]:
+    return (
+        Parameter(
+            "specialize", (False, True), "grid_config", "structure",
+            "a kernel compiled for every row length and every size that elements are divided by",
+        ),
+        Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096), "block_size", "constexpr", "elements a program"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+        LOADS, STORES,
+    )  # fmt: skip
+
+
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+    """The kernel for one schedule's structure."""
+    lines = Lines(spec, body, VARIANT, schedule, helpers)
+    done: set[int] = set()
+    text = lines.writer.lines(at_levels(body, (COLUMN, SCALAR, ROW)), done)
+    text += lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+    text = [*lines.index_text.lines(text), *text]
+    text = [*lines.row_indices(text), *text]
+    written = "\n".join(text)
+    arguments = lines.arguments("n_elements", "N", "M")
+    arguments = tuple(a for a in arguments if a in ("n_elements", "N") or mentions(written, a))
+    constexprs: tuple[str, ...] = ("BLOCK_SIZE",)
+    passed: tuple[str, ...] = ()
+    if schedule["specialize"]:
+        strides = {s for a in body.layout.all() for s, _ in a.strides}
+        sizes = tuple(a for a in arguments if a.isupper() and a != "M" and a not in strides)
+        arguments = tuple(a for a in arguments if a not in sizes)
+        constexprs = (*sizes, *constexprs)
+        passed = tuple(f"{size}={size}" for size in sizes if size != "N")
+    return KernelText(
+        name, VARIANT, schedule, arguments, constexprs, lines=tuple(text), wide_strides=lines.wide_strides(),
+        passed=passed,
+    )  # fmt: skip
