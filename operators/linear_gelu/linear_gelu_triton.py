@@ -57,6 +57,40 @@ def linear_gelu_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def linear_gelu_1d_grid_kernel(
+    projected_ptr,
+    bias_ptr,
+    out_ptr,
+    M,
+    N,
+    stride_bias_n,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_bias_n = tl.cast(stride_bias_n, tl.int64)  # cols * stride may pass 2**31
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=col_mask).to(tl.float32)
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+    mask = row_mask[:, None] & col_mask[None, :]
+    projected = tl.load(
+        projected_ptr + rows[:, None] * N + cols[None, :],
+        mask=mask,
+    ).to(tl.float32)
+    # return F.gelu(projected + bias, approximate='tanh')
+    total = projected + bias[None, :]
+    two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+    out = total * _sigmoid(two_u)
+    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -65,9 +99,14 @@ SCHEDULES = (
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
+        2048,
+        linear_gelu_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+    ),
+    (
         None,
-        linear_gelu_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        linear_gelu_1d_grid_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
     ),
 )
 
@@ -137,19 +176,34 @@ def compute_out(projected: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     if N > 33553920:
         raise ValueError(f"linear_gelu: at most 33553920 columns, got {N}")
     kernel, options = pick_schedule(SCHEDULES, N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        projected,
-        bias,
-        out,
-        M,
-        N,
-        bias.stride(0),
-        **options,
-    )
+    if kernel is linear_gelu_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            projected,
+            bias,
+            out,
+            M,
+            N,
+            bias.stride(0),
+            **options,
+        )
+    elif kernel is linear_gelu_1d_grid_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            projected,
+            bias,
+            out,
+            M,
+            N,
+            bias.stride(0),
+            **options,
+        )
     return out
 
 
