@@ -3,8 +3,8 @@
     python docs/ascend_table.py [--target ascend910b3] [--only NAME ...]
 
 Needs the compiler (`kernelgen doctor --setup ascend`). Each operator is kept in docs/ascend.json as soon as it is done,
-with the hash of its kernel and of what asks the compiler: an interrupted run goes on, and what has changed is made
-anew. --only looks at some operators alone.
+with the hashes of its kernel and of what asks the compiler: an interrupted run goes on, and what has changed is made
+anew. --only looks at some operators alone; rows that were made by asking in another way are marked with †.
 """
 
 from __future__ import annotations
@@ -63,13 +63,17 @@ def examined(spec: OperatorSpec, path: Path, target: str, known: dict[str, Any])
         try:
             device = find("npu", target)
             made = generate.new(spec, Path(folder), chip=generate.chip_of(device)).folder / f"{spec.name}_triton.py"
-            source = hashlib.sha256(made.read_bytes() + ROOM.read_bytes()).hexdigest()[:16]
-            if known.get("source") == source:
+            source = digest(made)
+            if known.get("source") == source and known.get("asked") == digest(ROOM):
                 return None
             report = report_of(str(path), device, Chosen(planned=planned, judged=judged), root=Path(folder))
         except KernelgenError as error:
             return {"refused": str(error).splitlines()[0].replace(f"{path.parent.parent}/", "")}
-    return {"source": source, **shortened(report)}
+    return {"source": source, "asked": digest(ROOM), **shortened(report)}
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def choice(spec: OperatorSpec) -> tuple[frozenset[str], frozenset[str]]:
@@ -106,10 +110,10 @@ HEADER = """\
 
 
 def row(name: str, data: dict[str, Any]) -> str:
-    """One line of the table; † where it was made before it was kept of which kernel, by an older compiler of ours."""
+    """One line of the table; † where the compiler was asked in another way than today."""
     if "refused" in data:
         return f"| {name} | – | – | – | – | refused: {data['refused']} |"
-    name += "" if "source" in data else " †"
+    name += "" if data.get("asked") == digest(ROOM) else " †"
     severe = sorted({f["kind"] for f in data["faults"] if f["severe"]}) + data["refused_kernels"][:1]
     slow = sum(f["kind"] in ("scalar fallback", "int64") for f in data["faults"])
     share = f"{data['ub'] / data['ub_of']:.0%}"

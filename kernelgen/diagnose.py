@@ -196,7 +196,13 @@ def _units(counters: Counters) -> list[Figure]:
     """What the units of an NPU's cores do with their time."""
     shares = [(f"{UNITS.get(unit, unit)} busy", _percent(share), counters.source) for unit, share in counters.busy]
     programs = str(counters.block_dim) if counters.block_dim else "not read"
-    return [*shares, ("programs side by side", programs, counters.source)]
+    kernels = f"{counters.kernels_us:.2f} µs" if counters.kernels_us is not None else "not read"
+    return [
+        ("time of the kernels alone", kernels, counters.source),
+        _counted("DRAM throughput", counters, "dram_utilisation"),
+        *shares,
+        ("programs side by side", programs, counters.source),
+    ]
 
 
 def _buffered(name: str, facts: StaticFacts, compiled: str) -> list[Figure]:

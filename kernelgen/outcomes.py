@@ -121,6 +121,8 @@ class Counters:
     """The share of the time that each unit of an NPU's cores worked: vector, cube, scalar, mte2 (loads), mte3 …"""
     block_dim: int = 0
     """Programs that ran side by side on an NPU; 0 where it is not known."""
+    kernels_us: float | None = None
+    """Time of one call's kernels by an NPU's profiler, which leaves the launches out."""
 
     @property
     def read(self) -> bool:

@@ -33,13 +33,16 @@ ELEMENT_S = 6e-9
 
 
 def predict(work: Work, facts: Sequence[StaticFacts], device: NpuFacts) -> Prediction:
-    """Time of one call that makes the launches `facts` to do `work`, spread evenly over them."""
-    share = max(len(facts), 1)
-    moved = (work.bytes_read + work.bytes_written) / share
-    terms = {"dram": 0.0, "compute": 0.0, "tiles": 0.0, "elements": 0.0, "launch": device.launch_latency_s * share}
+    """Time of one call that makes the launches `facts` to do `work`, spread over them in proportion to the elements of
+    their tiles: a kernel that reduces what others left for every row has few."""
+    launches = device.launch_latency_s * max(len(facts), 1)
+    terms = {"dram": 0.0, "compute": 0.0, "tiles": 0.0, "elements": 0.0, "launch": launches}
     seconds = terms["launch"]
     sustained = 1.0
-    for one in facts:
+    covered = [one.waves * math.prod(one.grid) * max(one.tile_elements, 1) for one in facts]
+    for one, elements in zip(facts, covered, strict=True):
+        share = elements / sum(covered)
+        moved = (work.bytes_read + work.bytes_written) * share
         cores = max(1, min(math.prod(one.grid), device.vector_cores))
         tiles = max(one.waves * math.prod(one.grid), 1.0)
         rounds = math.ceil(tiles / cores)
@@ -47,11 +50,11 @@ def predict(work: Work, facts: Sequence[StaticFacts], device: NpuFacts) -> Predi
         reachable = device.dram_bytes_per_s * device.achievable_fraction * min(1.0, 2 * cores / device.vector_cores)
         stretch = rounds * cores / tiles  # cores without a tile in the last round wait for the others
         dram = moved / (reachable * max(burst, 1 / 16)) * stretch
-        compute = work.flops / share / (device.fp32_flops * cores / device.vector_cores) * stretch
+        compute = work.flops * share / (device.fp32_flops * cores / device.vector_cores) * stretch
         step = rounds * TILE_S
-        elements = one.element_wise * rounds * one.tile_elements * ELEMENT_S
-        seconds += (max(dram, compute) if one.overlapped else dram + compute) + step + elements
-        for name, value in (("dram", dram), ("compute", compute), ("tiles", step), ("elements", elements)):
+        one_by_one = one.element_wise * rounds * one.tile_elements * ELEMENT_S
+        seconds += (max(dram, compute) if one.overlapped else dram + compute) + step + one_by_one
+        for name, value in (("dram", dram), ("compute", compute), ("tiles", step), ("elements", one_by_one)):
             terms[name] += value
         sustained = min(sustained, reachable * burst / (device.dram_bytes_per_s * device.achievable_fraction))
     bound = max(terms, key=lambda name: terms[name])

@@ -20,6 +20,7 @@ from kernelgen import ascend, generate
 from kernelgen.ascend import launches
 from kernelgen.devices import find
 from kernelgen.errors import NoDeviceError
+from kernelgen.frontend.random_mask import random_mask
 from kernelgen.spec import load_spec, shipped_specs
 from kernelgen.worker import load
 
@@ -126,6 +127,26 @@ def test_the_lowered_form_run_on_the_cpu_is_right(name: str, dtype: str, tmp_pat
     got = kernel(x)
     assert got.shape == wanted.shape
     torch.testing.assert_close(got.double(), wanted, rtol=2**-7, atol=1e-5)
+
+
+def test_what_reduces_twice_is_right_from_the_lowered_form(tmp_path: Path) -> None:
+    """Rows that do not fill their tile, more rows than lanes that reduce them would need, and none at all."""
+    kernel = launches.on_cpu(load.candidate(str(quartet("kl_div", tmp_path)), "kl_div"), TARGET)
+    generator = torch.Generator().manual_seed(7)
+    logits, target = (torch.randn(4999, 10, generator=generator) for _ in range(2))
+    target = target.softmax(-1)
+    wanted = torch.nn.functional.kl_div(logits.double().log_softmax(-1), target.double(), reduction="batchmean")
+    torch.testing.assert_close(kernel(logits, target).double(), wanted, rtol=2e-6, atol=0)
+    assert kernel(logits[:0], target[:0]).isnan()
+
+
+def test_random_bits_are_philoxs_from_the_lowered_form(tmp_path: Path) -> None:
+    """Every bit of a seed of 64 counts, and neighbours share a counter."""
+    kernel = launches.on_cpu(load.candidate(str(quartet("dropout", tmp_path)), "dropout"), TARGET)
+    x = torch.ones(3, 1001)
+    for seed in (0, 7, 2**31 + 5, 2**40 + 3, -1):
+        key = torch.tensor(seed)
+        assert torch.equal(kernel(x, key) > 0, random_mask(key, x.shape, 0.9))
 
 
 def test_a_scan_is_planned_but_not_run(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +18,9 @@ from kernelgen import devices, outcomes
 from kernelgen.analysis import Work
 from kernelgen.devices import npu as device
 from kernelgen.diagnose import Seen, diagnose, evidence
-from kernelgen.evaluate import Candidate, evaluator, source_hash
+from kernelgen.evaluate import Candidate, evaluator, npu_profile, source_hash
 from kernelgen.evaluate.compiling import Compiled
-from kernelgen.evaluate.npu import PROFILER, NpuEvaluator
+from kernelgen.evaluate.npu import NpuEvaluator
 from kernelgen.judge import npu, simulated, timing
 from kernelgen.outcomes import CaseTiming, Counters, Status
 from kernelgen.plan import Plan, Schedule, TableRow
@@ -58,7 +62,8 @@ def candidate() -> Candidate:
 
 def profiled(found: NpuEvaluator, text: str, monkeypatch: pytest.MonkeyPatch) -> Counters:
     asked: dict[str, Any] = {}
-    facts = Compiled((SimpleNamespace(kernel="scale_kernel"),), "digest")  # type: ignore[arg-type]
+    launch = SimpleNamespace(kernel="scale_kernel", waves=1.0, grid=(40,), tile_elements=1024)
+    facts = Compiled((launch,), "digest")  # type: ignore[arg-type]
 
     def call(op: str, args: dict[str, object], limit_s: float) -> dict[str, Any]:
         asked[op] = args
@@ -67,7 +72,7 @@ def profiled(found: NpuEvaluator, text: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(found._compiler, "compile", lambda *_: {CASE.label: facts})
     monkeypatch.setattr(found.runner, "call", call)
     counters = found.profile(candidate(), CASE)
-    assert set(asked) == {"details"}
+    assert set(asked) == ({"details"} if counters.source.partition(" (")[0] != npu_profile.MSPROF else set())
     return counters
 
 
@@ -89,18 +94,86 @@ def test_an_npu_that_is_here_is_measured(on_an_npu: NpuEvaluator, monkeypatch: p
 def test_the_profilers_file_is_what_is_diagnosed(on_an_npu: NpuEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another kernel's row is left alone; unit shares, programs and bandwidth are the evidence."""
     counters = profiled(on_an_npu, DETAILS.format(scalar="0.12"), monkeypatch)
-    assert counters.source == PROFILER
+    source = "torch-npu's profiler (no msprof on the path)"
+    assert counters.source == source
     assert dict(counters.busy) == {"vector": 0.31, "scalar": 0.12, "mte2": 0.45, "mte3": 0.4}
     assert counters.block_dim == 40
     facts = on_an_npu.device.npu
-    assert counters.dram_utilisation == pytest.approx(1600 / (20e-6 * facts.dram_bytes_per_s))
+    assert counters.kernels_us == 20.0
+    assert counters.dram_utilisation is None  # the file has no traffic
     timing = CaseTiming(CASE.label, "measured", 20.0, "eager", 40.0, 2.0, None, floor_us=1.0)
     seen = Seen(timing, Work(800, 800, 400), (), counters)
     shown = {name: (value, source) for name, value, source in evidence(seen, facts)}
-    assert shown["loads (MTE2) busy"] == ("45 %", PROFILER)
-    assert shown["programs side by side"] == ("40", PROFILER)
+    assert shown["loads (MTE2) busy"] == ("45 %", source)
+    assert shown["programs side by side"] == ("40", source)
+    assert shown["time of the kernels alone"] == ("20.00 µs", source)
+    assert shown["DRAM throughput"] == ("not read", "-")
     assert "L2, L1 hit rate" not in shown
     assert Counters.from_json(outcomes.to_json(counters)) == counters
+
+
+OPPROF = {
+    "OpBasicInfo": (
+        "Op Name,Op Type,Task Duration(us),Block Dim,Mix Block Dim,Device Id,Pid,Current Freq,Rated Freq,\n"
+        "scale_kernel,vector,12.5,40,0,0,1,1800,1800,\n"
+    ),
+    "PipeUtilization": (
+        "block_id,sub_block_id,aic_time(us),aic_cube_ratio,aiv_time(us),aiv_vec_ratio,aiv_scalar_ratio,aiv_mte2_ratio,"
+        "aiv_mte3_ratio,\n0,vector0,NA,NA,3.0,0.2,0.1,0.8,0.4,\n1,vector0,NA,NA,3.0,0.2,0.1,0.8,0.4,\n"
+    ),
+    "Memory": (
+        "block_id,sub_block_id,aic_main_mem_read_bw(GB/s),aiv_main_mem_read_bw(GB/s),aiv_main_mem_write_bw(GB/s),\n"
+        "0,vector0,NA,200.0,100.0,\n1,vector0,NA,200.0,100.0,\n"
+    ),
+}
+MSPROF_SCRIPT = """\
+#!{python}
+import json, pathlib, subprocess, sys
+options = dict(one.split("=", 1) for one in sys.argv[2:] if one.startswith("--"))
+program = sys.argv[2 + len(options):]
+assert sys.argv[1] == "op" and options["--kernel-name"] == "scale_kernel", sys.argv
+subprocess.run(program, check=True)
+for kind, text in json.loads({files!r}).items():
+    path = pathlib.Path(options["--output"], "OPPROF_20251121_ABC", "scale_kernel", "0", f"{{kind}}_20251121.csv")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+"""
+"""Stands where CANN's program would: it runs what it is given, and writes files of the form that msprof's have."""
+
+
+@pytest.fixture
+def msprof_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "bin" / "msprof"
+    program.parent.mkdir()
+    program.write_text(MSPROF_SCRIPT.format(python=sys.executable, files=json.dumps(OPPROF)))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(npu_profile, "_refusals", [])
+
+
+@pytest.mark.usefixtures("msprof_on_the_path")
+def test_msprof_is_asked_where_it_is(on_an_npu: NpuEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs the candidate, here on the simulated NPU; traffic that was counted says more than needed bytes do."""
+    on_an_npu._profile_env["KERNELGEN_SIMULATED_NPU"] = "ascend910b3"
+    counters = profiled(on_an_npu, "", monkeypatch)
+    facts = on_an_npu.device.npu
+    assert counters.source == "msprof op"
+    assert (counters.kernels_us, counters.block_dim) == (12.5, 40)
+    assert dict(counters.busy) == pytest.approx({"vector": 0.2, "scalar": 0.1, "mte2": 0.8, "mte3": 0.4})
+    assert counters.dram_utilisation == pytest.approx(600e9 / facts.dram_bytes_per_s)
+    seen = Seen(CaseTiming(CASE.label, "measured", 20.0, "eager", 40.0, 2.0, None), Work(800, 800, 400), (), counters)
+    assert ("loads (MTE2) busy", "80 %", "msprof op") in evidence(seen, facts)
+
+
+@pytest.mark.usefixtures("msprof_on_the_path")
+def test_where_msprof_fails_torch_npu_is_asked(on_an_npu: NpuEvaluator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not asked again, and the evidence says what was used instead, and why."""
+    program = Path(shutil.which("msprof") or "")
+    program.write_text("#!/bin/sh\necho asked >> $0.log\necho '[ERROR] no permission'\nexit 1\n")
+    for _ in range(2):
+        counters = profiled(on_an_npu, DETAILS.format(scalar="0.12"), monkeypatch)
+        assert counters.source == "torch-npu's profiler (msprof wrote no files: [ERROR] no permission)"
+    assert program.with_name("msprof.log").read_text() == "asked\n"
 
 
 @pytest.mark.parametrize("scalar", ["0.12", "0.95"])

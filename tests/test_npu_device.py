@@ -156,6 +156,30 @@ def test_the_other_files(tmp_path: Path) -> None:
         msprof.op_files(tmp_path / "elsewhere")
 
 
+def test_shares_by_kind_of_arithmetic() -> None:
+    """A file with those has no share of the whole unit: int32 counts as much as fp32, and a unit is never over-busy."""
+    columns = "aiv_vec_fp32_ratio,aiv_vec_fp16_ratio,aiv_vec_int32_ratio,aiv_vec_misc_ratio"
+    text = (
+        f"Name,Type,Accelerator Core,Duration(us),Block Dim,aicore_time(us),aic_mac_fp16_ratio,aiv_time(us),{columns}\n"
+    )
+    text += "ZerosLike46,ZerosLike,AI_VECTOR_CORE,608.0,48,0,0,587.0,0,0,0.0822,0\n"
+    text += "Cast66,Cast,AI_VECTOR_CORE,3.1,9,0,0,1.8,0.5,0.25,0.25,0.05\n"
+    assert [dict(run.busy) for run in msprof.kernels(text)] == [{"vector": 0.0822}, {"vector": 1.0}]
+
+
+def test_files_of_msprof_op_below_a_folder(tmp_path: Path) -> None:
+    """Where several launches are profiled each has a folder, and a time in its files' names: the last is meant."""
+    for number, duration in ((0, "9.0"), (1, "5.74")):
+        folder = tmp_path / "OPPROF_20251121_ABC" / "relu_kernel" / str(number)
+        folder.mkdir(parents=True)
+        for name, text in OP_FILES.items():
+            written = text.replace("5.74", duration)
+            (folder / name.replace(".csv", f"_2025112112000{number}.csv")).write_text(written)
+    profile = msprof.op_files(tmp_path)
+    assert (profile.duration_us, profile.read_gb_s) == (5.74, 21.0)
+    assert dict(profile.busy) == pytest.approx({"vector": 0.35, "scalar": 0.4, "mte2": 0.3})
+
+
 def test_nothing_heavy_is_imported() -> None:
     code = "import sys; from kernelgen import devices; devices.find('npu', 'ascend910b3'); "
     code += "sys.exit(bool({'torch', 'torch_npu', 'triton'} & sys.modules.keys()))"

@@ -53,7 +53,7 @@ def plan_of(name: str) -> Plan:
     return families.retarget(families.lower(load_spec(SPECS[name]), graph, notes), chip)
 
 
-@pytest.mark.parametrize("name", ["relu", "softmax", "pad", "sum_dim0", "cumsum"])
+@pytest.mark.parametrize("name", ["relu", "softmax", "pad", "sum_dim0", "cumsum", "kl_div", "dropout"])
 def test_one_program_a_core_walks_tiles_in_int32(name: str, tmp_path: Path) -> None:
     source = render.triton_source(plan_of(name))
     assert "tl.num_programs(0)" in source
@@ -86,9 +86,20 @@ def test_a_tile_is_as_large_as_the_buffer_allows() -> None:
     assert "for start in range" not in render.triton_source(plan.with_table(plan.table[:1]))
 
 
-def test_an_operator_that_reduces_twice_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"kl_div\.yaml:\d+:\d+: unsupported on this chip"):
-        plan_of("kl_div")
+def test_what_the_rows_leave_is_reduced_by_one_program() -> None:
+    """In blocks, of any number of rows, in half of the buffer; also of none, which no driver launches."""
+    plan = plan_of("cross_entropy")
+    assert plan.then is not None
+    (row,) = plan.then.table
+    assert row.schedule.variant == "looped"
+    assert 4 * 4 * row.schedule.int("BLOCK_SIZE_N") * 2 <= 196608  # two loads with two buffers and two accumulators
+    source = render.triton_source(plan)
+    finish = source.partition("def cross_entropy_finish_kernel(")[2].partition("@")[0]
+    assert "# one program reduces what the kernel before left for every row\n    loss_sum_acc" in finish
+    assert "count_acc += row_counts" in finish
+    assert "cross_entropy_finish_kernel[(1,)](" in source
+    assert "grid = (max(min(M, num_cores()), 1),)" in source
+    assert "M > 2**30 or " in source
 
 
 def test_a_dtype_that_the_compiler_lacks_is_refused() -> None:
@@ -101,9 +112,12 @@ def test_a_family_without_kernels_for_it_is_refused() -> None:
         plan_of("topk")
 
 
-def test_random_bits_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"dropout\.yaml:\d+:\d+: unsupported on this chip: random_mask"):
-        plan_of("dropout")
+def test_random_bits_are_made_of_products_of_sixteen() -> None:
+    """triton-ascend takes tl.umulhi for the product of signed numbers, and compares no unsigned ones."""
+    source = render.triton_source(plan_of("dropout"))
+    assert "_multiply_high(a, 0xD2511F53)" in source
+    assert "keep = _random_mask(seed, offsets, 3865470566)" in source
+    assert "tl.randint4x" not in source
 
 
 def test_what_numbers_elements_is_int32_from_the_start() -> None:

@@ -126,7 +126,7 @@ def _read(answer: dict[str, Any], kept: Path, request: Request) -> Lowered:
         memory, needs, has = overflow
         findings.append(Finding("overflow", start, f"{memory} overflows: {needs} bytes are needed, {has} there are"))
     elif not answer["planned"]:
-        findings.append(Finding("unsupported", start, answer["message"]))
+        findings.append(Finding("unsupported", answer["line"] or start, answer["message"]))
     if answer["multibuffer_dropped"]:
         findings.append(Finding("multibuffer", start, "no room for second buffers: copies wait for arithmetic"))
     return Lowered(

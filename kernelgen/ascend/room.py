@@ -37,7 +37,7 @@ TO_LLVM = (
 )  # fmt: skip
 """Passes of bishengir-opt that make code for a CPU of linalg."""
 SUM = re.compile(
-    r"\s*%\w+ = linalg\.reduce ins\((?P<source>%\w+) : tensor<(?P<lead>(?:\d+x)*)(?P<length>\d+)x(?P<kind>\w+)>\)"
+    r"\s*%\w+ = linalg\.reduce ins\((?P<source>%[\w#]+) : tensor<(?P<lead>(?:\d+x)*)(?P<length>\d+)x(?P<kind>\w+)>\)"
     r" outs\(%\w+ : tensor<[^>]*>\) dimensions = \[\d+\]"
 )
 OWN_ATTRIBUTES = (
@@ -202,7 +202,7 @@ def plan(linalg: str, request: Json, folder: Path) -> Json:
     text = planned.read_text() if planned.exists() else ""
     overflow = re.search(r"(\w+) overflow, requires (\d+) bits while (\d+) bits", log)
     dropped = "set enable-auto-multi-buffer to false and retrying" in log
-    error = next((line for line in log.splitlines() if ": error: " in line), log.strip()[:300])
+    line, said = refusal(log, request["path"])
     return {
         "planned": bool(text) and not overflow,
         "overflow": [overflow[1].lower(), int(overflow[2]) // 8, int(overflow[3]) // 8] if overflow else None,
@@ -210,8 +210,17 @@ def plan(linalg: str, request: Json, folder: Path) -> Json:
         "ub_bytes": used(text, "ub"),
         "l0c_bytes": used(text, "cc"),
         "l1_bytes": used(text, "cbuf"),
-        "message": "" if text else error.split(": error: ")[-1][:300],
+        "message": "" if text else said,
+        "line": 0 if text else line,
     }
+
+
+def refusal(log: str, path: str) -> tuple[int, str]:
+    """The line of the kernel's file that the compiler stumbles over, 0 if it names none, and what it says of it."""
+    found = re.findall(r'loc\("([^"]*)":(\d+):\d+\): error: (.*)', log)
+    # that the pipeline failed is said of the kernel's first line, before the reason or after it
+    line, said = max(((int(n), said) for file, n, said in found if file == path), default=(0, log.strip()))
+    return line, said[:300]
 
 
 def used(hivm: str, space: str) -> int:
@@ -226,13 +235,19 @@ def used(hivm: str, space: str) -> int:
     return max(ends)
 
 
-def in_two_steps(linalg: str) -> str:
-    """Sums along the last dimension made in two steps of about the same length.
+def in_steps(linalg: str) -> str:
+    """Sums along the last dimension made in steps of less than 64 elements.
 
     One after the other, as a CPU runs a reduction, the rounding errors of a long sum grow as they do on no hardware
     that joins halves.
     """
-    lines, out, number = linalg.split("\n"), [], 0
+    halved = in_two_steps(linalg)
+    return linalg if halved == linalg else in_steps(halved)
+
+
+def in_two_steps(linalg: str) -> str:
+    """Every such sum of 64 or more, whose length is a power of two, in two steps of about the same length."""
+    lines, out, number = linalg.split("\n"), [], linalg.count("_parts = linalg.reduce")
     for at, line in enumerate(lines):
         found = SUM.match(line) if "arith.addf" in "".join(lines[at + 2 : at + 3]) else None
         length = int(found["length"]) if found else 0
@@ -270,7 +285,7 @@ def build(linalg: str, folder: Path) -> Json:
 
     program = Path(ascendnpuir.__file__).parent / "bin" / "bishengir-opt"
     source = folder / "linalg.mlir"
-    source.write_text(in_two_steps(linalg))
+    source.write_text(in_steps(linalg))
     done = subprocess.run([program, source, *TO_LLVM], capture_output=True, text=True, check=False)
     if done.returncode:
         return {"object": "", "object_message": first_error(done.stderr)}

@@ -16,14 +16,19 @@ NAME_LENGTH = 49
 """The compiler keeps so many characters of a kernel's name, the last ones."""
 
 UNITS = {
-    "cube": ("aic_mac_ratio", "aic_cube_ratio", "aic_mac_fp16_ratio"),
-    "vector": ("aiv_vec_ratio", "aiv_vec_fp32_ratio"),
+    "cube": ("aic_mac_ratio", "aic_cube_ratio"),
+    "vector": ("aiv_vec_ratio",),
     "scalar": ("aiv_scalar_ratio", "aic_scalar_ratio"),
     "mte1": ("aic_mte1_ratio",),
     "mte2": ("aiv_mte2_ratio", "aic_mte2_ratio"),
     "mte3": ("aiv_mte3_ratio",),
 }
 """The share of its time that each unit is busy, and the columns that say so. mte2 loads, mte3 stores."""
+PARTS = {
+    "aic_mac_ratio": ("aic_mac_fp16_ratio", "aic_mac_int8_ratio"),
+    "aiv_vec_ratio": ("aiv_vec_fp32_ratio", "aiv_vec_fp16_ratio", "aiv_vec_int32_ratio", "aiv_vec_misc_ratio"),
+}
+"""Columns that a file with the shares of kinds of arithmetic has instead. A unit does little of two kinds at a time."""
 
 Row = Mapping[str, str]
 
@@ -88,17 +93,19 @@ def statistics(text: str) -> tuple[OpStatistic, ...]:
 
 
 def op_files(folder: Path) -> KernelProfile:
-    """The one kernel that `msprof op` profiled into an OPPROF folder: OpBasicInfo.csv, and what lies beside it.
+    """The kernel that `msprof op` profiled into an OPPROF folder at or below `folder`: OpBasicInfo.csv, and what lies
+    beside it. Of several runs the last is meant; their files have a time in their names.
 
     Ratios are means over the cores, each weighted by its time; bandwidths are sums. Raises ValueError where
     OpBasicInfo.csv is missing or empty.
     """
-    basics = _read(folder, "OpBasicInfo.csv", "Task Duration(us)")
+    found = sorted(folder.rglob("OpBasicInfo*.csv"))
+    basics = _rows(_text(found[-1]), "Task Duration(us)") if found else []
     duration = _number(basics[0], "Task Duration(us)") if basics else None
     if duration is None:
         raise ValueError(f"{folder}: no OpBasicInfo.csv with a task duration")
-    pipes = _read(folder, "PipeUtilization.csv", "block_id")
-    memory = _read(folder, "Memory.csv", "block_id")
+    pipes = _beside(found[-1], "PipeUtilization")
+    memory = _beside(found[-1], "Memory")
     return KernelProfile(
         basics[0].get("Op Name", ""), basics[0].get("Op Type", ""), duration,
         _whole(basics[0], "Block Dim", "Block Num"), _busy(pipes), _bandwidth(memory, "read"),
@@ -126,9 +133,14 @@ def median_us(profiles: Sequence[KernelProfile], names: Sequence[str]) -> float:
     return total
 
 
-def _read(folder: Path, name: str, column: str) -> list[dict[str, str]]:
-    path = folder / name
-    return _rows(path.read_text(encoding="utf-8-sig"), column) if path.is_file() else []
+def _beside(basics: Path, kind: str) -> list[dict[str, str]]:
+    """The rows of the file of another kind that was written with OpBasicInfo.csv; none where there is no such file."""
+    path = basics.with_name(basics.name.replace("OpBasicInfo", kind))
+    return _rows(_text(path), "block_id") if path.is_file() else []
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8-sig")
 
 
 def _rows(text: str, *columns: str) -> list[dict[str, str]]:
@@ -158,11 +170,17 @@ def _busy(rows: Sequence[Row]) -> tuple[tuple[str, float], ...]:
     """The mean over rows of every unit's share, weighted by the time of the core that the row is of."""
     found = []
     for unit, columns in UNITS.items():
-        shares = [(_number(row, column), _core_time(row, column)) for row in rows for column in columns]
+        shares = [(_share(row, column), _core_time(row, column)) for row in rows for column in columns]
         known = [(share, weight) for share, weight in shares if share is not None and weight > 0]
         if known:
             found.append((unit, sum(s * w for s, w in known) / sum(w for _, w in known)))
     return tuple(found)
+
+
+def _share(row: Row, column: str) -> float | None:
+    known = [_number(row, part) for part in ((column,) if column in row else PARTS.get(column, ()))]
+    numbers = [share for share in known if share is not None]
+    return min(sum(numbers), 1.0) if numbers else None
 
 
 def _core_time(row: Row, column: str) -> float:

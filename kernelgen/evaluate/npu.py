@@ -1,4 +1,4 @@
-"""On an Ascend NPU: times by its events, what keeps it busy by torch-npu's profiler, its buffers by the compiler.
+"""On an Ascend NPU: times by its events, what keeps it busy by its profilers, its buffers by the compiler.
 
 Only the simulated NPU, which runs the same requests, has tested this: no real one was there.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kernelgen import ascend
-from kernelgen.devices import msprof
+from kernelgen.evaluate import npu_profile
 from kernelgen.evaluate.base import OPPONENTS, failed
 from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.compiling import Compiler
@@ -19,8 +19,6 @@ from kernelgen.evaluate.lowered import LoweredCompiler, LoweredEvaluator
 from kernelgen.outcomes import Counters, Evaluation, Status
 from kernelgen.spec.model import Case
 from kernelgen.worker.client import Failed
-
-PROFILER = "torch-npu's profiler"
 
 
 class NpuEvaluator(CudaEvaluator):
@@ -43,23 +41,16 @@ class NpuEvaluator(CudaEvaluator):
 
     def profile(self, candidate: Candidate, case: Case) -> Counters:
         try:
-            names = [one.kernel for one in self._compiler.compile(candidate, [case])[case.label].facts]
+            launches = self._compiler.compile(candidate, [case])[case.label].facts
             request = {**self._candidate_args(candidate), "case": case.to_json()}
-            text = self.runner.call("details", request, self.limits.baseline_s)["kernel_details"]
-            runs = msprof.kernels(text)
-            microseconds = msprof.median_us(runs, names)
+            limit_s = self.limits.baseline_s
+            found = npu_profile.with_msprof(request, launches, self._profile_env, limit_s, self.device.npu)
+            if found is not None:
+                return found
+            text = self.runner.call("details", request, limit_s)["kernel_details"]
+            return npu_profile.of_torch_npu(text, [one.kernel for one in launches])
         except (Failed, ValueError) as failure:
             return Counters(source=f"not available: {failure}")
-        ours = [run for name in dict.fromkeys(names) for run in msprof.of_kernel(runs, name)]
-        longest = max(ours, key=lambda run: run.duration_us)
-        work = self.work(case)
-        possible = microseconds * 1e-6 * self.device.npu.dram_bytes_per_s
-        return counters(longest, (work.bytes_read + work.bytes_written) / possible)
-
-
-def counters(run: msprof.KernelProfile, utilisation: float) -> Counters:
-    """One run of a kernel as the diagnosis reads it; `utilisation`: the share of the peak bandwidth."""
-    return Counters(source=PROFILER, dram_utilisation=utilisation, busy=run.busy, block_dim=run.block_dim)
 
 
 class SimulatedEvaluator(LoweredEvaluator):

@@ -52,14 +52,14 @@ def with_ncu(
         "-k", f"regex:^{re.escape(kernel)}$", "--launch-skip", str(of_it), "--launch-count", "1",
         sys.executable, "-P", "-m", "kernelgen.worker.once", json.dumps(request),
     ]  # fmt: skip
-    text = _run(command, env, limit_s)
+    text = output_of(command, env, limit_s)
     counters = parse(text) if text is not None else None
     if counters is None:
         _refusals.append(reason(text))
     return counters
 
 
-def _run(command: list[str], env: dict[str, str], limit_s: float) -> str | None:
+def output_of(command: list[str], env: dict[str, str], limit_s: float) -> str | None:
     """Output of a program that is killed, with its children, when its time is over; None then."""
     process = subprocess.Popen(
         command,

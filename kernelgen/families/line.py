@@ -46,7 +46,7 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
     space = " " * indent
     if len(argument) + indent + len(comma) <= LINE:
         return space + argument
-    terms = _parts(argument, " + ")
+    terms = _parts(argument, " + ", " - ")
     lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 

@@ -1,25 +1,30 @@
-"""One call of a candidate for a profiler: `python -m kernelgen.worker.once`, the request as JSON in the arguments."""
+"""One call of a candidate for a profiler: `python -m kernelgen.worker.once REQUEST`.
+
+The request is JSON, or @ and the path of a file that holds it.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 
 def main() -> None:
     """Warm up with one call, make another, and end; the profiler skips the launches of the first."""
-    import torch
-
     from kernelgen import judge
+    from kernelgen.judge import device
     from kernelgen.worker import load
 
-    request = json.loads(sys.argv[1])
+    said = sys.argv[1]
+    request = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
     operator = load.quartet(request["folder"], request["name"], "accuracy").OPERATOR
     wrapper = load.candidate(request["path"], request["name"])
-    inputs = judge.make_inputs(operator, judge.Case.from_json(request["case"]), seed=0)()
+    where = request.get("device", "cuda")
+    inputs = judge.make_inputs(operator, judge.Case.from_json(request["case"]), device=where, seed=0)()
     for _ in range(2):
         wrapper(*inputs)
-        torch.cuda.synchronize()
+        device.synchronize(where)
 
 
 if __name__ == "__main__":

@@ -93,8 +93,9 @@ def file_text(plan: Plan) -> FileText:
     rows = key_tensor(plan.spec, body.lowered).name
     key = f"{rows}.numel() * {rows}.element_size()" if flat else f"N * {rows}.element_size()"
     template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
+    instead = getattr(module(plan), "OWN_HELPERS", {})
     return FileText(
-        kernels, template, tuple(h for h in HELPERS if h in helpers), table, key,
+        kernels, template, tuple(instead.get(h, h) for h in HELPERS if h in helpers), table, key,
         "a row" if body.layout.rows else "the tensor",
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
@@ -217,6 +218,8 @@ def _too_many(plan: Plan) -> tuple[str, str]:
     large = f"{names[0]}.numel() > 2**30"
     if len(names) > 1:
         large = f"any(t.numel() > 2**30 for t in ({', '.join(names)}))"
+    if plan.then is not None:  # rows of no element are numbered as well
+        large = f"M > 2**30 or {large}"
     return large, f"{plan.spec.name}: at most 2**30 elements a tensor, whose offsets are kept in int32"
 
 
@@ -244,8 +247,8 @@ def _launch_last(plan: Plan, kernel: KernelText) -> Launch:
     """Its elements are the rows of the kernels before."""
     assert plan.then is not None
     arguments = ["M" if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
-    values = options(plan.then, kernel.schedule)
-    return Launch(kernel.name, _grid(kernel), (*arguments, *(f"{name}={value}" for name, value in values)))
+    arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
+    return Launch(kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
 
 
 def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:

@@ -13,7 +13,6 @@ from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
-from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Chip, Plan, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec
 
@@ -27,8 +26,7 @@ COPIED = "an input that is not contiguous is copied first"
 def retarget(plan: Plan, chip: Chip) -> Plan:
     """The plan with the variants and first schedules of this family, its inputs packed.
 
-    Raises UnsupportedError for an operator that reduces twice, that has tensors of a dtype the compiler lacks, or that
-    draws random numbers.
+    Raises UnsupportedError for an operator of a family that has none, or with tensors of a dtype the compiler lacks.
     """
     place = plan.spec.reference_place
     tensors = (*plan.spec.inputs, *plan.spec.outputs)
@@ -38,12 +36,9 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
     elif f"npu_{plan.family}" not in MODULES:
         why = f"the family {plan.family}, which has no kernels for it"
-    elif plan.then is not None:
-        why = "rows that are reduced, and what that leaves once more"
-    elif any(v.op == OPERATION for v in plan.body.lowered.values):
-        why = f"{OPERATION}, whose bits were never compared there"
     else:
-        return _retargeted(plan, chip)
+        made = _retargeted(plan, chip)
+        return replace(made, then=_of_rows(plan.then, chip)) if plan.then is not None else made
     raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, f"unsupported on this chip: {why}")])
 
 
@@ -58,6 +53,14 @@ def _retargeted(plan: Plan, chip: Chip) -> Plan:
     plan = replace(plan, family=family, body=packed, notes=(*kept, COPIED), chip=chip)
     table = MODULES[family].first_table(packed, chip)
     return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
+
+
+def _of_rows(then: Plan, chip: Chip) -> Plan:
+    """One program reduces what the rows left, in blocks: there may be any number. Half of what the buffer is planned to
+    hold leaves room for an accumulator beside every load."""
+    plan = _retargeted(then, chip)
+    walk = plan.table[-1].schedule
+    return plan.with_table((TableRow(None, walk.replace(BLOCK_SIZE_N=walk.int("BLOCK_SIZE_N") // 2)),))
 
 
 def _packed(spec: OperatorSpec) -> OperatorSpec:

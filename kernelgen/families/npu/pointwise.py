@@ -8,7 +8,7 @@ from kernelgen.families import pointwise
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, walked
-from kernelgen.families.npu.space import MULTIBUFFER, VARIANTS, block
+from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, VARIANTS, block
 from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -16,6 +16,7 @@ NAME = "pointwise"
 TEMPLATE = "npu_kernels.py.jinja"
 PACKED = True
 MEANINGS = VARIANTS
+OWN_HELPERS = HELPERS
 
 
 def variants(body: Body) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedLines, walked
-from kernelgen.families.npu.space import VARIANTS
+from kernelgen.families.npu.space import HELPERS, VARIANTS
 from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -15,6 +15,7 @@ NAME = "scan"
 TEMPLATE = "npu_kernels.py.jinja"
 PACKED = True
 MEANINGS = VARIANTS
+OWN_HELPERS = HELPERS
 variants = scan.variants
 default = reduction.default
 legal = reduction.legal

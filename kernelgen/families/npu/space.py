@@ -25,3 +25,7 @@ def block(name: str, low: int, high: int, meaning: str) -> Parameter:
     """A block size: a power of two from `low` to `high`."""
     choices = tuple(1 << n for n in range(low.bit_length() - 1, high.bit_length()))
     return Parameter(name, choices, "block_size", "constexpr", meaning)
+
+
+HELPERS = {"random_mask": "npu_random_mask"}
+"""Helpers that are written otherwise, and what takes their place."""
