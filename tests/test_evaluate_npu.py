@@ -22,8 +22,9 @@ from kernelgen.evaluate import Candidate, evaluator, npu_profile, source_hash
 from kernelgen.evaluate.compiling import Compiled
 from kernelgen.evaluate.npu import NpuEvaluator
 from kernelgen.judge import npu, simulated, timing
-from kernelgen.outcomes import CaseTiming, Counters, Status
+from kernelgen.outcomes import CaseTiming, Counters, StaticFacts, Status
 from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.predict_tiles import predict
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
 from kernelgen.worker.client import Failed, Worker
 
@@ -247,3 +248,21 @@ def test_a_simulated_time_is_never_compared(tmp_path: Path) -> None:
             with pytest.raises(Failed, match="its times are simulated and compared with nothing") as failure:
                 worker.call(op, request, 120)
             assert failure.value.status == Status.LAUNCH_ERROR
+
+
+def test_a_kernel_that_reduces_what_others_left_has_little_of_the_work() -> None:
+    """It runs on one core, which would else be predicted to move half of the bytes."""
+    facts = devices.find("npu", "ascend910b3").npu
+
+    def launch(kernel: str, programs: int, tiles: int) -> StaticFacts:
+        return StaticFacts(
+            kernel=kernel, arch=facts.arch, grid=(programs,), num_warps=1, registers=0, spill_bytes=0, shared_bytes=0,
+            occupancy=1.0, waves=tiles / programs, load_bytes=0, store_bytes=0, overlapped=True, tile_elements=4096,
+            row_bytes=16384,
+        )  # fmt: skip
+
+    work = Work(4 << 30, 4, 8 << 30)
+    rows = launch("rows_kernel", facts.vector_cores, 1 << 18)
+    alone = predict(work, (rows,), facts).seconds
+    both = predict(work, (rows, launch("finish_kernel", 1, 2)), facts).seconds
+    assert alone < both < 1.05 * alone
