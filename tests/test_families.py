@@ -99,6 +99,24 @@ REFUSED = {
         "out: [A, 3] T",
         "what is computed from a topk, or returned beside it",
     ),
+    "scatter of what is computed": (
+        "return x.index_add(0, i, y * 2)",
+        "x: [A, B] T; i: [D] int64; y: [D, B] T",
+        "out: [A, B] T",
+        "index_add of what is computed",
+    ),
+    "computed from a scatter": (
+        "return x.index_add(0, i, y) + 1",
+        "x: [A, B] T; i: [D] int64; y: [D, B] T",
+        "out: [A, B] T",
+        "what is computed from a scatter",
+    ),
+    "rounded at every addition": (
+        "return x.scatter_add(0, i, y)",
+        "x: [A] T; i: [D] int64; y: [D] T",
+        "out: [A] T",
+        "scatter_add of float16 (supported: float32, int32, int64",
+    ),
     "beside a selection": (
         "return x.topk(3).values, x * 2",
         "x: [A, 64] T",

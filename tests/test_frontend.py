@@ -105,6 +105,13 @@ REFUSED = {
     "rounding mode": ("return torch.div(x, 3, rounding_mode='floor')", "unsupported: division with rounding_mode='floor'"),
     "power": ("return x ** 2.5", "unsupported: the power 2.5 (supported: 0.5, -0.5 and whole exponents up to ±8)"),
     "running product": ("return x.cumprod(-1)", "unsupported: cumprod of floats (supported: of integers)"),
+    "weighted bins": ("return torch.bincount(x.int(), x, minlength=3)[:3]", "unsupported: bincount with weights"),
+    "bins": ("return torch.bincount(x.int())", "unsupported: bincount without minlength (its result has no fixed size)"),
+    "scaled rows added": ("return x.index_add(0, x[:, 0].int(), x, alpha=2)", "unsupported: index_add with alpha"),
+    "columns added": (
+        "y = x[:, None].expand(-1, 4, -1)\nreturn y.scatter_add(1, y.long(), y)",
+        "unsupported: scatter_add along another dimension than the first or the last",
+    ),
     "many selected": ("return x.float().topk(33, -1).values", "unsupported: topk of 33 elements (supported: 1 to 32)"),
     "least selected": ("return x.topk(3, largest=False).values", "unsupported: topk with largest=False"),
     "selected in any order": ("return x.topk(3, sorted=False).values", "unsupported: topk with sorted=False"),

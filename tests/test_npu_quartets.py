@@ -110,6 +110,8 @@ def test_a_dtype_that_the_compiler_lacks_is_refused() -> None:
 def test_a_family_without_kernels_for_it_is_refused() -> None:
     with pytest.raises(SpecError, match=r"topk\.yaml:\d+:\d+: unsupported on this chip: the family selection"):
         plan_of("topk")
+    with pytest.raises(SpecError, match=r"bincount\.yaml:\d+:\d+: unsupported on this chip: the family scatter"):
+        plan_of("bincount")
 
 
 def test_random_bits_are_made_of_products_of_sixteen() -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen import families, frontend, render
-from kernelgen.families import planes, pointwise, reduction, scan, selection
+from kernelgen.families import planes, pointwise, reduction, scan, scatter, selection
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -152,6 +152,7 @@ GOLDENS = {
     "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
+    "scatter": ("index_add", (TableRow(None, scatter.default("owners")),)),
     "selection": ("topk", (TableRow(4096, selection.default("rows")), TableRow(None, selection.default("looped")))),
 }
 

@@ -12,7 +12,7 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import calls, npu, planes, pointwise, reduction, scan, selection
+from kernelgen.families import calls, npu, planes, pointwise, reduction, scan, scatter, selection
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
@@ -22,7 +22,7 @@ from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, SELECTIONS, Graph
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
@@ -32,6 +32,7 @@ FAMILIES: dict[str, ModuleType] = {
     reduction.NAME: reduction,
     scan.NAME: scan,
     selection.NAME: selection,
+    scatter.NAME: scatter,
     **npu.MODULES,
 }
 
@@ -58,7 +59,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
     check_names(spec)
     try:
         parts = stages(spec, selection.prepared(graph) if name == selection.NAME else graph)
-        bodies = [_body(part) for part in parts]
+        bodies = [scatter.body(spec, graph)] if name == scatter.NAME else [_body(part) for part in parts]
     except Unlowerable as error:
         line = graph.statements[error.statement].line if error.statement is not None else 1
         place = spec.reference_place
@@ -116,6 +117,8 @@ def _body(part: Stage) -> Body:
 
 def _family(graph: Graph) -> str:
     ops = {n.op for n in graph.nodes}
+    if ops & set(SCATTERS):
+        return scatter.NAME
     if ops & set(SELECTIONS):
         return selection.NAME
     return scan.NAME if ops & set(SCANS) else reduction.NAME if ops & set(REDUCTIONS) else pointwise.NAME

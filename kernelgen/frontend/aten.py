@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kernelgen.frontend import composites, gathers, losses, masks, moves, norms, reductions, scans, windows
+from kernelgen.frontend import composites, gathers, losses, masks, moves, norms, reductions, scans, scatters, windows
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import VIEWS, Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
@@ -253,6 +253,7 @@ TABLE: dict[str, Rule] = {
     **gathers.RULES,
     **windows.RULES,
     **masks.RULES,
+    **scatters.RULES,
     "aten.full_like.default": _full,
     "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
     "aten.ones_like.default": lambda b, c: b.full(1 if c.dtype != "float" else 1.0, c.shape, c.dtype),

@@ -137,6 +137,10 @@ class Builder:
         dtype = "int64" if op.startswith("arg") else node.dtype
         return self._add(Node(op, (x,), shape, dtype, None, self.statement, (-1,)))
 
+    def scatter(self, op: str, args: tuple[Ref, ...], shape: tuple[Dim, ...], dtype: str, dim: int) -> Ref:
+        """What `args` add up to: see graph.SCATTERS."""
+        return self._add(Node(op, args, shape, dtype, None, self.statement, (dim,)))
+
     def iota(self, x: Ref, dim: int) -> Ref:
         """The numbers 0, 1, ... along one dimension of x, which is counted from the end; the others have size one."""
         shape = self.node(x).shape

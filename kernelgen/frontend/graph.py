@@ -30,8 +30,13 @@ ARG_REDUCTIONS = ("argmax", "argmin")
 SELECTIONS = ("topk", "argtopk")
 """Reductions to several of a row: its greatest elements, and the places of these."""
 REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS, *SELECTIONS)
+SCATTERS = ("bincount", "index_add", "scatter_add")
+"""What adds to where integers say: what is added to, the integers, what is added; a bincount has the integers alone."""
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 CALL = "call"
+
+_COMPARED = (*REDUCTIONS, *SCANS, *SCATTERS, "input", "iota")
+"""Nodes of which the attributes must agree between two traces."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,12 @@ class Node:
     statement: int | None
     """Index into Graph.statements."""
     attrs: tuple[int | str, ...] = ()
-    """Reduction, scan, iota: negative dimensions; maximum, minimum: `open` or `closed` where they bound a value and the
-    gradient does not or does flow at the bound itself; where: `piecewise` where it joins the pieces of one function,
-    which has pieces for a gradient too; permute: the order; round: the dtype or dtype variable; call: the
-    dtype or dtype variable of its result, its text with a place for every operand, a noun for its result; input: its
-    name; index: the dimensions that it does no more than flip, if that is so."""
+    """Reduction, scan, iota: negative dimensions; scatter: the dimension that indices count, 0 or -1; maximum,
+    minimum: `open` or `closed` where they bound a value and the gradient does not or does flow at the bound itself;
+    where: `piecewise` where it joins the pieces of one function, which has pieces for a gradient too; permute: the
+    order; round: the dtype or dtype variable; call: the dtype or dtype variable of its result, its text with a place
+    for every operand, a noun for its result; input: its name; index: the dimensions that it does no more than flip,
+    if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
 
@@ -130,7 +136,7 @@ class Graph:
                 number.append(number[source.node])
                 continue
             args = tuple(self._argument(a, number) for a in node.args)
-            attrs: tuple[object, ...] = node.attrs if node.op in (*REDUCTIONS, *SCANS, "input", "iota") else ()
+            attrs: tuple[object, ...] = node.attrs if node.op in _COMPARED else ()
             if node.op == CALL:
                 attrs = node.attrs[1:]
             if whole and node.op in REDUCTIONS and len(attrs) == len(node.shape):

@@ -16,6 +16,8 @@ class Rewrites(TorchFunctionMode):
     ) -> Any:
         if func in (torch.take_along_dim, torch.Tensor.take_along_dim):
             return _take_along_dim(*args, **(kwargs or {}))
+        if func in (torch.bincount, torch.Tensor.bincount):
+            return _bincount(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -28,6 +30,21 @@ def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     taken = [b if d == dim or not _is_one(b) else a for d, (a, b) in enumerate(sizes)]
     from_start = torch.where(indices < 0, indices + input.shape[dim], indices)  # negative ones count from the end
     return input.expand(source).gather(dim, from_start.expand(taken))
+
+
+def _bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
+    return bincount(input, weights, minlength)
+
+
+@torch.library.custom_op("kernelgen_reference::bincount", mutates_args=())
+def bincount(x: torch.Tensor, weights: torch.Tensor | None, minlength: int) -> torch.Tensor:
+    """As many bins as a reference asks for: a trace does not know how many more torch would return."""
+    return torch.bincount(x, weights, minlength)[:minlength].clone()
+
+
+@bincount.register_fake
+def _(x: torch.Tensor, weights: torch.Tensor | None, minlength: int) -> torch.Tensor:
+    return torch.empty(minlength, dtype=torch.int64, device=x.device)
 
 
 def _is_one(size: Any) -> bool:

@@ -89,7 +89,7 @@ def file_text(plan: Plan) -> FileText:
         for row in plan.table
     )
     flat = body.layout.columns is None
-    outputs = tuple((o.name, _allocation(plan.spec, o)) for o in plan.spec.outputs)
+    outputs = tuple((o.name, _start(plan, _allocation(plan.spec, o))) for o in plan.spec.outputs)
     rows = key_tensor(plan.spec, body.lowered).name
     key = f"{rows}.numel() * {rows}.element_size()" if flat else f"N * {rows}.element_size()"
     template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
@@ -114,6 +114,14 @@ def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
         return f"torch.empty_like({', '.join([like.name, *extra])})"
     first = spec.inputs[0].name
     return f"torch.empty({_shape(spec, output.shape)}, dtype={dtype}, device={first}.device)"
+
+
+def _start(plan: Plan, allocation: str) -> str:
+    """What an output holds before the kernels: nothing in particular, zeros, or what an input holds."""
+    begin = module(plan).begin(plan.body) if hasattr(module(plan), "begin") else None
+    if begin == "zeros":
+        return allocation.replace("torch.empty", "torch.zeros", 1)
+    return f"{begin}.clone(memory_format=torch.contiguous_format)" if begin else allocation
 
 
 def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:
@@ -204,7 +212,7 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
     longest = module(plan).longest_row(body) if hasattr(module(plan), "longest_row") else None
     most = str(longest or MAX_GRID_Y * min(tiles)) if longest or tiles else "2**30" if parts == 1 else "2**27"
-    if plan.then is not None:
+    if plan.then is not None or (module(plan).NAME == "scatter" and body.layout.rows):
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"
     return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"

@@ -63,6 +63,32 @@ CORNERS: dict[str, Sample] = {
         "v, i = x.T.topk(8)\nreturn i, v", {"x": "8 A"}, {"i": "A 8: int64", "v": "A 8"}, {"A": 5}, {"A": 1},
     ),
     "one selected": sample("return x.topk(1).values", {"x": "A 37"}, {"v": "A 1"}, {"A": 5}, {"A": 1}),
+    "bins": sample("return torch.bincount(x, minlength=7)", {"x": "A: int32 < 7"}, {"out": "7: int64"}, *TWO, dtypes=()),
+    "many bins": sample(
+        "return torch.bincount(x, minlength=3000)", {"x": "A: int64 < 3000"}, {"out": "3000: int64"}, {"A": 50}, dtypes=(),
+    ),
+    "rows added": sample(
+        "return x.index_add(0, i, y)", {"x": "A 3 B", "i": "C: int32 < A", "y": "C 3 B"}, {"out": "A 3 B"},
+        {"A": 5, "B": 19, "C": 12}, {"A": 1, "B": 1, "C": 2},
+    ),
+    "rows added to zeros": sample(
+        "return torch.zeros_like(x).index_add(0, i, y)",
+        {"x": "N B: int64", "i": "C: int64 < N", "y": "C B: int64"}, {"out": "N B: int64"}, {"N": 5, "B": 7, "C": 40}, dtypes=(),
+    ),
+    "elements added": sample(
+        "return x.index_add(0, i, y)", {"x": "A: float32", "i": "C: int64 < A", "y": "C: float32"}, {"out": "A: float32"},
+        {"A": 5, "C": 40}, {"A": 1, "C": 1}, dtypes=(),
+    ),
+    "elements of columns added": sample(
+        "return torch.scatter_add(x, 0, i, y)",
+        {"x": "A B 3: float32", "i": "C B 3: int64 < A", "y": "C B 3: float32"}, {"out": "A B 3: float32"},
+        {"A": 5, "B": 4, "C": 40}, {"A": 1, "B": 1, "C": 1}, dtypes=(),
+    ),
+    "elements of rows added to zeros": sample(
+        "return torch.zeros_like(x).scatter_add(-1, i, y)",
+        {"x": "... A: int32", "i": "... C: int64 < A", "y": "... C: int32"}, {"out": "... A: int32"},
+        {"...": (2, 3), "A": 5, "C": 40}, {"...": (), "A": 1, "C": 3}, dtypes=(),
+    ),
     "counts": sample(
         "return (x > 1).any(-1), x.all(-1), x.count_nonzero(-1), x.nansum(-1)",
         X, {"a": "...: bool", "b": "...: bool", "c": "...: int64", "d": "..."}, *SIZES,
@@ -401,3 +427,22 @@ def test_tensors_of_other_devices_shapes_and_dtypes_are_refused_by_kernel_and_ba
         for function in (kernel, baseline):
             with pytest.raises(ValueError, match=r"^op: "):
                 function(*inputs)
+
+
+def test_indices_outside_their_range_add_nothing() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    index = torch.tensor([-1, 2, 7, 5, 2, -(2**40), 2**40], device=device)
+    x, y = torch.ones(5, 3, device=device), torch.full((7, 3), 2.0, device=device)
+    want = x.index_add(0, index[[1, 4]], y[:2])
+    rows = sample("return x.index_add(0, i, y)", {"x": "A B", "i": "C: int64 < A", "y": "C B"}, {"out": "A B"})
+    assert torch.equal(load(render.triton_source(plan_of(rows.spec()))).op(x, index, y), want)
+    columns = sample(
+        "return x.scatter_add(0, i, y)",
+        {"x": "A B: float32", "i": "C B: int64 < A", "y": "C B: float32"}, {"out": "A B: float32"}, dtypes=(),
+    )  # fmt: skip
+    by_columns = load(render.triton_source(plan_of(columns.spec()))).op
+    assert torch.equal(by_columns(x, index[:, None].expand(7, 3), y), want)
+    for bins in (5, 3000):
+        counts = sample(f"return torch.bincount(x, minlength={bins})", {"x": "A: int64"}, {"out": f"{bins}: int64"})
+        found = load(render.triton_source(plan_of(counts.spec()))).op(index)
+        assert torch.equal(found, torch.bincount(index[index.abs() < bins].clamp(min=-1) + 1, minlength=bins + 1)[1:])

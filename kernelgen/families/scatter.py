@@ -1,0 +1,231 @@
+"""Scatters: what is added to where integers say, the same sum at every call.
+
+Four variants, of which a reference has those that serve its operation:
+`histogram`: few bins; a program counts its part in registers and adds the counts to the bins with integer atomics.
+`atomics`: many bins; every element is one integer atomic. Integers come to the same sum in whatever order.
+`owners` (index_add): a program owns a tile of the result, walks the whole index and adds what names its rows in the
+order of the index, in float32. Every owner reads the index, which the L2 holds: for results of some thousand rows.
+`blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block. What
+names one place within a block is added up by the first that does; only that one reads and writes the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelgen.families.access import COLS, Access, Group, Layout
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.naming import FULL, ROW, Names
+from kernelgen.families.scatter_text import text_of
+from kernelgen.families.space import sizes_of
+from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
+from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref
+from kernelgen.plan import Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME = "scatter"
+PACKED = True
+"""The wrapper makes inputs contiguous: what is named lies anywhere, and strides would add a product to each place."""
+FEW_BINS = 1024
+"""Up to so many a warp counts in registers; the work for an element grows with the bins."""
+MEANINGS = {
+    "histogram": "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
+    "atomics": "one block of elements a program, an integer atomic each",
+    "owners": "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
+    "blocks": "BLOCK_SIZE_M rows a program, walked in blocks in which equal indices are added up first",
+}
+SUMS = ("float32", "int32", "int64")
+
+
+def variants(body: Body) -> tuple[str, ...]:
+    scatter = body.lowered.values[-1]
+    if scatter.op == "bincount":
+        bins = scatter.args[1]
+        return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
+    return ("owners",) if scatter.op == "index_add" else ("blocks",)
+
+
+def default(variant: str) -> Schedule:
+    if variant == "histogram":
+        return Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4)
+    if variant == "atomics":
+        return Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4)
+    if variant == "owners":
+        return Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4)
+    return Schedule.make("blocks", BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
+
+
+def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+    """One schedule for everything."""
+    return ((None, starts(body, 1, 1)[0]),)
+
+
+def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+    """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
+    found = tuple(default(variant) for variant in variants(body))
+    if body.lowered.values[-1].op == "scatter_add" and body.lowered.values[-1].attr == "0":
+        return tuple(schedule.replace(BLOCK_SIZE_M=8, num_warps=4) for schedule in found)
+    return found
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+
+    def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
+        return Parameter(name, choices, "block_size", "constexpr", meaning)
+
+    if variant in ("histogram", "atomics"):
+        tiles = (block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"),) if variant == "histogram" else ()
+        return (block("BLOCK_SIZE", (512, 1024, 2048, 4096, 8192), "elements of a block"), *tiles, warps)
+    if variant == "owners":
+        return (
+            block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
+            block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns a program"),
+            block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result a program"),
+            warps,
+        )
+    return (
+        block("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "rows a program"),
+        block("BLOCK_SIZE_N", (16, 32, 64, 128), "elements of a block of the row"),
+        warps,
+    )
+
+
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
+    each = 0.0
+    if schedule.variant == "owners":
+        each = schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")
+    elif schedule.variant == "blocks":
+        each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
+    each /= 32 * schedule.int("num_warps")
+    return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
+
+
+def begin(body: Body) -> str | None:
+    """What the result holds before the kernel: zeros, a copy of an input by its name, or nothing in particular."""
+    scatter = body.lowered.values[-1]
+    if scatter.op == "index_add":
+        return None
+    source = scatter.args[0]
+    added = scatter.op == "scatter_add" and isinstance(source, Use)
+    return body.lowered.values[0].tensor if added else "zeros"
+
+
+def body(spec: OperatorSpec, graph: Graph) -> Body:
+    """The values of a scatter of inputs. Raises Unlowerable for one of anything else."""
+    number = next(i for i, node in enumerate(graph.nodes) if node.op in SCATTERS)
+    node, output = graph.nodes[number], graph.outputs[0]
+    if len(graph.outputs) > 1 or output.node != number:
+        raise Unlowerable("what is computed from a scatter, or returned beside it", node.statement)
+    _check_dtypes(spec, node, output.dtype)
+    operands = [_input(graph, node, arg) for arg in node.args]
+    spread = _spread(operands[-1].shape, node)
+    kept: Index = tuple(() if d == int(node.attrs[0]) % len(node.shape) else e for d, e in enumerate(spread.index))
+    places = {"bincount": (spread.index,), "index_add": (kept, spread.index[:1], spread.index)}
+    indices = places.get(node.op, (kept, spread.index, spread.index))
+    values = [_load(n, index) for n, index in zip(operands, indices, strict=True) if n.op == "input"]
+    args = (*((0,) if operands[0].op != "input" else ()), *(Use(i) for i in range(len(values))), *_bins(node))
+    everywhere, dim = frozenset(range(len(spread.axes))), str(node.attrs[0] if len(node.shape) > 1 else -1)
+    values.append(Value(node.op, args, node.dtype, everywhere, output.name, node.statement, attr=dim))
+    stored = Stored(output.name, len(values) - 1, output.dtype, () if node.op == "bincount" else kept)
+    lowered = Lowered(Space(spread.axes, spread.outer), tuple(values), (stored,))
+    return _laid_out(spec, graph, lowered, spread)
+
+
+def _bins(node: Node) -> tuple[int, ...]:
+    """How many bins a bincount has."""
+    if node.op != "bincount":
+        return ()
+    (count,) = node.shape[0] or (1,)
+    assert isinstance(count, int)
+    return (count,)
+
+
+def _check_dtypes(spec: OperatorSpec, node: Node, dtype: str) -> None:
+    for one in dict(spec.dtypes).get(dtype, (dtype,)):
+        if node.op == "scatter_add" and one not in SUMS:
+            raise Unlowerable(
+                f"scatter_add of {one} (supported: {', '.join(SUMS)}, because sums are kept where they are stored)",
+                node.statement,
+            )
+        if one in ("bool", "uint8", "int8", "int16"):
+            raise Unlowerable(f"{node.op} of {one}", node.statement)
+
+
+def _input(graph: Graph, node: Node, arg: object) -> Node:
+    """An operand, which has to be an input; what is added to may also be zeros."""
+    assert isinstance(arg, Ref)
+    operand = graph.nodes[arg.node]
+    zeros = operand.op == "full" and operand.args == (0,) and node.args[0] == arg and node.op != "bincount"
+    if operand.op != "input" and not zeros:
+        raise Unlowerable(f"{node.op} of what is computed (supported: of inputs, to an input or zeros)", node.statement)
+    return operand
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The iteration space of what is added: rows that are independent, then the elements that scatter, or the reverse
+    where whole rows do."""
+
+    axes: tuple[Atom, ...]
+    outer: int
+    """How many of the axes, from the first, scatter on their own."""
+    index: Index
+
+
+def _spread(shape: tuple[Dim, ...], node: Node) -> _Spread:
+    counted = int(node.attrs[0]) % len(shape)
+    kept = [d for d, dim in enumerate(shape) if d != counted and dim != ()]
+    if shape[counted] == () or (node.op == "index_add" and not kept):
+        raise Unlowerable(f"{node.op} of one element", node.statement)
+    order = [counted, *kept] if node.op == "index_add" else [*kept, counted]
+    place = {d: i for i, d in enumerate(order)}
+    axes = sizes_of(tuple(shape[d] for d in order))
+    index: Index = tuple((place[d],) if d in place else () for d in range(len(shape)))
+    return _Spread(axes, 0 if node.op == "index_add" else len(kept), index)
+
+
+def _load(node: Node, index: Index) -> Value:
+    axes = frozenset(a for entry in index for a in axes_of(entry))
+    return Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index)
+
+
+def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Spread) -> Body:
+    count, by_rows = len(spread.axes), lowered.values[-1].op == "index_add"
+    rows = (0,) if by_rows else tuple(range(count - 1))
+    columns = tuple(range(1, count)) if by_rows else (count - 1,)
+    loads = [(i, v) for i, v in enumerate(lowered.values) if v.op == "load"]
+    layout = Layout(
+        (Group(rows, "M", "row"),) if rows else (),
+        Group(columns, "N", COLS),
+        (),
+        tuple(Access(i, str(v.tensor), (), (), None) for i, v in loads),
+        (),
+        (),
+        _length(spec, lowered),
+    )
+    levels = tuple(ROW if v.axes == {0} and by_rows else FULL for v in lowered.values)
+    names = Names({i: str(v.name) for i, v in enumerate(lowered.values)}, levels, frozenset())
+    return Body(lowered, graph.statements, layout, names, (), frozenset(), exact=False)
+
+
+def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]:
+    """The size name that indices stay below, with the kernel's parameter for it; nothing where it is a number."""
+    length = spec.outputs[0].shape[int(lowered.values[-1].attr or 0)]
+    if isinstance(length, int):
+        return ()
+    if not length.isidentifier():
+        raise Unlowerable(f"a scatter to {length} places (supported: a declared size, or a number)")
+    taken, parameter = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N"}, length
+    while parameter in taken:
+        parameter += "_SIZE"
+    return ((length, parameter),)
+
+
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernel for one schedule's structure."""
+    return (text_of(spec, body, schedule, name),)

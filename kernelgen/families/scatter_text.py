@@ -1,0 +1,168 @@
+"""The lines of scatters: every variant of `scatter.py` as one kernel."""
+
+from __future__ import annotations
+
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+
+
+def text_of(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    """The kernel of a schedule's variant."""
+    make = {"histogram": _histogram, "atomics": _atomics, "owners": _owners, "blocks": _blocks}[schedule.variant]
+    arguments, constexprs, lines, grid = make(spec, body)
+    return KernelText(name, schedule.variant, schedule, arguments, constexprs, (), tuple(lines), grid=grid)
+
+
+Made = tuple[tuple[str, ...], tuple[str, ...], list[str], str]
+"""Arguments, constexprs, lines and the wrapper's grid of a kernel."""
+
+
+def _tensors(body: Body) -> list[str]:
+    """The inputs in the order of the arguments: what is added to (if not zeros), integers, what is added."""
+    return [str(v.tensor) for v in body.lowered.values if v.op == "load"]
+
+
+def _quoted(body: Body) -> list[str]:
+    statement = body.lowered.values[-1].statement
+    return [] if statement is None else [f"# {body.statements[statement].text}"]
+
+
+def _limit(body: Body, shape: tuple[int | str, ...], dim: int) -> str:
+    """What indices stay below: a number, or the kernel's parameter for a size."""
+    sizes = body.layout.sizes
+    return sizes[0][1] if sizes else str(shape[dim])
+
+
+def _widened(spec: OperatorSpec, tensor: str) -> str:
+    """What makes a float32 of what a load of a tensor reads."""
+    dtype = next(t.dtype for t in spec.inputs if t.name == tensor)
+    kinds = dict(spec.dtypes).get(dtype, (dtype,))
+    return ".to(tl.float32)" if any("float" in k for k in kinds) and kinds != ("float32",) else ""
+
+
+def _zero(body: Body) -> str:
+    return "0.0" if body.lowered.values[-1].dtype == "float" else "0"
+
+
+def _histogram(spec: OperatorSpec, body: Body) -> Made:
+    (x,), out = _tensors(body), spec.outputs[0].name
+    bins = int(_limit(body, spec.outputs[0].shape, 0))
+    slots = 1 << (bins - 1).bit_length()
+    lines = [
+        "# a program counts its part in registers",
+        "first = tl.program_id(0).to(tl.int64) * (TILES * BLOCK_SIZE)",
+        f"counts = tl.zeros([{slots}], tl.int32)",
+        "for tile in range(TILES):",
+        "    offsets = first + tile * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
+        f"    {x} = tl.load({x}_ptr + offsets, mask=offsets < N, other=-1)",
+        f"    is_bin = {x} >= 0",
+        f"    is_bin &= {x} < {bins}",
+        f"    counts += tl.histogram({x}.to(tl.int32), {slots}, mask=is_bin)",
+        "# integer atomics come to the same sums in whatever order",
+        *_quoted(body),
+        f"bins = tl.arange(0, {slots})",
+        f'tl.atomic_add({out}_ptr + bins, counts.to(tl.int64), mask=counts > 0, sem="relaxed")',
+    ]
+    grid = '(triton.cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)'
+    return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE", "TILES"), lines, grid
+
+
+def _atomics(spec: OperatorSpec, body: Body) -> Made:
+    (x,), out = _tensors(body), spec.outputs[0].name
+    bins = _limit(body, spec.outputs[0].shape, 0)
+    lines = [
+        "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
+        f"{x} = tl.load({x}_ptr + offsets, mask=offsets < N, other=-1)",
+        "# integer atomics come to the same sums in whatever order",
+        *_quoted(body),
+        f"is_bin = {x} >= 0",
+        f"is_bin &= {x} < {bins}",
+        f'tl.atomic_add({out}_ptr + {x}, 1, mask=is_bin, sem="relaxed")',
+    ]
+    return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE",), lines, '(triton.cdiv(N, options["BLOCK_SIZE"]),)'
+
+
+def _owners(spec: OperatorSpec, body: Body) -> Made:
+    *base, index, source = _tensors(body)
+    out, limit = spec.outputs[0].name, _limit(body, spec.outputs[0].shape, 0)
+    start = f"{out} = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.{_accumulated(body)})"
+    if base:
+        start = f"{out} = tl.load({base[0]}_ptr + offsets, mask=mask){_widened(spec, base[0])}"
+    read = f"tl.load({source}_ptr + place.to(tl.int64) * N + cols, mask=col_mask)"
+    lines = [
+        "# a program owns a tile of the result, and adds to it in the order of the index",
+        "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
+        "first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_V",
+        "rows = first + tl.arange(0, BLOCK_SIZE_V)",
+        "cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)",
+        "col_mask = cols < N",
+        f"mask = (rows < {limit})[:, None] & col_mask[None, :]",
+        "offsets = rows[:, None] * N + cols[None, :]",
+        start,
+        *_quoted(body),
+        "for start in range(0, M, BLOCK_SIZE_M):",
+        "    places = start + tl.arange(0, BLOCK_SIZE_M)",
+        f"    {index} = tl.load({index}_ptr + places, mask=places < M, other=-1)",
+        f"    is_own = {index} >= first",
+        f"    is_own &= {index} < first + BLOCK_SIZE_V",
+        "    left = tl.where(is_own, places, M)",
+        "    place = tl.min(left, axis=0)",
+        "    while place < M:",
+        f"        row = tl.load({index}_ptr + place)",
+        f"        {source} = {read}{_widened(spec, source)}",
+        f"        {out} = tl.where(rows[:, None] == row, {out} + {source}[None, :], {out})",
+        "        left = tl.where(left == place, M, left)",
+        "        place = tl.min(left, axis=0)",
+        f"tl.store({out}_ptr + offsets, {out}, mask=mask)",
+    ]
+    pointers = [f"{t}_ptr" for t in (*base, index, source, out)]
+    sizes = ["M", "N", *([limit] if not limit.isdigit() else [])]
+    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V")
+    rows = f'triton.cdiv({limit}, options["BLOCK_SIZE_V"])'
+    return (*pointers, *sizes), constexprs, lines, f'({rows} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)'
+
+
+def _accumulated(body: Body) -> str:
+    dtype = body.lowered.values[-1].dtype
+    return "float32" if dtype == "float" else dtype
+
+
+def _blocks(spec: OperatorSpec, body: Body) -> Made:
+    index, source = _tensors(body)[-2:]
+    scatter, out = body.lowered.values[-1], spec.outputs[0].name
+    along_last = scatter.attr == "-1"
+    limit = _limit(body, spec.outputs[0].shape, -1 if along_last else 0)
+    offsets, place = "rows[:, None] * N + cols[None, :]", f"rows[:, None] * {limit} + {index}"
+    if not along_last:
+        offsets, place = "cols[None, :] * M + rows[:, None]", f"{index} * M + rows[:, None]"
+    if not body.layout.rows:
+        offsets, place = "cols[None, :]", index
+    lines = [
+        "# a program owns rows that scatter on their own",
+        "rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
+        "lanes = tl.arange(0, BLOCK_SIZE_N)",
+        "for start in range(0, N, BLOCK_SIZE_N):",
+        f"    cols = start + {'lanes' if along_last else 'lanes.to(tl.int64)'}",
+        "    mask = (rows < M)[:, None] & (cols < N)[None, :]",
+        f"    offsets = {offsets}",
+        f"    {index} = tl.load({index}_ptr + offsets, mask=mask, other=-1)",
+        f"    {source} = tl.load({source}_ptr + offsets, mask=mask, other={_zero(body)})",
+        "    # the first that names a place adds up all that the block adds there",
+        f"    is_same = {index}[:, :, None] == {index}[:, None, :]",
+        f"    total = tl.sum(tl.where(is_same, {source}[:, :, None], {_zero(body)}), axis=1)",
+        "    earliest = tl.where(is_same, lanes[None, :, None], BLOCK_SIZE_N)",
+        "    is_first = tl.min(earliest, axis=1) == lanes[None, :]",
+        f"    is_first &= {index} >= 0",
+        f"    is_first &= {index} < {limit}",
+        f"    places = {out}_ptr + {place}",
+        *(f"    {line}" for line in _quoted(body)),
+        f"    {out} = tl.load(places, mask=is_first) + total",
+        f"    tl.store(places, {out}, mask=is_first)",
+        "    # the next block reads what this one wrote",
+        "    tl.debug_barrier()",
+    ]
+    sizes = ["M", "N", *([limit] if not limit.isdigit() else [])]
+    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+    pointers = [f"{t}_ptr" for t in (index, source, out)]
+    return (*pointers, *sizes), constexprs, lines, '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
