@@ -57,86 +57,76 @@ def add_rms_norm_kernel(
 
 
 @triton.jit
-def add_rms_norm_looped_rows_kernel(
+def add_rms_norm_looped_kernel(
     x_ptr,
     residual_ptr,
     weight_ptr,
     out_ptr,
-    M,
-    N,
     stride_xm,
     stride_xn,
     stride_residual_m,
     stride_residual_n,
     stride_weight_n,
-    BLOCK_SIZE_M: tl.constexpr,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_residual_n = tl.cast(stride_residual_n, tl.int64)
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    square_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    square_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
-        col_mask = cols < N
-        mask = row_mask[:, None] & col_mask[None, :]
+        mask = cols < N
         x = tl.load(
-            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         residual = tl.load(
-            residual_ptr
-            + rows[:, None] * stride_residual_m
-            + cols[None, :] * stride_residual_n,
+            residual_ptr + row * stride_residual_m + cols * stride_residual_n,
             mask=mask,
             other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         hidden = x + residual
         square_sum_acc += hidden * hidden
-    square_sum = tl.sum(square_sum_acc, axis=1)
+    square_sum = tl.sum(square_sum_acc, axis=0)
     # return F.rms_norm(hidden, (hidden.shape[-1],), weight, eps)
     rstd = tl.rsqrt(square_sum / N + 1e-6)
 
     # the row again, now with what it was reduced to
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
-        col_mask = cols < N
-        mask = row_mask[:, None] & col_mask[None, :]
+        mask = cols < N
         x = tl.load(
-            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         residual = tl.load(
-            residual_ptr
-            + rows[:, None] * stride_residual_m
-            + cols[None, :] * stride_residual_n,
+            residual_ptr + row * stride_residual_m + cols * stride_residual_n,
             mask=mask,
             other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
-            mask=col_mask,
+            mask=mask,
             other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         hidden = x + residual
-        out = hidden * rstd[:, None] * weight[None, :]
-        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+        out = hidden * rstd * weight
+        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
-def add_rms_norm_looped_rows_specialize_kernel(
+def add_rms_norm_looped_rows_kernel(
     x_ptr,
     residual_ptr,
     weight_ptr,
@@ -215,7 +205,7 @@ def add_rms_norm_looped_rows_specialize_kernel(
 
 
 @triton.jit
-def add_rms_norm_looped_kernel(
+def add_rms_norm_looped_plain_kernel(
     x_ptr,
     residual_ptr,
     weight_ptr,
@@ -288,18 +278,14 @@ def add_rms_norm_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, add_rms_norm_kernel, {"num_warps": 2}),
-    (
-        8192,
-        add_rms_norm_looped_rows_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 4096, "num_warps": 4},
-    ),
+    (8192, add_rms_norm_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 16}),
     (
         16384,
-        add_rms_norm_looped_rows_specialize_kernel,
+        add_rms_norm_looped_rows_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 4096, "num_warps": 32},
     ),
     (32768, add_rms_norm_kernel, {"num_warps": 16}),
-    (None, add_rms_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (None, add_rms_norm_looped_plain_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
 
 
@@ -402,23 +388,21 @@ def add_rms_norm(
             BLOCK_SIZE_N=triton.next_power_of_2(N),
             **options,
         )
-    elif kernel is add_rms_norm_looped_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
+    elif kernel is add_rms_norm_looped_kernel:
+        kernel[(M,)](
             x_view,
             residual_view,
             weight,
             out,
-            M,
-            N,
             x_view.stride(0),
             x_view.stride(1),
             residual_view.stride(0),
             residual_view.stride(1),
             weight.stride(0),
+            N=N,
             **options,
         )
-    elif kernel is add_rms_norm_looped_rows_specialize_kernel:
+    elif kernel is add_rms_norm_looped_rows_kernel:
         grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             x_view,
@@ -434,7 +418,7 @@ def add_rms_norm(
             N=N,
             **options,
         )
-    elif kernel is add_rms_norm_looped_kernel:
+    elif kernel is add_rms_norm_looped_plain_kernel:
         kernel[(M,)](
             x_view,
             residual_view,

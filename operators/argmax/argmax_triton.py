@@ -81,13 +81,44 @@ def argmax_row_kernel(
 
 
 @triton.jit
+def argmax_looped_kernel(
+    x_ptr,
+    out_ptr,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    out_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    out_at = tl.zeros([BLOCK_SIZE_N], tl.int32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        out_moves = _is_above(x, out_acc)
+        out_acc = tl.where(out_moves, x, out_acc)
+        out_at = tl.where(out_moves, cols, out_at)
+    out = _argmax(out_acc, out_at, axis=0)
+    tl.store(out_ptr + row, out)
+
+
+@triton.jit
 def argmax_looped_rows_kernel(
     x_ptr,
     out_ptr,
     M,
-    N,
     stride_xm,
     stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -122,10 +153,11 @@ SCHEDULES = (
     (8192, argmax_row_kernel, {"num_warps": 4}),
     (16384, argmax_row_kernel, {"num_warps": 8}),
     (32768, argmax_row_kernel, {"num_warps": 16}),
+    (65536, argmax_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 32}),
     (
         None,
         argmax_looped_rows_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 8},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 16},
     ),
 )
 
@@ -181,15 +213,24 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
             BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
             **options,
         )
+    elif kernel is argmax_looped_kernel:
+        kernel[(M,)](
+            x_view,
+            out,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            **options,
+        )
     elif kernel is argmax_looped_rows_kernel:
         grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             x_view,
             out,
             M,
-            N,
             x_view.stride(0),
             x_view.stride(1),
+            N=N,
             **options,
         )
     return out

@@ -41,46 +41,39 @@ def pad_kernel(
 
 
 @triton.jit
-def pad_1d_grid_kernel(
+def pad_elements_kernel(
     x_ptr,
     out_ptr,
-    M,
-    N,
-    D,
+    n_elements,
     stride_x0,
     stride_xd,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
+    N: tl.constexpr,  # a kernel for every row length
+    D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):
     stride_xd = tl.cast(stride_xd, tl.int64)  # cols * stride may pass 2**31
-    # columns fastest: programs that run together write neighbouring memory
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    # int64: rows * N may pass 2**31
-    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
-    pid_n = tl.program_id(0) % num_tiles_n
-    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    col_mask = cols < N
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    row_mask = rows < M
-    mask = row_mask[:, None] & col_mask[None, :]
+    # a run of elements as they lie in the results, each with its row and its column
+    first = tl.program_id(0).to(tl.int64) * BLOCK_SIZE  # int64: rows * N may pass 2**31
+    offsets = first + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    # counted from the start of the first of its rows
+    run = (first % N).to(tl.int32) + tl.arange(0, BLOCK_SIZE)
+    rows = first // N + run // N
+    cols = run % N
     x_w = cols - 1
     x = tl.load(
-        x_ptr + rows[:, None] * stride_x0 + x_w[None, :] * stride_xd,
-        mask=mask & (cols >= 1)[None, :] & (x_w < D)[None, :],
+        x_ptr + rows * stride_x0 + x_w * stride_xd,
+        mask=mask & (cols >= 1) & (x_w < D),
         other=0.5,
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(out_ptr + offsets, x, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, pad_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, pad_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
-    (
-        None,
-        pad_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 2},
-    ),
+    (None, pad_elements_kernel, {"BLOCK_SIZE": 1024, "num_warps": 2}),
 )
 
 
@@ -107,6 +100,7 @@ def pad(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = out.shape[-1]
+    n_elements = M * N
     D = x.shape[-1]
     if N > 8388480:
         raise ValueError(f"pad: at most 8388480 columns, got {N}")
@@ -127,19 +121,16 @@ def pad(x: torch.Tensor) -> torch.Tensor:
             x_view.stride(1),
             **options,
         )
-    elif kernel is pad_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+    elif kernel is pad_elements_kernel:
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
         kernel[grid](
             x_view,
             out,
-            M,
-            N,
-            D,
+            n_elements,
             x_view.stride(0),
             x_view.stride(1),
+            N=N,
+            D=D,
             **options,
         )
     return out

@@ -17,7 +17,6 @@ def rms_norm_channels_kernel(
     x_ptr,
     out_ptr,
     M,
-    N,
     HW,
     stride_xb,
     stride_xn,
@@ -25,6 +24,7 @@ def rms_norm_channels_kernel(
     stride_out_b,
     stride_out_n,
     stride_out_index_1,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -90,7 +90,7 @@ SCHEDULES = (
     (
         None,
         rms_norm_channels_kernel,
-        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 128, "num_warps": 16},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
 )
 
@@ -132,7 +132,6 @@ def rms_norm_channels(x: torch.Tensor) -> torch.Tensor:
         x_view,
         out,
         M,
-        N,
         HW,
         x_view.stride(0),
         x_view.stride(1),
@@ -140,6 +139,7 @@ def rms_norm_channels(x: torch.Tensor) -> torch.Tensor:
         out_view.stride(0),
         out_view.stride(1),
         out_view.stride(2),
+        N=N,
         **options,
     )
     return out
