@@ -26,7 +26,11 @@ SPECIALIZE = Parameter(
 )  # fmt: skip
 
 LOADS = Parameter(
-    "loads", ("default", "evict_first"), "memory_access", "structure", "how the caches treat what is read once"
+    "loads",
+    ("default", "evict_first", "evict_last"),
+    "memory_access",
+    "structure",
+    "how the caches treat what is read once",
 )
 STORES = Parameter(
     "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
