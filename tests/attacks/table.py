@@ -1,7 +1,8 @@
-"""Writes docs/trust.md from the collection of attacks: `python tests/attacks/table.py`."""
+"""Writes docs/trust.md from the collection of attacks and what a GPU showed: `python tests/attacks/table.py`."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from collection import ATTACKS
 from honest import honest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "trust.md"
+MEASURED = DOCUMENT.parent / "benchmarks" / "trust.json"
 
 HEAD = """\
 # Trust
@@ -27,7 +29,8 @@ them, each is tried alone (landlock also in a form that leaves reading free), an
 it said without the others stands in the journal and in `kernelgen doctor`. CUDA needs one thing that no other worker gets:
 to write below /proc/self, where it names its threads.
 
-This page is made from `tests/attacks/` by `python tests/attacks/table.py`; a test fails where it is stale.
+This page is made from `tests/attacks/` and `docs/benchmarks/trust.json` by `python tests/attacks/table.py`; a test fails
+where it is stale.
 
 ## Attacks
 
@@ -68,7 +71,31 @@ def document() -> str:
         "|---|---|---|---|",
         *more,
     ]
-    return "\n".join([head.rstrip("\n"), *rows, *tail, ""])
+    return "\n".join([head.rstrip("\n"), *rows, *tail, "", *_shown_by_a_gpu(), ""])
+
+
+def _shown_by_a_gpu() -> list[str]:
+    """What a GPU showed, as it was measured."""
+    found = json.loads(MEASURED.read_text("utf-8"))
+    lines = [
+        f"## On an {found['gpu'].removeprefix('NVIDIA ')}",
+        "",
+        f"torch {found['torch']}, triton {found['triton']}, {found['date']}: `{found['command']}`.",
+        "",
+        f"The worker was held to: {'; '.join(found['isolation'])}.",
+        f"Host code in it tried for a file outside its folders, a key of its parent's environment and a loopback socket, and"
+        f" reached {found['reached']}.",
+        "",
+        "| fault in a candidate | runs | typed as | next candidate judged rightly | within, median (slowest) |",
+        "|---|---:|---|---:|---:|",
+    ]
+    lines += [
+        f"| {name} | {f['runs']} | {', '.join(f['typed'])} | {f['next_right']} | {f['median_s']:.1f} s ({f['slowest_s']:.1f} s) |"
+        for name, f in found["faults"].items()
+    ]
+    lines += ["", "| planted difference | runs | wanted verdict | had it |", "|---|---:|---|---:|"]
+    lines += [f"| {name} | {c['runs']} | {c['wanted']} | {c['count']} |" for name, c in found["clock"].items()]
+    return lines
 
 
 def _row(attack: object) -> str:
