@@ -3,7 +3,7 @@
 `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows and columns,
 so that an input that varies along one of the two is read once a tile; `planes` does so where rows have to be taken
 apart, with tiles that stay within a plane (module `planes`); `elements` takes a run of the results, each with its row
-and column (module `elements`). A tile that reads along one of the two and writes along
+and column (module `runs`). A tile that reads along one of the two and writes along
 the other is square: Triton turns it in shared memory, so that both run over whole cache lines.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import elements, planes
+from kernelgen.families import planes, runs
 from kernelgen.families.kernel import (
     LOADS,
     SPECIALIZE,
@@ -51,12 +51,12 @@ def variants(body: Body) -> tuple[str, ...]:
     if body.layout.columns is None:
         return ("flat",)
     found = (planes.VARIANT, "tile") if planes.applies(body) else ("tile",)
-    return (*found, elements.VARIANT) if _takes_elements(body) else found
+    return (*found, runs.VARIANT) if _takes_elements(body) else found
 
 
 def _takes_elements(body: Body) -> bool:
     """A window's places are shared by the elements of a tile alone."""
-    return elements.applies(body) and not (planes.applies(body) and planes.is_window(body))
+    return runs.applies(body) and not (planes.applies(body) and planes.is_window(body))
 
 
 def default(variant: str) -> Schedule:
@@ -64,8 +64,8 @@ def default(variant: str) -> Schedule:
         return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
     if variant == planes.VARIANT:
         return planes.default()
-    if variant == elements.VARIANT:
-        return elements.default()
+    if variant == runs.VARIANT:
+        return runs.default()
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
     return Schedule.make(
         "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
@@ -95,8 +95,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
-    if not gathered and elements.VARIANT in variants(body) and planes.is_shifted(body):
-        return ((None, elements.default().replace(BLOCK_SIZE=2048)),)
+    if not gathered and runs.VARIANT in variants(body) and planes.is_shifted(body):
+        return ((None, runs.default().replace(BLOCK_SIZE=2048)),)
     long: tuple[tuple[int | None, Schedule], ...]
     if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
         long = ((None, tile.replace(BLOCK_SIZE_N=1024)),)
@@ -150,14 +150,14 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         square = _square()
         small = square.replace(BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
         return (square, square.replace(BLOCK_SIZE_N=64), small, small.replace(num_warps=4))
-    runs = elements.starts() if _takes_elements(body) else ()
+    spread = runs.starts() if _takes_elements(body) else ()
     if planes.applies(body):
-        return (*planes.starts(body, columns), default("tile"), *runs)
+        return (*planes.starts(body, columns), default("tile"), *spread)
     if _has_fixed_rows(body):
         return tuple(row.replace(num_warps=warps) for _, row in first_table(body, ()) for warps in (4, 8))
     if variants(body) == ("flat",):
         return tuple(dict.fromkeys((_flat(body), default("flat"))))
-    return (default("tile"), *runs)
+    return (default("tile"), *spread)
 
 
 def _flat(body: Body) -> Schedule:
@@ -183,8 +183,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
         )  # fmt: skip
     if variant == planes.VARIANT:
         return planes.space()
-    if variant == elements.VARIANT:
-        return elements.space()
+    if variant == runs.VARIANT:
+        return runs.space()
     return (
         Parameter(
             "grid", ("2d", "1d"), "grid_config", "structure",
@@ -203,7 +203,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    run = schedule.variant in ("flat", elements.VARIANT)
+    run = schedule.variant in ("flat", runs.VARIANT)
     size = schedule.int("BLOCK_SIZE") if run else schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N")
     each = size / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
@@ -235,8 +235,8 @@ def _kernel(
 ) -> KernelText:
     if schedule.variant == planes.VARIANT:
         return planes.kernel(spec, body, schedule, name, helpers)
-    if schedule.variant == elements.VARIANT:
-        return elements.kernel(spec, body, schedule, name, helpers)
+    if schedule.variant == runs.VARIANT:
+        return runs.kernel(spec, body, schedule, name, helpers)
     lines = make(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     if schedule.variant == "flat":

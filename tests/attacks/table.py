@@ -86,7 +86,7 @@ def _shown_by_a_gpu() -> list[str]:
         f"Host code in it tried for a file outside its folders, a key of its parent's environment and a loopback socket, and"
         f" reached {found['reached']}.",
         "",
-        "| fault in a candidate | runs | typed as | next candidate judged rightly | within, median (slowest) |",
+        "| fault in a candidate | runs | typed as | next candidate judged rightly | within at most, median (slowest) |",
         "|---|---:|---|---:|---:|",
     ]
     lines += [
