@@ -131,6 +131,11 @@ def _call_flops(call: TorchCall, seen: list[tuple[int, ...]], result: tuple[int,
         query, key = seen[:2]
         whole = 2 * key[-2] * (prod(query) + prod(result))
         return whole // 2 if "is_causal=True" in call.text else whole
+    if kind == "einsum":  # everything that an index names, once
+        subscripts = call.text.split('"')[1].replace(" ", "").partition("->")[0].split(",")
+        named = zip(subscripts, seen, strict=True)
+        extents = {name: n for names, shape in named for name, n in zip(names, shape, strict=True)}
+        return 2 * prod(extents.values())
     if kind.startswith("conv"):  # the weight once for every place of the result; transposed, of the input
         data, weight = seen[:2]
         return 2 * prod(data if "transpose" in kind else result) * prod(weight) // max(weight[0], 1)

@@ -34,12 +34,16 @@ def call_notes(plan: Plan) -> tuple[str, ...]:
         return ()
     cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
     lines = [
-        f"no family takes {step.function}: it stays a call of torch's, with {_share(cases, i, 0)} of the bytes and "
-        f"{_share(cases, i, 1)} of the operations"
+        f"a call of torch's computes {step.result.name}, since no family takes {step.function}: "
+        f"{_share(cases, i, 0)} of the bytes, {_share(cases, i, 1)} of the operations"
         for i, step in enumerate(plan.working)
         if isinstance(step, TorchCall)
     ]
-    return (*lines, "the kernels alone are tuned; they and the calls run one after the other")
+    made = ", ".join(t.name for t in plan.own.outputs)
+    tuned = (
+        f"of the kernels, the one that computes {made} moves the most bytes and is tuned; all run one after the other"
+    )
+    return (*lines, tuned if len(plan.kernels) > 1 else "the kernel alone is tuned")
 
 
 def _share(cases: list[list[tuple[int, int]]], step: int, what: int) -> str:

@@ -82,6 +82,9 @@ UNITS: Mapping[str, str] = {
 SCALAR_BOUND = 0.5
 """Above this share of the time in the scalar unit elements are handled one by one, or only addresses are computed."""
 
+LEAST_SHARE = 0.05
+"""Of a time, what its kernels have at least beside calls of torch's that took longer than their floor."""
+
 Figure = tuple[str, str, str]
 """A name, a value as it is shown, and where it is from."""
 
@@ -148,9 +151,15 @@ def _expected(strategy: str, seen: tuple[Seen, ...], device: Peaks) -> float:
 
 
 def bandwidth_utilisation(timing: CaseTiming, work: Work, device: Peaks) -> float:
-    """The bytes the operator must move over what the DRAM could have moved in the time, 0 to 1."""
+    """The bytes the kernels must move over what the DRAM could have moved in their time, 0 to 1."""
     moved = work.bytes_read + work.bytes_written
-    return moved / (timing.time_us * 1e-6 * device.dram_bytes_per_s)
+    return moved / (kernel_seconds(timing, work, device) * device.dram_bytes_per_s)
+
+
+def kernel_seconds(timing: CaseTiming, work: Work, device: Peaks) -> float:
+    """The time without calls of torch's, which are taken at their floor: nobody times them apart."""
+    whole = timing.time_us * 1e-6
+    return max(whole - sum(call.seconds(device) for call in work.calls), LEAST_SHARE * whole)
 
 
 def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
@@ -163,6 +172,9 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
         (BANDWIDTH, _percent(bandwidth_utilisation(timing, seen.work, device)),
          f"needed bytes over {time_from} time and peak"),
     ]  # fmt: skip
+    if seen.work.calls:
+        floor = sum(call.seconds(device) for call in seen.work.calls)
+        rows.append(("torch's calls", f"{floor * 1e6:.2f} µs", "their floor, left out of the utilisation above"))
     if counters and counters.busy:
         rows += _units(counters)
     elif counters and counters.read:
@@ -218,7 +230,7 @@ def _buffered(name: str, facts: StaticFacts, compiled: str) -> list[Figure]:
 def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
     """What limits one case, and the sentence that says why; the first rule that applies."""
     timing, work, counters = seen.timing, seen.work, seen.counters or Counters("none")
-    time_s = timing.time_us * 1e-6
+    time_s = kernel_seconds(timing, work, device)
     launches = max(1, len(seen.facts))
     launch = launches * device.launch_latency_s / time_s
     if launch > LAUNCH_SHARE:

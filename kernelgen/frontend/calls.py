@@ -19,6 +19,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "aten.linear.default": (f"{_FUNCTIONAL}.linear", "projected"),
     **{f"aten.{name}.default": (f"torch.{name}", "product") for name in ("matmul", "mm", "bmm", "addmm", "baddbmm")},
     **{f"aten.{name}.{kind}": (f"{_FUNCTIONAL}.{name}", "convolved") for name in _CONVOLUTIONS for kind in _KINDS},
+    "aten.einsum.default": ("torch.einsum", "product"),
     "aten.scaled_dot_product_attention.default": (f"{_FUNCTIONAL}.scaled_dot_product_attention", "attended"),
 }  # fmt: skip
 """What a person calls the operation, and a noun for its result where the reference has no name for it."""
@@ -27,9 +28,18 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
 def torch_call(b: Builder, node: Any, call: Call) -> Ref:
     """The call as a node; raises Refused for one whose arguments are not tensors in memory and constants."""
     function, noun = FUNCTIONS[str(node.target)]
+    if call.dtype != "float":
+        raise Refused(f"{function} of integers")
+    if function == "torch.einsum" and "..." in call.args[0]:
+        raise Refused("torch.einsum with ... in its equation")
     operands: list[Arg] = []
     words: list[str] = []
     positional = True
+
+    def tensor(ref: Ref) -> str:
+        operands.append(ref)
+        return f"{{{len(operands) - 1}}}"
+
     for i, parameter in enumerate(node.target._schema.arguments):
         default = parameter.default_value if parameter.has_default_value() else None
         value = call.get(i, parameter.name, default)
@@ -38,10 +48,11 @@ def torch_call(b: Builder, node: Any, call: Call) -> Ref:
             continue
         if parameter.name == "dropout_p":
             raise Refused("attention with dropout")
-        word = f"{{{len(operands)}}}" if isinstance(value, Ref) else _constant(value, parameter.name)
-        if isinstance(value, Ref):
-            operands.append(value)
-        positional = positional and isinstance(value, Ref)
+        tensors = value if isinstance(value, list) and any(isinstance(v, Ref) for v in value) else [value]
+        if all(isinstance(v, Ref) for v in tensors):
+            word = ", ".join(map(tensor, tensors))
+        else:
+            word, positional = _constant(value, parameter.name), positional and not parameter.has_default_value()
         words.append(word if positional else f"{parameter.name}={word}")
     text = f"{function}({', '.join(words)})"
     return b.torch_call(tuple(operands), call.shape, (call.torch_dtype, text, noun))

@@ -47,7 +47,8 @@ class Sequence:
 def sequence(plan: Plan) -> Sequence:
     """The groups of a plan with calls, and the wrapper's statements."""
     kernels = plan.kernels
-    groups = tuple(_group(one, alone=len(kernels) == 1) for one in kernels)
+    taken = {plan.spec.name, *(t.name for k in kernels for t in (*k.spec.inputs, *k.spec.outputs))}
+    groups = tuple(_group(one, taken, alone=len(kernels) == 1) for one in kernels)
     waiting = iter(groups)
     lines = [
         _call(plan, step) if isinstance(step, TorchCall) else Line(_launch(next(waiting)), "") for step in plan.steps
@@ -62,9 +63,12 @@ def sequence(plan: Plan) -> Sequence:
     return Sequence(groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template)
 
 
-def _group(plan: Plan, *, alone: bool) -> Group:
+def _group(plan: Plan, taken: set[str], *, alone: bool) -> Group:
     made = "_".join(o.name for o in plan.spec.outputs)
-    return Group(f"compute_{made}", plan.spec, file_text(plan), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES")
+    function = f"compute_{made}"
+    while function in taken:
+        function = f"{function}_alone"
+    return Group(function, plan.spec, file_text(plan), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES")
 
 
 def _launch(group: Group) -> str:

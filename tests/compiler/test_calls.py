@@ -61,6 +61,10 @@ CORNERS = {
     "a loss": chain("return ((F.linear(x, w) - b) ** 2).mean()", ""),
     "in float32": chain("return F.linear(x.float(), w.float()).to(x.dtype) + b"),
     "returned": chain("y = x @ v\nreturn y, y, torch.relu(y)", a="... E", b2="... E"),
+    "einsum": sample(
+        "y = torch.einsum('abd,ed->eab', torch.relu(x), w)\nreturn torch.exp(y - y.amax(-1, keepdim=True))",
+        {"x": "A B D", "w": "E D"}, {"out": "E A B"}, {"A": 2, "B": 9, "D": 7, "E": 5},
+    ),
     "transposed": sample(
         "return torch.relu((w @ x.mT).mT + b)", {"x": "A B D", "w": "E D", "b": "E"}, {"out": "A B E"},
         {"A": 2, "B": 3, "D": 7, "E": 5},
@@ -123,6 +127,8 @@ def test_chains_agree_with_torch(found: Sample) -> None:
         ("y = x\nreturn F.linear(y, w, b)", "3:1: unsupported: nothing left for a kernel"),
         ("return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)", "attention with dropout"),
         ("y = F.linear(x, w)\nreturn y.cumsum(-1) - y.amax(-1, True)", "3:1: unsupported: a reduction and a scan"),
+        ("y = torch.einsum('...d,ed->...e', x, w)\nreturn y + b", "2:1: unsupported: torch.einsum with ..."),
+        ("return torch.matmul(x.int(), w.int().mT) + b", "2:1: unsupported: torch.matmul of integers"),
         ("y = F.linear(x, w)\nreturn y.sort(-1)[0]", "3:1: unsupported: sort"),
     ],
 )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kernelgen import judge
 from kernelgen.judge import oracle
 from kernelgen.judge.bounds import Tally, difference
+from kernelgen.judge.stored import tf32
 
 X = judge.Tensor("x", ("...", "D"), "T", rows=0)
 W = judge.Tensor("w", ("D",), "T")
@@ -223,3 +224,26 @@ def test_tiles_add_up():
     assert parts.max_error == whole.max_error
     assert sum(g.count for g in parts.groups.values()) == 1000
     assert bool(parts.complaint()) == bool(whole.complaint())
+
+
+def wave(x, w):
+    return torch.sin(x @ w)
+
+
+@pytest.mark.parametrize("stored", ["T", ""])
+def test_what_is_rounded_around_calls_of_torchs_is_no_fault_of_the_kernels(stored):
+    """A product of about 200 is off by 0.06 in float16, and so is its sine: more than the cap has room for."""
+    tensors = (judge.Tensor("x", ("M", "K"), "T"), judge.Tensor("w", ("K", "N"), "T"))
+    operator = judge.Operator(
+        "wave", kernel=lambda x, w: torch.sin((x @ w).double()).half(), baseline=wave, reference=wave,
+        inputs=tensors, outputs=(judge.Tensor("out", ("M", "N"), "T"),), stored=stored,
+    )  # fmt: skip
+    case = judge.Case({"M": 8, "K": 4096, "N": 64}, {"T": "float16"})
+    report = judge.accuracy_case(operator, case, device="cpu", seed=1, seeds=1, distributions=("normal",))
+    assert report.passed == bool(stored), report.message
+
+
+def test_tf32_has_ten_bits():
+    ulp = 2.0**-10
+    values = torch.tensor([1 + ulp, 1 + 0.4 * ulp, 1 + 0.6 * ulp, -3.0], dtype=torch.float64)
+    assert tf32(values).tolist() == [1 + ulp, 1, 1 + ulp, -3]
