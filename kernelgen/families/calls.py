@@ -1,8 +1,8 @@
 """Operators with operations that no family takes: calls of torch's, and kernels for what is before, between and after.
 
 The graph is cut at the calls. What calls read lies in memory, so everything that the calls of one depth need is
-computed before them, by one kernel where a family takes it as a whole and else by one for each tensor; what the
-outputs need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is
+computed before them, by one kernel where a family takes it as a whole and else by several; what the outputs need is
+computed last. Every such group is lowered as an operator of its own. A value that two groups need is
 computed in both unless a call reads it, in which case it lies in memory anyway.
 """
 
@@ -15,13 +15,15 @@ from math import prod
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.space import size_text
-from kernelgen.frontend.graph import CALL, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
+from kernelgen.frontend.graph import CALL, REDUCTIONS, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
 from kernelgen.frontend.indices import leaves
 from kernelgen.plan import Operand, Plan, Step, TorchCall, View
 from kernelgen.spec.model import Case, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], Plan]
+_TRIED = 3
+"""Places at which a group that no family takes is cut, one after the other."""
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
 
 
@@ -134,18 +136,46 @@ class _Cut:
         return i in self.stored or self.base(i) in self.stored
 
     def compute(self, wanted: Iterable[int]) -> None:
-        """A kernel for some values; one for each where no family takes them together."""
+        """A kernel for some values, or several."""
         tensors = {i: self._tensor(i, self._name(i)) for i in wanted}
-        if not tensors:
-            return
+        if tensors:
+            self.steps += self._kernels(tensors)
+            self.stored |= tensors
+
+    def _kernels(self, tensors: dict[int, TensorSpec]) -> list[Plan]:
+        """One kernel where a family takes it; else one for each value, and for one value one that leaves a reduction
+        on the way to it in memory, in float32, and one that begins there. Raises UnsupportedError."""
         try:
-            found = [self._group(tensors)]
+            return [self._group(tensors)]
         except UnsupportedError:
-            if len(tensors) == 1:
-                raise
-            found = [self._group({i: tensor}) for i, tensor in tensors.items()]
-        self.steps += found
-        self.stored |= tensors
+            if len(tensors) > 1:
+                return [kernel for i, tensor in tensors.items() for kernel in self._kernels({i: tensor})]
+            for reductions in self._reductions(tensors):
+                before = dict(self.stored)
+                left = {i: self._tensor(i, self._name(i, "reduced")) for i in reductions}
+                try:
+                    first = self._kernels(left)
+                    self.stored |= left
+                    return [*first, *self._kernels(tensors)]
+                except UnsupportedError:
+                    self.stored = before
+            raise
+
+    def _reductions(self, tensors: dict[int, TensorSpec]) -> list[list[int]]:
+        """The reductions on the way to some values, those over the same dimensions of one shape together."""
+        found: dict[object, list[int]] = {}
+        for i in self._needed(tensors):
+            node = self.graph.nodes[i]
+            if node.op in REDUCTIONS and i not in self.stored and i not in tensors:
+                found.setdefault((node.attrs, node.shape), []).append(self._mean(i))
+        return [ends for ends in found.values() if not tensors.keys() & set(ends)][:_TRIED]
+
+    def _mean(self, i: int) -> int:
+        """A sum over its count, where that is what a reduction is for."""
+        for j, node in enumerate(self.graph.nodes):
+            if node.op == "div" and node.args[0] == Ref(i) and not isinstance(node.args[1], Ref):
+                return j
+        return i
 
     def call(self, i: int) -> None:
         node = self.graph.nodes[i]
@@ -192,9 +222,9 @@ class _Cut:
         return name
 
     def _tensor(self, i: int, name: str) -> TensorSpec:
-        if i in self.declared:
-            return self.declared[i]
         node = self.graph.nodes[i]
+        if i in self.declared:
+            return replace(self.declared[i], shape=tuple(_entry(dim) for dim in node.shape))
         dtype = str(node.attrs[0]) if node.op in ("round", CALL) else "float32" if node.dtype == "float" else node.dtype
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
 

@@ -47,6 +47,14 @@ def test_the_graph_is_cut_at_calls_and_the_rest_fuses() -> None:
     assert {t.name for t in last.spec.inputs} == {"h", "product"}  # neither is computed again
 
 
+def test_what_no_family_takes_as_a_whole_is_several_kernels() -> None:
+    statistics = sample(
+        "y = torch.softmax(x @ w, -1)\nreturn y - y.mean(0, keepdim=True)", {"x": "A D", "w": "D E"}, {"out": "A E"}
+    )
+    assert steps(statistics) == ["torch.matmul({0}, {1})", "row_max denominator", "out"]
+    assert steps(CORNERS["places, then channels"])[1:] == ["reduced", "out"]
+
+
 def test_views_of_what_lies_in_memory_are_no_kernels() -> None:
     found = chain("return torch.exp(x @ w.T), (x @ v).reshape(x.shape[:-1] + (v.shape[1], 1))", out2="... E 1")
     assert steps(found) == ["torch.matmul({0}, {1})", "torch.matmul({0}, {1})", "out", "{0}"]
@@ -72,6 +80,14 @@ CORNERS = {
     "image": image("return F.hardswish(F.conv2d(x, w, b, padding=1)) * s", "B E H W"),
     "smaller image": image("return torch.relu(F.conv2d(x, w) + s)", "B E H-2 W-2"),
     "larger image": image("y = F.conv_transpose2d(x.mT, v.permute(1, 0, 2, 3))\nreturn y - s", "B E W+1 H+1"),
+    "places, then channels": sample(
+        "y = F.conv_transpose2d(x, w)\ny = y.mean((2, 3))\nreturn torch.logsumexp(y + b, 1, keepdim=True) * 10",
+        {"x": "B C H W", "w": "C E 3 3", "b": "E"}, {"out": "B 1"}, PLACES[0],
+    ),
+    "two images": image(
+        "y = F.max_pool2d(F.relu(F.conv2d(x, w, b, padding=1)), 2)\nreturn F.relu(F.conv_transpose2d(y, v))",
+        "B C H//2+1 W//2+1",
+    ),
     "attention": sample(
         "s = torch.tanh(q) * 0.5\nreturn F.scaled_dot_product_attention(s, k, v, is_causal=True) + q",
         {"q": "B H S 8", "k": "B H S 8", "v": "B H S 8"}, {"out": "B H S 8"}, {"B": 2, "H": 3, "S": 9},
@@ -126,7 +142,7 @@ def test_chains_agree_with_torch(found: Sample) -> None:
     [
         ("y = x\nreturn F.linear(y, w, b)", "3:1: unsupported: nothing left for a kernel"),
         ("return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)", "attention with dropout"),
-        ("y = F.linear(x, w)\nreturn y.cumsum(-1) - y.amax(-1, True)", "3:1: unsupported: a reduction and a scan"),
+        ("y = F.linear(x, w).cumsum(-1)\nreturn y - y.amax(-1, True)", "3:1: unsupported: a reduction and a scan"),
         ("y = torch.einsum('...d,ed->...e', x, w)\nreturn y + b", "2:1: unsupported: torch.einsum with ..."),
         ("return torch.matmul(x.int(), w.int().mT) + b", "2:1: unsupported: torch.matmul of integers"),
         ("y = F.linear(x, w)\nreturn y.sort(-1)[0]", "3:1: unsupported: sort"),

@@ -1,0 +1,124 @@
+"""Operators with calls of torch's: what is counted and said of them, and what does not take them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from kernelgen import families, frontend, generate, render
+from kernelgen.analysis import floor_seconds, work
+from kernelgen.cli.optimize import _check_strategies
+from kernelgen.definition import call_notes
+from kernelgen.devices.facts import H200
+from kernelgen.errors import UnsupportedError, UsageError
+from kernelgen.export.custom_op import custom_op_files
+from kernelgen.importer import import_file
+from kernelgen.outcomes import StaticFacts
+from kernelgen.plan import Plan
+from kernelgen.predict import predict
+from kernelgen.spec import load_spec, parse_spec, shipped_specs
+from kernelgen.spec.model import Case
+
+SPECS = {path.stem: path for path in shipped_specs()}
+
+CONV = '''
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    """A convolution, then pointwise steps."""
+
+    def __init__(self, channels, out):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, out, 3)
+        self.scale = nn.Parameter(torch.randn(out, 1, 1))
+
+    def forward(self, x):
+        x = self.conv(x)
+        return torch.relu(x) * self.scale
+
+
+def get_inputs():
+    return [torch.rand(4, 3, 16, 16)]
+
+
+def get_init_inputs():
+    return [3, 8]
+'''
+
+
+@cache
+def plan_of(name: str) -> Plan:
+    spec = load_spec(SPECS[name])
+    return families.lower(spec, *frontend.trace(spec))
+
+
+def case(dtype: str, **sizes: int | tuple[int, ...]) -> Case:
+    return Case(tuple({"..." if n == "leading" else n: v for n, v in sizes.items()}.items()), (("T", dtype),))
+
+
+def test_the_work_is_that_of_the_kernel_and_of_the_call() -> None:
+    m, k, j = 4096, 1024, 2048
+    found = work(plan_of("linear_gelu"), case("float16", leading=(m,), K=k, J=j))
+    assert (found.bytes_read, found.bytes_written) == (2 * (m * j + j), 2 * m * j)
+    (call,) = found.calls
+    assert (call.function, call.flops) == ("torch.nn.functional.linear", 2 * m * k * j)
+    assert call.bytes == 2 * (m * k + k * j + m * j)
+    kernel = (found.bytes_read + found.bytes_written) / H200.dram_bytes_per_s
+    assert floor_seconds(found, H200) == pytest.approx(kernel + call.flops / H200.fp16_tensor_flops)
+
+
+@pytest.mark.parametrize(("dtype", "peak"), [("bfloat16", 1.0), ("float32", 0.5)])
+def test_a_convolution_may_run_on_the_matrix_units(dtype: str, peak: float) -> None:
+    (call,) = work(plan_of("conv_bias_relu"), case(dtype, B=64, C=256, H=56, W=56, J=256)).calls
+    assert call.flops == 2 * 64 * 256 * 56 * 56 * 256 * 9
+    assert call.seconds(H200) == call.flops / (H200.fp16_tensor_flops * peak)
+
+
+def test_a_prediction_has_the_call_beside_the_launches() -> None:
+    one = case("float16", leading=(4096,), K=1024, J=2048)
+    whole = work(plan_of("linear_gelu"), one)
+    facts = (StaticFacts("k", "sm_90", (4096, 2, 1), 8, 32, 0, 0, 1.0, 4.0, 16, 16, 1, 1),)
+    kernel, both = predict(replace(whole, calls=()), facts, H200), predict(whole, facts, H200)
+    assert both.seconds - kernel.seconds > whole.calls[0].flops / H200.fp16_tensor_flops
+
+
+def test_files_say_what_stays_torchs_and_how_much_of_the_whole() -> None:
+    plan = plan_of("linear_gelu")
+    notes = call_notes(plan)
+    assert "torch.nn.functional.linear" in notes[0]
+    assert "41 to 53 % of the bytes, 100 % of the operations" in notes[0]
+    files = render.quartet(plan)
+    assert "| `projected` | torch's `torch.nn.functional.linear` | 41 to 53 % | 100 % |" in files["definition.md"]
+    head = files["linear_gelu_triton.py"].split('"""')[1]
+    assert "41 to 53 % of the bytes" in head
+
+
+def test_a_language_model_writes_no_kernel_around_calls() -> None:
+    plan = plan_of("linear_gelu")
+    _check_strategies(plan)
+    asked = replace(plan, spec=replace(plan.spec, optimization_strategies=("llm",)))
+    with pytest.raises(UsageError, match=r"linear_gelu has calls of torch's \(torch.nn.functional.linear\)"):
+        _check_strategies(asked)
+
+
+def test_gradients_of_calls_are_refused(tmp_path: Path) -> None:
+    spec = replace(load_spec(SPECS["linear_gelu"]), backward=True)
+    with pytest.raises(UnsupportedError, match=r"the gradient of torch\.nn\.functional\.linear"):
+        generate.new(spec, tmp_path)
+
+
+def test_a_convolution_of_a_module_is_imported_and_generated(tmp_path: Path) -> None:
+    (tmp_path / "conv.py").write_text(CONV, encoding="utf-8")
+    imported = import_file(tmp_path / "conv.py", name="conv_scaled")
+    spec = parse_spec(imported.text, "conv_scaled.yaml")
+    generate.new(spec, tmp_path)
+    text = (tmp_path / "conv_scaled" / "conv_scaled_triton.py").read_text("utf-8")
+    assert "= torch.nn.functional.conv2d(x, weight, bias).contiguous()" in text
+    package = custom_op_files(text, spec, tmp_path, tmp_path / "package")
+    made = package[tmp_path / "package" / "conv_scaled_op" / "__init__.py"]
+    assert "x.new_empty((x.shape[0], 8, x.shape[2] - 2, x.shape[3] - 2))" in made
