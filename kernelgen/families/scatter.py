@@ -113,6 +113,15 @@ def begin(body: Body) -> str | None:
     return body.lowered.values[0].tensor if added else "zeros"
 
 
+def too_large(spec: OperatorSpec, body: Body) -> tuple[str, str] | None:
+    """Where indices that a kernel keeps in int32 would overflow, and what the wrapper says of it."""
+    if body.lowered.values[-1].op == "bincount":
+        return None
+    if not body.layout.rows:
+        return "N > 2**30", f"{spec.name}: at most 2**30 elements, got {{N}}"
+    return "max(M, N) > 2**30", f"{spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
+
+
 def body(spec: OperatorSpec, graph: Graph) -> Body:
     """The values of a scatter of inputs. Raises Unlowerable for one of anything else."""
     number = next(i for i, node in enumerate(graph.nodes) if node.op in SCATTERS)

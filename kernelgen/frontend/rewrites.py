@@ -36,7 +36,11 @@ def _bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
     return bincount(input, weights, minlength)
 
 
-@torch.library.custom_op("kernelgen_reference::bincount", mutates_args=())
+@torch.library.custom_op(
+    "kernelgen_reference::bincount",
+    mutates_args=(),
+    schema="(Tensor x, Tensor? weights, SymInt minlength) -> Tensor",
+)
 def bincount(x: torch.Tensor, weights: torch.Tensor | None, minlength: int) -> torch.Tensor:
     """As many bins as a reference asks for: a trace does not know how many more torch would return."""
     return torch.bincount(x, weights, minlength)[:minlength].clone()

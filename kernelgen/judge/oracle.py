@@ -99,6 +99,8 @@ def in_float64(
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
     if noise is not None:
         raised = [_moved(x, noise) if x.dtype.is_floating_point else x for x in raised]
+    if selections is not None:
+        selections.given.update(x.untyped_storage().data_ptr() for x in raised)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

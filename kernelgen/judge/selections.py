@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+NEARLY = 2.0**-20
+"""Eight ulp of float32: what the arithmetic before a selection may cost two scores that are next to each other."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -17,14 +20,18 @@ class Selection:
     scores: torch.Tensor
     dim: int
     places: torch.Tensor
+    exact: bool = True
+    """Whether the scores are an input's elements, which no kernel computes."""
 
     def settled(self, places: torch.Tensor) -> torch.Tensor:
         """`places` with the reference's own wherever one of them is as right: inside the row, the only one of its
-        place, and of a score that is equal in float32, in which kernels compute."""
+        place, and of a score that is equal in float32, in which kernels compute, or nearly so if it is computed."""
         scores, found = self.scores.float(), places.long()
         inside = (found >= 0) & (found < scores.shape[self.dim])
         own, other = (scores.gather(self.dim, p) for p in (self.places, torch.where(inside, found, 0)))
         same = (own == other) | (own.isnan() & other.isnan())
+        if not self.exact:
+            same |= (own - other).abs() <= NEARLY * own.abs()
         return torch.where(inside & same & ~_repeated(found, self.dim), self.places, found).to(places.dtype)
 
 
@@ -42,6 +49,8 @@ class Selections(TorchDispatchMode):
     """Hears of every topk while a reference runs."""
 
     found: list[Selection] = field(default_factory=list)
+    given: set[int] = field(default_factory=set)
+    """Where the reference's inputs lie."""
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -51,7 +60,8 @@ class Selections(TorchDispatchMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__ == "topk" and args[0].ndim:
-            self.found.append(Selection(args[0], args[2] if len(args) > 2 else -1, result[1]))
+            exact = args[0].untyped_storage().data_ptr() in self.given
+            self.found.append(Selection(args[0], args[2] if len(args) > 2 else -1, result[1], exact))
         return result
 
     def settled(self, right: torch.Tensor, others: Sequence[torch.Tensor]) -> list[torch.Tensor]:

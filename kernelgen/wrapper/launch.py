@@ -202,6 +202,8 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
     body: Body = plan.body
     if plan.chip:
         return _too_many(plan)
+    if hasattr(module(plan), "too_large"):
+        return module(plan).too_large(plan.spec, body)  # type: ignore[no-any-return]
     if body.layout.columns is None:
         return None
     tiles = [
@@ -212,7 +214,7 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
     longest = module(plan).longest_row(body) if hasattr(module(plan), "longest_row") else None
     most = str(longest or MAX_GRID_Y * min(tiles)) if longest or tiles else "2**30" if parts == 1 else "2**27"
-    if plan.then is not None or (module(plan).NAME == "scatter" and body.layout.rows):
+    if plan.then is not None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"
     return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from references import Sample, tensor
+from references import FLOATS, Sample, tensor
 
 UNARY = [
     *("torch.exp({})", "torch.tanh({})", "torch.sigmoid({})", "torch.expm1({})", "torch.log1p({})", "torch.erf({})"),
@@ -100,6 +100,14 @@ AFTER_SCANS = [
 
 BEFORE_SELECTIONS = ["x", "-x", "x.abs()", "x.clamp(-1, 1)", "torch.maximum(x, y)", "torch.where(x > 0, x, y)", "x + w"]
 """Steps of which a tie is one, or none, however they are rounded."""
+
+SCATTERS = {
+    "x.index_add(0, i, y)": [("A B", "D", "D B"), ("A B C", "D", "D B C"), ("A 3", "B", "B 3")],
+    "torch.zeros_like(x).index_add(0, i, y)": [("A B", "D", "D B")],
+    "x.scatter_add(0, i, y)": [("A B", "D B", "D B"), ("A B C", "D B C", "D B C"), ("A", "D", "D")],
+    "x.scatter_add(-1, i, y)": [("... A", "... D", "... D"), ("B C A", "B C D", "B C D")],
+}
+"""The shapes of x, i and y, whose indices are below A."""
 
 _SIZES: list[dict[str, Any]] = [
     {"...": (3,), "A": 5, "B": 7, "C": 2, "D": 37}, {"...": (), "A": 1, "B": 19, "C": 3, "D": 1},
@@ -233,6 +241,21 @@ def selections(draw: st.DrawFn) -> Sample:
     inputs = [t for t in inputs if t.name == "x" or _mentions(line, t.name)]
     results = draw(st.sampled_from([("values", "indices"), ("indices", "values"), ("values",), ("indices",)]))
     return _declared(draw, inputs, [line], list(results), dict.fromkeys(results, f"{outer} {k}"))
+
+
+@st.composite
+def scatters(draw: st.DrawFn) -> Sample:
+    """Rows or elements added to where indices say, of which some are named often and some never."""
+    form = draw(st.sampled_from(list(SCATTERS)))
+    x, i, y = draw(st.sampled_from(SCATTERS[form]))
+    stored = "scatter_add" in form or len(x.split()) == 1
+    dtype = draw(st.sampled_from(["float32", "int32", "int64", *([] if stored else ["T", "T"])]))
+    index = draw(st.sampled_from(["int32", "int64"])) if "index_add" in form else "int64"
+    inputs = (tensor("x", x, dtype), tensor("i", i, index, below="A"), tensor("y", y, dtype))
+    sizes = [{k: v for k, v in s.items() if any(k in t.shape for t in inputs)} for s in _SIZES]
+    chosen = tuple(draw(st.permutations(sizes))[:2])
+    dtypes = (("T", FLOATS),) if dtype == "T" else ()
+    return Sample(inputs, (tensor("out", x, dtype),), (f"return {form}",), chosen, dtypes)
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hypothesis import HealthCheck, given, settings
-from random_references import over_dimensions, pointwise, reductions, scans, selections
+from random_references import over_dimensions, pointwise, reductions, scans, scatters, selections
 from references import Sample, failures
 
 RANDOM = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
@@ -40,4 +40,10 @@ def test_scans_agree_with_torch(sample: Sample) -> None:
 @settings(RANDOM, max_examples=3 * TIMES)
 @given(selections())
 def test_selections_agree_with_torch(sample: Sample) -> None:
+    assert not (found := failures(sample, thorough=False)), "\n\n".join([sample.source(), *found])
+
+
+@settings(RANDOM, max_examples=5 * TIMES)
+@given(scatters())
+def test_scatters_agree_with_torch(sample: Sample) -> None:
     assert not (found := failures(sample, thorough=False)), "\n\n".join([sample.source(), *found])

@@ -39,6 +39,16 @@ def test_scores_that_float32_does_not_tell_apart_are_equal() -> None:
     assert not settled([0, 1], torch.tensor([1.0, 1.0 + 2.0**-20], dtype=torch.float64), 2)
 
 
+def test_computed_scores_that_are_nearly_equal_may_change_places() -> None:
+    heard = Selections()
+    row = torch.tensor([1.0, 1.0 + 2.0**-22, 1.0 + 2.0**-18])
+    (right,) = oracle.in_float64(lambda x: (x * 1).topk(3).indices, [row], selections=heard)
+    near, far = heard.settled(right, [torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])])
+    assert torch.equal(near, right)
+    assert not torch.equal(far, right)
+    assert not settled([2, 0, 1], row, 3)
+
+
 def test_a_kernel_is_judged_by_what_it_selects() -> None:
     x, values, places = (
         judge.Tensor("x", ("A", 9), "float32", rows=0),
