@@ -23,6 +23,7 @@ OPERATOR = judge.Operator(
 
 CASES = (
     judge.Case({"...": (), "V": 1, "L": 7}),
+    judge.Case({"...": (4,), "V": 33, "L": 32}),
     judge.Case({"...": (5,), "V": 11, "L": 129}),
     judge.Case({"...": (3, 2), "V": 100, "L": 65}),
 )
