@@ -91,7 +91,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if is_turned(body):
         return ((None, _square()),)
     if planes.applies(body):
-        return planes.first_table(body, _LONG_TILE)
+        return planes.first_table(body, _moved() if body.exact else _LONG_TILE)
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
@@ -100,6 +100,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     long: tuple[tuple[int | None, Schedule], ...]
     if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
         long = ((None, tile.replace(BLOCK_SIZE_N=1024)),)
+    elif body.exact:
+        long = ((None, _moved()),)
     else:
         long = ((2 * SHORT_ROW_BYTES, _LONG_TILE.replace(BLOCK_SIZE_N=1024)), (None, _LONG_TILE))
     shortest = min((columns for _, columns in shapes), default=2 * HEAD + 1)
@@ -136,6 +138,12 @@ def _gathered(body: Body) -> str | None:
             if any(levels[v] == FULL or (levels[v] == COLUMN and values[v].op == "load") for v in used):
                 return "columns" if dim == len(index) - 1 else "rows"
     return None
+
+
+def _moved() -> Schedule:
+    """Where elements are only moved: what is read leaves the cache after what is written (H200: halves of 4096 columns
+    side by side 128 us, by default 131)."""
+    return _LONG_TILE.replace(BLOCK_SIZE_N=1024, loads="evict_last")
 
 
 def _looks_rows_up(body: Body) -> bool:

@@ -50,7 +50,7 @@ def cat_kernel(
 
 
 @triton.jit
-def cat_1d_grid_kernel(
+def cat_1d_grid_evict_last_loads_kernel(
     x_ptr,
     y_ptr,
     out_ptr,
@@ -79,10 +79,12 @@ def cat_1d_grid_kernel(
     x = tl.load(
         x_ptr + rows[:, None] * stride_x0 + cols[None, :] * stride_xa,
         mask=mask & (cols < A)[None, :],
+        eviction_policy="evict_last",
     )
     y = tl.load(
         y_ptr + rows[:, None] * stride_y0 + (cols - A)[None, :] * stride_yb,
         mask=mask & (cols >= A)[None, :],
+        eviction_policy="evict_last",
     )
     # return torch.cat((x, y), dim=-1)
     is_less = cols < A
@@ -95,14 +97,9 @@ SCHEDULES = (
     (256, cat_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, cat_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (
-        2048,
-        cat_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
-    ),
-    (
         None,
-        cat_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        cat_1d_grid_evict_last_loads_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -169,7 +166,7 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             y_view.stride(1),
             **options,
         )
-    elif kernel is cat_1d_grid_kernel:
+    elif kernel is cat_1d_grid_evict_last_loads_kernel:
         grid = (
             triton.cdiv(M, options["BLOCK_SIZE_M"])
             * triton.cdiv(N, options["BLOCK_SIZE_N"]),

@@ -77,6 +77,7 @@ def causal_mask_fill_tile_kernel(
     scores = tl.load(
         scores_ptr + rows[:, None] * stride_scores_m + cols[None, :] * stride_scores_n,
         mask=mask,
+        eviction_policy="evict_last",
     )
     # col = torch.arange(scores.shape[-1], device=scores.device)
     col = cols
@@ -112,7 +113,7 @@ SCHEDULES = (
     (
         None,
         causal_mask_fill_tile_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 

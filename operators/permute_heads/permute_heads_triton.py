@@ -83,6 +83,7 @@ def permute_heads_tile_kernel(
         + h[:, None] * stride_xh
         + cols[None, :] * stride_xn,
         mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
 
@@ -112,7 +113,7 @@ SCHEDULES = (
     (
         None,
         permute_heads_tile_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 

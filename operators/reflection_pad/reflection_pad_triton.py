@@ -24,12 +24,13 @@ def reflection_pad_kernel(
     stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    ROW_TILES: tl.constexpr,
 ):
     stride_xindex_0 = tl.cast(stride_xindex_0, tl.int64)  # offsets may pass 2**31
     stride_xh = tl.cast(stride_xh, tl.int64)
     stride_xw = tl.cast(stride_xw, tl.int64)
-    # a program has a tile of rows and columns of one plane
-    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M)
+    # a program has rows and columns of one plane
+    num_tiles_m = tl.cdiv(OUT_H, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
     pid_m = tl.program_id(0) % num_tiles_m
     pid_n = tl.program_id(1)
@@ -37,20 +38,21 @@ def reflection_pad_kernel(
     x_plane = x_ptr + index_0 * stride_xindex_0
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
-    h = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
-    row_mask = h < OUT_H
-    mask = row_mask[:, None] & col_mask[None, :]
-    # return F.pad(x, (2, 2, 2, 2), mode='reflect')
-    mirrored = tl.abs((cols - 2).to(tl.int64))
-    from_col = tl.minimum(mirrored, 2 * W - 2 - mirrored)
-    mirrored_2 = tl.abs((h - 2).to(tl.int64))
-    from_row = tl.minimum(mirrored_2, 2 * H - 2 - mirrored_2)
-    out = tl.load(
-        x_plane + from_row[:, None] * stride_xh + from_col[None, :] * stride_xw,
-        mask=mask,
-    )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    for tile in range(ROW_TILES):
+        h = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+        rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
+        row_mask = h < OUT_H
+        mask = row_mask[:, None] & col_mask[None, :]
+        # return F.pad(x, (2, 2, 2, 2), mode='reflect')
+        mirrored = tl.abs((cols - 2).to(tl.int64))
+        from_col = tl.minimum(mirrored, 2 * W - 2 - mirrored)
+        mirrored_2 = tl.abs((h - 2).to(tl.int64))
+        from_row = tl.minimum(mirrored_2, 2 * H - 2 - mirrored_2)
+        out = tl.load(
+            x_plane + from_row[:, None] * stride_xh + from_col[None, :] * stride_xw,
+            mask=mask,
+        )
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -58,27 +60,27 @@ SCHEDULES = (
     (
         128,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         256,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         512,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         1024,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         None,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "ROW_TILES": 4, "num_warps": 1},
     ),
 )
 
@@ -128,7 +130,7 @@ def reflection_pad(x: torch.Tensor) -> torch.Tensor:
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
     grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
         triton.cdiv(N, options["BLOCK_SIZE_N"]),
     )
     kernel[grid](

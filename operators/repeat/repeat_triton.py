@@ -40,7 +40,7 @@ def repeat_kernel(
 
 
 @triton.jit
-def repeat_1d_grid_kernel(
+def repeat_1d_grid_evict_last_loads_kernel(
     x_ptr,
     out_ptr,
     M,
@@ -63,7 +63,9 @@ def repeat_1d_grid_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(out_ptr + rows[:, None] * stride_out_a + cols[None, :], x, mask=mask)
     tl.store(out_ptr + rows[:, None] * stride_out_a + (cols + N)[None, :], x, mask=mask)
@@ -77,14 +79,9 @@ SCHEDULES = (
     (256, repeat_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, repeat_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (
-        2048,
-        repeat_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
-    ),
-    (
         None,
-        repeat_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        repeat_1d_grid_evict_last_loads_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -132,7 +129,7 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
             out.stride(0),
             **options,
         )
-    elif kernel is repeat_1d_grid_kernel:
+    elif kernel is repeat_1d_grid_evict_last_loads_kernel:
         grid = (
             triton.cdiv(M, options["BLOCK_SIZE_M"])
             * triton.cdiv(N, options["BLOCK_SIZE_N"]),

@@ -104,7 +104,9 @@ def repeat_heads_tile_kernel(
     h = (short_rows % H).to(tl.int64)
     b = (short_rows // H).to(tl.int64)
     x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(
         out_ptr
@@ -165,7 +167,7 @@ SCHEDULES = (
     (
         None,
         repeat_heads_tile_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 

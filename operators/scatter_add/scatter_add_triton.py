@@ -53,7 +53,7 @@ SCHEDULES = (
     (
         None,
         scatter_add_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 64, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 32, "num_warps": 1},
     ),
 )
 

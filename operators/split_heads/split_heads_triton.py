@@ -50,7 +50,7 @@ def split_heads_kernel(
 
 
 @triton.jit
-def split_heads_1d_grid_kernel(
+def split_heads_1d_grid_evict_last_loads_kernel(
     qkv_ptr,
     q_ptr,
     k_ptr,
@@ -75,15 +75,19 @@ def split_heads_1d_grid_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     qkv = tl.load(
-        qkv_ptr + rows[:, None] * stride_qkv_0 + cols[None, :] * stride_qkv_1, mask=mask
+        qkv_ptr + rows[:, None] * stride_qkv_0 + cols[None, :] * stride_qkv_1,
+        mask=mask,
+        eviction_policy="evict_last",
     )
     qkv_2 = tl.load(
         qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + D)[None, :] * stride_qkv_1,
         mask=mask,
+        eviction_policy="evict_last",
     )
     qkv_3 = tl.load(
         qkv_ptr + rows[:, None] * stride_qkv_0 + (cols + D + D)[None, :] * stride_qkv_1,
         mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(q_ptr + rows[:, None] * N + cols[None, :], qkv, mask=mask)
     tl.store(k_ptr + rows[:, None] * N + cols[None, :], qkv_2, mask=mask)
@@ -103,14 +107,9 @@ SCHEDULES = (
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8},
     ),
     (
-        2048,
-        split_heads_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
-    ),
-    (
         None,
-        split_heads_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        split_heads_1d_grid_evict_last_loads_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -176,7 +175,7 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
             qkv_view.stride(1),
             **options,
         )
-    elif kernel is split_heads_1d_grid_kernel:
+    elif kernel is split_heads_1d_grid_evict_last_loads_kernel:
         grid = (
             triton.cdiv(M, options["BLOCK_SIZE_M"])
             * triton.cdiv(N, options["BLOCK_SIZE_N"]),

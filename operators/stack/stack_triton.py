@@ -49,7 +49,7 @@ def stack_kernel(
 
 
 @triton.jit
-def stack_1d_grid_kernel(
+def stack_1d_grid_evict_last_loads_kernel(
     x_ptr,
     y_ptr,
     out_ptr,
@@ -77,10 +77,14 @@ def stack_1d_grid_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        eviction_policy="evict_last",
     )
     y = tl.load(
-        y_ptr + rows[:, None] * stride_ym + cols[None, :] * stride_yn, mask=mask
+        y_ptr + rows[:, None] * stride_ym + cols[None, :] * stride_yn,
+        mask=mask,
+        eviction_policy="evict_last",
     )
     tl.store(out_ptr + rows[:, None] * stride_out_b + cols[None, :], x, mask=mask)
     tl.store(
@@ -95,14 +99,9 @@ SCHEDULES = (
     (256, stack_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
     (1024, stack_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (
-        2048,
-        stack_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
-    ),
-    (
         None,
-        stack_1d_grid_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        stack_1d_grid_evict_last_loads_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 
@@ -168,7 +167,7 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             out.stride(1),
             **options,
         )
-    elif kernel is stack_1d_grid_kernel:
+    elif kernel is stack_1d_grid_evict_last_loads_kernel:
         grid = (
             triton.cdiv(M, options["BLOCK_SIZE_M"])
             * triton.cdiv(N, options["BLOCK_SIZE_N"]),

@@ -70,7 +70,9 @@ def triu_tile_kernel(
     short_rows = rows.to((tl.program_id(0) + M).dtype)
     a = (short_rows % A).to(tl.int64)
     x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn, mask=mask
+        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+        mask=mask,
+        eviction_policy="evict_last",
     )
     # return torch.triu(x, diagonal=1)
     out = tl.where(cols[None, :] >= (a + 1)[:, None], x, 0.0)
@@ -86,7 +88,7 @@ SCHEDULES = (
     (
         None,
         triu_tile_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernelgen import custom, generate, judge, render
+from kernelgen import custom, families, generate, judge, render
 from kernelgen.plan import Plan
 from kernelgen.spec import load_spec
 
@@ -121,10 +121,11 @@ def load(text: str, folder: Path) -> ModuleType:
 def operator(name: str, kernels: ModuleType, folder: Path) -> judge.Operator:
     spec = plan(name).spec
     baseline = load(render.baseline_source(spec), folder)
+    rows = families.independent_dims(plan(name))
     return judge.Operator(
         name=name, kernel=getattr(kernels, name), baseline=getattr(baseline, name), reference=baseline.reference,
-        inputs=tuple(judge.Tensor(t.name, t.shape, t.dtype, t.role == "like") for t in spec.inputs),
-        outputs=tuple(judge.Tensor(t.name, t.shape, t.dtype) for t in spec.outputs),
+        inputs=tuple(judge.Tensor(t.name, t.shape, t.dtype, t.role == "like", rows[t.name]) for t in spec.inputs),
+        outputs=tuple(judge.Tensor(t.name, t.shape, t.dtype, rows=rows[t.name]) for t in spec.outputs),
     )  # fmt: skip
 
 
