@@ -149,6 +149,35 @@ def test_random_bits_are_philoxs_from_the_lowered_form(tmp_path: Path) -> None:
         assert torch.equal(kernel(x, key) > 0, random_mask(key, x.shape, 0.9))
 
 
+MASKED = """\
+name: masked_columns
+summary: The sums of columns of which some elements are left out.
+inputs:
+  - {name: x, shape: [A, B], dtype: T}
+  - {name: seed, shape: [], dtype: int64}
+outputs:
+  - {name: out, shape: [B], dtype: T}
+dtypes: {T: [float32]}
+reference: |
+  def masked_columns(x, seed):
+      return torch.where(random_mask(seed, x.shape, 0.3), x, 0.0).sum(0)
+accuracy: {shapes: [{A: 5, B: 129}]}
+performance: {shapes: [{A: 512, B: 512}]}
+"""
+
+
+def test_random_bits_of_a_turned_tile_fit_the_buffer(tmp_path: Path) -> None:
+    """All that follows from the place of an element is turned in the buffer; places are int32 as all others are."""
+    (tmp_path / "masked_columns.yaml").write_text(MASKED)
+    spec, device = load_spec(tmp_path / "masked_columns.yaml"), find("npu", "ascend910b3")
+    folder = generate.new(spec, tmp_path, chip=generate.chip_of(device)).folder
+    wrapper = load.candidate(str(folder / "masked_columns_triton.py"), "masked_columns")
+    (launch,) = launches.recorded(wrapper, [[[512, 512], "float32"], [[], "int64"]], TARGET)
+    result = launch.lowered()
+    assert result.planned, result
+    assert not result.findings
+
+
 def test_a_scan_is_planned_but_not_run(tmp_path: Path) -> None:
     kernel = launches.on_cpu(load.candidate(str(quartet("cumsum", tmp_path)), "cumsum"), TARGET)
     with pytest.raises(launches.NotRunnable, match="bufferized"):

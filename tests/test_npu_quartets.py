@@ -122,6 +122,35 @@ def test_random_bits_are_made_of_products_of_sixteen() -> None:
     assert "tl.randint4x" not in source
 
 
+MASK_OF_NO_TENSOR = """\
+name: masked_outer
+summary: The row sums of an outer product of which some elements are left out.
+inputs:
+  - {name: x, shape: [A], dtype: T}
+  - {name: y, shape: [B], dtype: T}
+  - {name: seed, shape: [], dtype: int64}
+outputs:
+  - {name: out, shape: [A], dtype: T}
+dtypes: {T: [float32]}
+reference: |
+  def masked_outer(x, y, seed):
+      keep = random_mask(seed, (x.shape[0], y.shape[0]), 0.5)
+      return torch.where(keep, x[:, None] * y, 0.0).sum(-1)
+accuracy: {shapes: [{A: 5, B: 129}]}
+performance: {shapes: [{A: 512, B: 512}]}
+"""
+
+
+def test_a_mask_larger_than_every_tensor_is_bounded_as_well(tmp_path: Path) -> None:
+    """Its elements are numbered in int32."""
+    path = tmp_path / "masked_outer.yaml"
+    path.write_text(MASK_OF_NO_TENSOR)
+    folder = generate.new(load_spec(path), tmp_path, chip=generate.chip_of(find("npu", "ascend910b3"))).folder
+    source = (folder / "masked_outer_triton.py").read_text()
+    assert "if M * N > 2**30 or any(t.numel() > 2**30 for t in (x, y, seed, out)):" in source
+    assert "M * N > 2**30" not in render.triton_source(plan_of("bias_dropout_add"))
+
+
 def test_what_numbers_elements_is_int32_from_the_start() -> None:
     """Loaded so once, and not cast at each of its three uses."""
     source = render.triton_source(plan_of("embedding"))

@@ -12,6 +12,7 @@ from kernelgen.families.keys import key_tensor
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
+from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
@@ -230,7 +231,17 @@ def _too_many(plan: Plan) -> tuple[str, str]:
         large = f"any(t.numel() > 2**30 for t in ({', '.join(names)}))"
     if plan.then is not None:  # rows of no element are numbered as well
         large = f"M > 2**30 or {large}"
+    if _numbers_more(body):
+        large = f"{'M * N' if body.layout.rows else 'N'} > 2**30 or {large}"
     return large, f"{plan.spec.name}: at most 2**30 elements a tensor, whose offsets are kept in int32"
+
+
+def _numbers_more(body: Body) -> bool:
+    """Whether elements are drawn for by their numbers of which no tensor has as many."""
+    every = len(body.lowered.space.axes)
+    tensors = [v.axes for v in body.lowered.values if v.op == "load"]
+    tensors += [frozenset(a for d in o.index for a in axes_of(d)) for o in body.lowered.outputs]
+    return any(v.op == OPERATION for v in body.lowered.values) and all(len(axes) < every for axes in tensors)
 
 
 def _views(body: Body) -> tuple[tuple[str, str], ...]:

@@ -10,6 +10,7 @@ from kernelgen.families.npu.lines import floor_power
 from kernelgen.families.pointwise import is_turned
 from kernelgen.families.values import Use, expressions
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
+from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Chip
 
 MARGIN = 0.8
@@ -20,6 +21,8 @@ NARROWING_BYTES = 100
 """Of each element that becomes an int8: the hardware goes there by float16, in several steps."""
 TURNED_BYTES = 200
 """Of each element of a tile whose rows lie across what is contiguous in memory: it is turned in the buffer."""
+DRAWN_BYTES = 300
+"""More, of each element of such a tile that a random number is drawn for: all that follows from its place is turned."""
 HELPER_BYTES = {
     "erf": 40, "tanh": 40, "expm1": 32, "log1p": 24, "sigmoid": 12, "rint": 24, "trunc": 16, "log_add_exp": 40,
     "softplus": 32, "mish": 32, "quotient": 24, "rint_between": 8,
@@ -53,8 +56,9 @@ def bytes_an_element(body: Body, *, whole_rows: bool) -> int:
         peak = max(peak, live + extra)
         live -= sum(_own(body, j) for j in range(i + 1) if last[j] == i and levels[j] in large)
     stores = sum(2 * ITEMSIZE.get(o.dtype, 4) for o in body.lowered.outputs if output_groups(o, body.layout.columns))
-    turned = body.lowered.space.order or is_turned(body)
-    return peak + stores + (TURNED_BYTES if turned else 0)
+    if body.lowered.space.order or is_turned(body):
+        peak += TURNED_BYTES + (DRAWN_BYTES if any(v.op == OPERATION for v in values) else 0)
+    return peak + stores
 
 
 def _own(body: Body, i: int) -> int:

@@ -28,6 +28,9 @@ class PackedIndexText(IndexText):
             return Text(name if narrow else f"{name}.to(tl.int32)")
         return super()._text(expr, consumer)
 
+    def wide(self, expr: Expr, consumer: str) -> Text:
+        return self.text(expr, consumer)
+
 
 class PackedLines(Lines):
     """Writes loads without narrowed masks: a lane that must not be read reads the tensor's first element instead.
