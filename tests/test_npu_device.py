@@ -116,6 +116,18 @@ def test_the_hardware_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.usefixtures("no_npu")
+def test_a_slip_in_the_name_of_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`new` tells of it with the names of NPUs, as `check` does."""
+    monkeypatch.chdir(tmp_path)
+    for command in (["new", "relu.yaml"], ["check", "relu"]):
+        assert main([*command, "--target", "ascend910b5"]) == 2
+        assert "--target ascend910b5: no facts for it; did you mean ascend910b4?" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_kernel_details() -> None:
     """A library's kernel beside ours, a tab in a time, N/A, and the vector core's ratios from a vector kernel's rows."""
     found = msprof.kernels(KERNEL_DETAILS)
