@@ -46,13 +46,20 @@ def _div(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
 
 def _abs(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
     x = _ref(node.args[0])
-    rest = t.map("where", t.map("lt", x, 0.0), t.minus(g), t.times(g, x))  # 0 at 0, NaN at NaN
-    return (t.map("where", t.map("gt", x, 0.0), g, rest),)
+    if "piecewise" in node.attrs:  # of another function, whose pieces keep a NaN
+        rest = t.map("where", t.map("lt", x, 0.0), t.minus(g), t.times(g, x))
+        return (t.map("where", t.map("gt", x, 0.0), g, rest),)
+    sign = t.map("where", t.map("gt", x, 0.0), 1.0, t.map("where", t.map("lt", x, 0.0), -1.0, 0.0))
+    t.call(sign, "sign")  # 0 at NaN, as torch's
+    return (t.times(g, sign),)
 
 
 def _where(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
-    condition = node.args[0]
+    condition = _ref(node.args[0])
     parts = t.map("where", condition, g, 0.0), t.map("where", condition, 0.0, g)
+    if "otherwise" in node.attrs:
+        opposite = t.map("le", *t.node(condition).args)
+        parts = t.map("where", opposite, 0.0, g), t.map("where", opposite, g, 0.0)
     if "piecewise" in node.attrs:
         t.pieces.update(parts)
     return None, *parts
@@ -125,17 +132,21 @@ def _log_sigmoid(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     return (t.times(g, t.map("sub", 1.0, t.map("sigmoid", operands[0]))),)
 
 
-def _two_u(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
-    """Of 2 * sqrt(2 / pi) * (x + 0.044715 * x**3), the argument of gelu's sigmoid."""
+def _gelu_tanh(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """Of x * s, s = sigmoid(two_u): s + x * s * (1 - s) * two_u', two_u' = 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2)."""
     (x,), scale = operands, 2 * math.sqrt(2 / math.pi)
-    return (t.times(g, t.map("add", scale, t.times(3 * 0.044715 * scale, t.times(x, x)))),)
+    s = _ref(t.node(y).args[1])
+    steepness = t.map("add", scale, t.times(3 * 0.044715 * scale, t.times(x, x)))
+    slope = t.map("add", s, t.times(t.times(x, t.times(s, t.map("sub", 1.0, s))), steepness))
+    t.call(slope, "slope")
+    return (t.times(g, slope),)
 
 
 def _hardswish(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
-    """0 up to -3, 1 from 3 on, a straight line between."""
+    """0 up to -3, a straight line to 3, then 1, and 1 at NaN."""
     (x,) = operands
     inside = t.times(g, t.map("add", t.map("div", x, 3.0), 0.5))
-    return (t.map("where", t.map("le", x, -3.0), 0.0, t.map("where", t.map("ge", x, 3.0), g, inside)),)
+    return (t.map("where", t.map("le", x, -3.0), 0.0, t.map("where", t.map("lt", x, 3.0), inside, g)),)
 
 
 def _bce_with_logits(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
@@ -153,11 +164,37 @@ def _norm(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     return (t.times(ratio, operands[0]),)
 
 
+def _cosine_similarity(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """As torch has it, of the sum of the products of unit vectors: the bound of a norm lets everything through."""
+    ratio, second = (_ref(arg) for arg in t.node(y).args)
+    dot, first = (_ref(arg) for arg in t.node(ratio).args)
+    dims = tuple(int(d) for d in t.node(dot).attrs)
+    units = [t.over(x, bound) for x, bound in zip(operands, (first, second), strict=True)]
+    for unit, name in zip(units, ("unit_1", "unit_2"), strict=True):
+        t.call(unit, name)
+    total = t.reduce("sum", t.times(g, t.times(*units)), dims, "grad_scale")
+    parts = []
+    for x, bound, other in zip(operands, (first, second), reversed(units), strict=True):
+        norm = _ref(t.node(bound).args[0])
+        through_norm = t.map("where", t.map("eq", norm, 0.0), 0.0, t.over(t.over(total, bound), norm))
+        parts.append(t.map("sub", t.over(t.times(g, other), bound), t.times(through_norm, x)))
+    return tuple(parts)
+
+
+def _entropy(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """Of xlogy(x, x), as torch has it: NaN at 0."""
+    (x,) = operands
+    logarithm = t.map("where", t.map("eq", g, 0.0), 0.0, t.times(g, t.map("log", x)))
+    return (t.map("add", logarithm, t.over(t.times(g, x), x)),)
+
+
 SHORTCUTS: dict[str, Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]] = {
     "log_sigmoid": _log_sigmoid,
-    "two_u": _two_u,
+    "gelu_tanh": _gelu_tanh,
     "hardswish": _hardswish,
     "bce_with_logits": _bce_with_logits,
     "norm": _norm,
+    "cosine_similarity": _cosine_similarity,
+    "entropy": _entropy,
 }
 """By the name of a composite: what its operands get, from them, the result and the gradient of the result."""

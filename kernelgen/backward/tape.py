@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Arg, Dim, Graph, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.graph import REDUCTIONS, Arg, Dim, Graph, Node, Ref, SizeOf, broadcast
 
 Shape = tuple[Dim, ...]
 
@@ -20,6 +20,7 @@ class Tape(Builder):
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self.nodes = list(graph.nodes)
+        self.deviations = set(graph.deviations)
         self.pieces: set[Ref] = set()
         """Values that are zero where a condition does not hold, because something else is the result there."""
         self.first = len(self.nodes)
@@ -199,27 +200,37 @@ class Tape(Builder):
     def sum(self, x: Ref, dims: tuple[int, ...]) -> Ref | None:
         """A sum that keeps its dimensions; what is the same along them is taken out of it. None where it is zero."""
         if self._cancels(x, dims):
-            return None
+            return self._zero(x, dims)
         node = self.node(x)
         if node.op == "neg":
             inner = self._sum_of(node.args[0], dims)
             return inner and self.minus(inner)
         if node.op in ("mul", "div"):
             a, b = node.args
-            if self._constant(b, dims):
+            if self._leaves(b, dims):
                 inner = self._sum_of(a, dims)
                 return inner and (self.times(inner, b) if node.op == "mul" else self.over(inner, b))
-            if self._constant(a, dims) and node.op == "mul":
+            if self._leaves(a, dims) and node.op == "mul":
                 inner = self._sum_of(b, dims)
                 return inner and self.times(a, inner)
         if node.op in ("add", "sub") and any(self._cancels(a, dims) for a in node.args):
-            first, second = (None if self._cancels(arg, dims) else self._sum_of(arg, dims) for arg in node.args)
-            return first or (second and (second if node.op == "add" else self.minus(second)))
+            first, second = (self._sum_of(arg, dims) for arg in node.args)
+            second = second and (second if node.op == "add" else self.minus(second))
+            return self._plain_sum(first, second) if first and second else first or second
         return self.reduce("sum", x, dims)
 
     def _sum_of(self, arg: Arg, dims: tuple[int, ...]) -> Ref | None:
         assert isinstance(arg, Ref)
         return self.sum(arg, dims)
+
+    def _leaves(self, arg: Arg, dims: tuple[int, ...]) -> bool:
+        """Whether a factor is taken out of a sum: a number, or what rows were reduced to. An infinite input makes
+        infinities of both signs of what it is multiplied with, and their sum NaN."""
+        return self._constant(arg, dims) and (not isinstance(arg, Ref) or self._is_statistic(arg))
+
+    def _is_statistic(self, ref: Ref) -> bool:
+        node = self.node(ref)
+        return node.op in REDUCTIONS or any(self._is_statistic(a) for a in node.args if isinstance(a, Ref))
 
     def _constant(self, arg: Arg, dims: tuple[int, ...]) -> bool:
         """Whether an operand is the same along some dimensions."""
@@ -241,6 +252,23 @@ class Tape(Builder):
                 return self._cancels(a, dims)
             return node.op == "mul" and self._constant(a, dims) and self._cancels(b, dims)
         return node.op == "sub" and self._is_mean(node.args[1], node.args[0], dims)
+
+    def _zero(self, arg: Arg, dims: tuple[int, ...]) -> Ref | None:
+        """The sum of deviations from a mean times factors: NaN where a factor is not finite. None where it is zero, as
+        in composites, of whose derivatives torch leaves it out."""
+        factors: list[Ref] = []
+        while isinstance(arg, Ref) and self.node(arg).op != "sub":
+            node = self.node(arg)
+            first, *rest = node.args
+            if node.op == "mul" and not self._constant(rest[0], dims):
+                first, rest = rest[0], [first]
+            factors += [self.map("div", 1.0, f) if node.op == "div" else f for f in rest if isinstance(f, Ref)]
+            arg = first
+        if not factors or (isinstance(arg, Ref) and arg.node in self.deviations):
+            return None
+        zero = self.times(0.0, self._product(1, factors))
+        self.call(zero, "zero_or_nan")
+        return zero
 
     def _is_mean(self, arg: Arg, of: Arg, dims: tuple[int, ...]) -> bool:
         if not isinstance(arg, Ref) or not isinstance(of, Ref) or self.node(arg).op != "div":

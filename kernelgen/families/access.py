@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
-from kernelgen.frontend.graph import Atom
+from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
@@ -83,8 +83,9 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         groups = [*groups[: -len(parts)], inner]
     if found and not groups:
         raise Unlowerable("an index into a tensor whose result has no dimensions")
-    numbers = sum(e.op == "axis" for v in lowered.values if v.op == "place" for e in expressions(v))
-    if len(groups) <= 1 and not inner and numbers == len(found):  # of an element nothing but its number is asked
+    counted = [e for v in lowered.values if v.op == "place" for e in expressions(v)]
+    numbers = sum(e.op == "axis" or same_size(e.size, space.axes) for e in counted)
+    if len(groups) <= 1 and not inner and numbers == len(found):  # nothing but an element's number is asked, or of all
         rows: list[tuple[int, ...]] = []
         columns = None
     else:
@@ -110,10 +111,10 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
     stores = tuple((o, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
     stepped = columns is not None and any(isinstance(e, Expr) for o in moved for e in o.index)
-    counted = (*named, *([columns] if columns and stepped else []))
-    return Layout(
-        named, columns, inside, accesses[: len(loads)], split, stores, _sizes(found, space.axes, counted, taken)
-    )
+    alike = columns is not None and space.axes[columns.axes[0]] == ELLIPSIS  # a size that has no name but N
+    groups_named = (*named, *([columns] if columns and (stepped or alike) else []))
+    sizes = _sizes(found, space.axes, groups_named, taken) if columns else ()
+    return Layout(named, columns, inside, accesses[: len(loads)], split, stores, sizes)
 
 
 def _is_moved(stored: Stored, count: int) -> bool:
@@ -131,7 +132,7 @@ def _sizes(
     mentioned = [n for e in found for leaf in leaves(e) for atom in leaf.size for n in names_in(atom)]
     names: dict[str, str] = {}
     for name in dict.fromkeys(mentioned):
-        parameter = known.get(name, name)
+        parameter = known.get(name, "LEADING" if name == ELLIPSIS else name)
         while name not in known and parameter in taken:
             parameter += "_SIZE"
         taken.add(parameter)

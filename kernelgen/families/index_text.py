@@ -10,7 +10,7 @@ from kernelgen.families.access import COLS, Layout
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, ROW, SCALAR, Names, unique
 from kernelgen.families.triton_text import ATOM, COMPARE, PRODUCT, SUM, Text, number
 from kernelgen.families.values import Lowered, Value, expressions
-from kernelgen.frontend.graph import Dim
+from kernelgen.frontend.graph import Dim, same_size
 from kernelgen.frontend.indices import Condition, Expr, leaves
 from kernelgen.spec.sizes import is_expression, renamed
 
@@ -33,6 +33,7 @@ class IndexText:
         self.names = names
         self.two_d = two_d
         self.sizes = dict(layout.sizes)
+        self.run = lowered.space.axes if layout.columns is None else ()
         self.variables = self.variables_of(layout)
         self.named: dict[Expr, str] = {}
         if not lowered.space.inner_axes():
@@ -132,6 +133,8 @@ class IndexText:
 
     def size(self, dim: Dim) -> Text:
         """A size in terms of the kernel's parameters."""
+        if self.run and same_size(dim, self.run):
+            return Text("n_elements")
         factors = [renamed(a, self.sizes) if isinstance(a, str) else str(a) for a in dim]
         if len(factors) == 1:
             return Text(factors[0], SUM if isinstance(dim[0], str) and is_expression(dim[0]) else ATOM)

@@ -13,7 +13,7 @@ from kernelgen.families.element_types import element_types
 from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import exact_quotients
 from kernelgen.families.ranges import known, simpler
-from kernelgen.families.space import atoms_of, check_numbers, size_text, sizes_of, space_of, split
+from kernelgen.families.space import atoms_of, size_text, sizes_of, space_of, split
 from kernelgen.families.triton_text import evaluate
 from kernelgen.families.turning import turned
 from kernelgen.families.values import (
@@ -32,7 +32,7 @@ from kernelgen.families.values import (
     axes_read,
 )  # fmt: skip
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf
+from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import OperatorSpec
 
@@ -71,7 +71,6 @@ def _lowered(
         node = graph.nodes[output.node]
         for index in cut.indices(node.shape) if cut else (lowering.output_index(node),):
             stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
-    check_numbers(graph, space)
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for value in lowering.values:
         if value.tensor in likes:
@@ -293,8 +292,9 @@ class _Lowering:
         return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))
 
     def length(self, size: SizeOf) -> Operand:
-        """A size as a number: that of a reduced row, or counted as a place is where no row is reduced."""
-        if self.space.inner_axes() or not any(isinstance(a, str) for a in size.dim):
+        """A size as a number: that of a reduced row, or counted as a place is."""
+        rows = tuple(self.space.axes[a] for a in self.space.inner_axes())
+        if not any(isinstance(a, str) for a in size.dim) or (rows and same_size(size.dim, rows)):
             return Length(size.dim)
         return Use(self.counted(ix.size(size.dim)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.families.values import Index, Space, Unlowerable
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, SizeOf, same_size
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, same_size
 from kernelgen.spec.sizes import is_expression
 
 
@@ -91,17 +91,3 @@ def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement
             raise Unlowerable("a reshape that does not keep dimensions whole", statement)
         index.append(tuple(taken))
     return tuple(index)
-
-
-def check_numbers(graph: Graph, space: Space) -> None:
-    """Beside a reduction a size may be used as a number where it is the row length, which every kernel knows."""
-    if not space.inner_axes():
-        return
-    rows = tuple(space.axes[a] for a in space.inner_axes())
-    for node in graph.nodes:
-        for arg in node.args:
-            if isinstance(arg, SizeOf) and any(isinstance(a, str) for a in arg.dim) and not same_size(arg.dim, rows):
-                shown = " * ".join(str(a) for a in arg.dim)
-                raise Unlowerable(
-                    f"the size {shown} as a number (supported: the length of a reduced row)", node.statement
-                )

@@ -38,6 +38,7 @@ class Builder:
         self.statement: int | None = None
         self.notes: dict[str, None] = {}
         self.held: set[int] = set()
+        self.deviations: set[int] = set()
         self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
 
     def note(self, text: str) -> None:
@@ -47,6 +48,11 @@ class Builder:
     def hold(self, ref: Ref) -> Ref:
         """A value on which the result does not depend, although it is computed with it: no gradient flows there."""
         self.held.add(ref.node)
+        return ref
+
+    def deviation(self, ref: Ref) -> Ref:
+        """A composite's difference from a mean, whose sum torch's derivative of the composite takes for zero."""
+        self.deviations.add(ref.node)
         return ref
 
     def shortcut(self, result: Ref, name: str, *operands: Ref) -> Ref:

@@ -30,8 +30,7 @@ def gelu(b: Builder, c: Call) -> Ref:
     )
     cubic = b.map("mul", b.map("mul", b.map("mul", 0.044715, x), x), x)
     inner = b.map("mul", 2 * math.sqrt(2 / math.pi), b.map("add", x, cubic), name="two_u")
-    b.shortcut(inner, "two_u", x)
-    return b.map("mul", x, b.map("sigmoid", inner))
+    return b.shortcut(b.map("mul", x, b.map("sigmoid", inner)), "gelu_tanh", x)
 
 
 def softplus(b: Builder, c: Call) -> Ref:
@@ -60,7 +59,7 @@ def elu(b: Builder, c: Call) -> Ref:
         negative = b.map("mul", negative, alpha * scale)
     if scale != 1:
         positive = b.map("mul", x, scale)
-    return b.map("where", b.map("gt", x, 0.0), positive, negative, attrs=("piecewise",))
+    return b.map("where", b.map("gt", x, 0.0), positive, negative, attrs=("piecewise", "otherwise"))
 
 
 def selu(b: Builder, c: Call) -> Ref:

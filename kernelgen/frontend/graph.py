@@ -83,10 +83,11 @@ class Node:
     attrs: tuple[int | str, ...] = ()
     """Reduction, scan, iota: negative dimensions; scatter: the dimension that indices count, 0 or -1; maximum,
     minimum: `open` or `closed` where they bound a value and the gradient does not or does flow at the bound itself;
-    where: `piecewise` where it joins the pieces of one function, which has pieces for a gradient too; permute: the
-    order; round: the dtype or dtype variable; call: the dtype or dtype variable of its result, its text with a place
-    for every operand, a noun for its result; input: its name; index: the dimensions that it does no more than flip,
-    if that is so."""
+    where: `piecewise` where it joins the pieces of one function, which has pieces for a gradient too, `otherwise` where
+    the gradient asks whether the second piece is meant, so that a NaN is in the first; abs: `piecewise` within such a
+    function; permute: the order; round: the dtype or dtype variable; call: the dtype or dtype variable of its result,
+    its text with a place for every operand, a noun for its result; input: its name; index: the dimensions that it does
+    no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
 
@@ -110,6 +111,8 @@ class Graph:
     statements: tuple[Statement, ...]
     held: frozenset[int] = frozenset()
     """Nodes that steady the arithmetic and cancel in the result, such as a row's maximum: no gradient flows there."""
+    deviations: frozenset[int] = frozenset()
+    """Differences from a mean, whose sum torch's derivative of a composite takes for zero."""
     shortcuts: tuple[tuple[int, str, tuple[Ref, ...]], ...] = ()
     """Results of composites whose derivative is better known as a whole: the node, what it is, its operands."""
 

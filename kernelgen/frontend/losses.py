@@ -37,7 +37,7 @@ def _squared(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
 
 
 def _distance(b: Builder, x: Ref, target: Ref) -> Ref:
-    return b.map("abs", b.map("sub", x, target), name="distance")
+    return b.map("abs", b.map("sub", x, target), name="distance", attrs=("piecewise",))
 
 
 def _absolute(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
@@ -45,9 +45,10 @@ def _absolute(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
 
 
 def _smooth(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
-    distance, beta = _distance(b, x, target), float(c.get(3, "beta", 1.0))
+    beta = float(c.get(3, "beta", 1.0))
     if beta == 0:
-        return distance
+        return _absolute(b, c, x, target)
+    distance = _distance(b, x, target)
     square = b.map("mul", distance if beta == 0.5 else b.map("mul", 0.5 / beta, distance), distance)
     return b.map("where", b.map("lt", distance, beta), square, b.map("sub", distance, 0.5 * beta), attrs=("piecewise",))
 
@@ -78,6 +79,7 @@ def _divergence(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
     entropy = b.map(
         "where", b.map("eq", target, 0.0), 0.0, b.map("mul", target, b.map("log", target)), attrs=("piecewise",)
     )
+    b.shortcut(entropy, "entropy", target)
     return b.map("sub", entropy, b.map("mul", target, x))
 
 

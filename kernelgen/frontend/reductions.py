@@ -122,7 +122,7 @@ def mean(b: Builder, c: Call) -> Ref:
 def moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: int) -> tuple[Ref, Ref, Ref]:
     """Mean, deviation from it, and variance. Two passes in registers: E[x²] - E[x]² would cancel."""
     mean = mean_of(b, x, dims, "mean")
-    centered = b.map("sub", x, mean, name="centered")
+    centered = b.deviation(b.map("sub", x, mean, name="centered"))
     count: Arg = b.size(x, dims)
     if correction:
         # a row shorter than the correction divides by zero, as in torch
@@ -183,7 +183,8 @@ def cosine_similarity(b: Builder, c: Call) -> Ref:
     dot = b.reduce("sum", b.map("mul", one, two), dims, "dot")
     norms = [_euclidean(b, x, dims) for x in (one, two)]
     first, second = (b.map("maximum", norm, eps, name=f"norm_{i + 1}") for i, norm in enumerate(norms))
-    return finish(b, c, b.map("div", b.map("div", dot, first), second))
+    ratio = b.map("div", b.map("div", dot, first), second)
+    return finish(b, c, b.shortcut(ratio, "cosine_similarity", one, two))
 
 
 def logsumexp(b: Builder, c: Call) -> Ref:

@@ -135,7 +135,12 @@ def _trace_once(
 
     declared = outputs_of(spec, outputs, values, binding, builder, leading, sizes)
     graph = Graph(
-        tuple(builder.nodes), declared, reference.statements, frozenset(builder.held), tuple(builder.shortcuts)
+        tuple(builder.nodes),
+        declared,
+        reference.statements,
+        frozenset(builder.held),
+        frozenset(builder.deviations),
+        tuple(builder.shortcuts),
     )
     return graph, tuple(builder.notes)
 
