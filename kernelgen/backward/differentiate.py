@@ -54,6 +54,8 @@ def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
         for source, part in _shortcut(tape, graph, i, g) or _parts(tape, i, node, g):
             if source in active:
                 flowing.setdefault(source, []).append(part)
+    if not found:
+        raise Refused("backward: true of an operator without gradients: no float output depends on a float input")
     return tape, {t.name: found[t.name] for t in spec.inputs if t.name in found}
 
 

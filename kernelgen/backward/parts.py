@@ -89,6 +89,9 @@ def _final(tape: Tape, target: int) -> Key:
         for i in _last(tape, target)
         for k in _keys(tape, [i], [a.node for a in tape.nodes[i].args if isinstance(a, Ref)])
     }
+    if len(last) > 1:  # rows; what is reduced over anything else comes from a part of its own
+        inner = tape.nodes[target].shape[-1:]
+        last = {k for k in last if k == tuple(atom for dim in inner for atom in dim)} or last
     return _only(last)
 
 

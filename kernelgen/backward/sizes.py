@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Dim, Node
 from kernelgen.spec.model import ELLIPSIS, TensorSpec
-from kernelgen.spec.sizes import is_expression
+from kernelgen.spec.sizes import is_expression, multiple
 
 Shape = tuple[Dim, ...]
 
@@ -23,6 +23,10 @@ class Sizes:
         whole = next((t for t in self.inputs if dim and _shape(t) == tuple((a,) for a in dim)), None)
         if whole is not None and len(dim) > 1:
             return f"{whole.name}.numel()"
+        for tensor in self.inputs if len(dim) == 2 else ():
+            for place, entry in enumerate(tensor.shape):
+                if isinstance(entry, str) and is_expression(entry) and multiple(entry) == dim:
+                    return f"{tensor.name}.shape[{_place(tensor, place)}]"
         return " * ".join(self._atom(atom) for atom in dim) or "1"
 
     def _atom(self, atom: int | str) -> str:
@@ -30,14 +34,20 @@ class Sizes:
             return str(atom)
         for tensor in self.inputs:
             if atom in tensor.shape and atom != ELLIPSIS:
-                place = tensor.shape.index(atom)
-                return f"{tensor.name}.shape[{place - len(tensor.shape) if ELLIPSIS in tensor.shape else place}]"
+                return f"{tensor.name}.shape[{_place(tensor, tensor.shape.index(atom))}]"
             if atom == ELLIPSIS and tensor.shape == (ELLIPSIS,):
                 return f"{tensor.name}.numel()"
+        for tensor in self.inputs:
+            for place, entry in enumerate(tensor.shape):
+                if isinstance(entry, str) and is_expression(entry) and multiple(entry)[1] == atom:
+                    return f"{tensor.name}.shape[{_place(tensor, place)}] // {multiple(entry)[0]}"
         raise Refused(f"the size {atom} in a gradient")
 
     def each(self, shape: Shape) -> list[str]:
-        """The entries of a reshape, one of which torch can find itself."""
+        """The entries of a reshape: the shape of an input where that is longer than a row, or sizes, one of which torch
+        can find itself."""
+        if len(shape) > 1 and any(_shape(t) == shape for t in self.inputs):
+            return [self.whole(shape)]
         named = [i for i, dim in enumerate(shape) if any(isinstance(a, str) for a in dim)]
         return ["-1" if named == [i] else self.number(dim) for i, dim in enumerate(shape)]
 
@@ -54,15 +64,23 @@ class Sizes:
             raise Refused("a gradient of the leading dimensions of no input")
         return ", ".join(self.number(dim) for dim in shape)
 
-    def counted(self, node: Node) -> str:
-        """The numbers along a dimension."""
-        dim = int(node.attrs[0])
+    def counted(self, node: Node, dim: int) -> str:
+        """The numbers along a dimension, which is counted from the end."""
         count = f"torch.arange({self.number(node.shape[dim])}, device={self.inputs[0].name}.device)"
         return count if dim == -1 else f"{count}.reshape(-1, {', '.join(['1'] * (-dim - 1))})"
 
 
+def _place(tensor: TensorSpec, place: int) -> int:
+    """A dimension of a tensor, counted from the end where leading ones are of any number."""
+    return place - len(tensor.shape) if ELLIPSIS in tensor.shape else place
+
+
 def _shape(tensor: TensorSpec) -> Shape | None:
     """The shape of a declared tensor as the graph has it; None where it is not made of plain sizes."""
-    if any(is_expression(entry) for entry in tensor.shape):
+    try:
+        return tuple(
+            multiple(entry) if isinstance(entry, str) and is_expression(entry) else () if entry == 1 else (entry,)
+            for entry in tensor.shape
+        )
+    except ValueError:  # a sum of sizes
         return None
-    return tuple(() if entry == 1 else (entry,) for entry in tensor.shape)

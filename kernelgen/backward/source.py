@@ -16,6 +16,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import REDUCTIONS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.spec.model import ELLIPSIS
 
@@ -29,6 +30,9 @@ _BINARY: dict[str, type[ast.operator]] = {
 _COMPARED: dict[str, type[ast.cmpop]] = {
     "eq": ast.Eq, "ne": ast.NotEq, "lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE,
 }  # fmt: skip
+_COUNTED: dict[str, type[ast.operator]] = {
+    "+": ast.Add, "-": ast.Sub, "*": ast.Mult, "//": ast.FloorDiv, "%": ast.Mod,
+}  # fmt: skip
 _UNARY: dict[str, type[ast.unaryop]] = {"neg": ast.USub, "logical_not": ast.Invert, "invert": ast.Invert}
 _FUNCTIONS = frozenset(
     [
@@ -37,6 +41,8 @@ _FUNCTIONS = frozenset(
     ]
 )
 _FUNCTIONAL = ("softplus", "mish")
+_ALONG = {-1: "columns", -2: "rows"}
+"""What the numbers along a dimension are called."""
 _CALLED = {"rint": "round", "int_maximum": "maximum", "int_minimum": "minimum"}
 _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
@@ -61,18 +67,23 @@ class Source:
         self.used |= set(outputs.values())
         for i in order:
             node = self.tape.nodes[i]
-            plain = node.op in _PLAIN
+            plain = self._is_plain(node)
             if i in outputs:
                 self._assign(i, outputs[i])
             elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
                 self._assign(i, self._unique(self._name(i)))
+
+    def _is_plain(self, node: Node) -> bool:
+        """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
+        long = node.op == "reshape" and sum(dim != () for dim in node.shape) > 3
+        return node.op in _PLAIN and not long
 
     def _uses(self, order: list[int]) -> Counter[int]:
         """How often values are written, those of views being written where the views are."""
         uses: Counter[int] = Counter()
         for i in reversed(order):
             node = self.tape.nodes[i]
-            count = max(uses[i], 1) if node.op in _PLAIN and i not in self.outputs else 1
+            count = max(uses[i], 1) if self._is_plain(node) and i not in self.outputs else 1
             for arg in node.args:
                 if isinstance(arg, Ref):
                     uses[arg.node] += count
@@ -80,6 +91,8 @@ class Source:
 
     def _name(self, i: int) -> str:
         node = self.tape.nodes[i]
+        if node.op == "place" and _counted(node).op == "axis":
+            return _ALONG.get(_counted(node).number, "place")
         return node.name or self.tape.hints.get(i) or NOUNS.get(node.op, node.op)
 
     def _unique(self, wanted: str) -> str:
@@ -158,12 +171,23 @@ class Source:
         if op == "convert":
             return _method(self._arg(args[0]), "float") if node.dtype == "float" else self._to(node)
         if op == "iota":
-            return ast.parse(self.sizes.counted(node), mode="eval").body
+            return ast.parse(self.sizes.counted(node, int(node.attrs[0])), mode="eval").body
+        if op == "place":
+            return self._place(node, _counted(node))
         if op == OPERATION:
             return self._mask(node)
         if op == "full":
             return self._arg(args[0])
         raise Refused(f"the gradient of what {node.op} gave")
+
+    def _place(self, node: Node, expr: Expr) -> ast.expr:
+        """What a place counts, in terms of the numbers along its dimensions."""
+        if expr.op == "axis":
+            return ast.parse(self.sizes.counted(node, expr.number), mode="eval").body
+        if expr.op in ("number", "size"):
+            return _number(expr.number) if expr.op == "number" else self._arg(SizeOf(expr.size))
+        left, right = (self._place(node, arg) for arg in expr.args)
+        return ast.BinOp(left, _COUNTED[expr.op](), right)
 
     def _is_number(self, node: Node) -> bool:
         """Whether a value is made of sizes alone."""
@@ -273,6 +297,11 @@ def needed(tape: Tape, targets: Iterable[int], given: Mapping[int, object]) -> l
             found.add(i)
             todo += [a.node for a in tape.nodes[i].args if isinstance(a, Ref)]
     return sorted(found)
+
+
+def _counted(node: Node) -> Expr:
+    assert node.indexing is not None
+    return node.indexing.places[0]
 
 
 def _method(value: ast.expr, name: str, *args: ast.expr) -> ast.expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelgen.backward.differentiate import NOUNS
 from kernelgen.backward.parts import Part
@@ -66,6 +66,8 @@ class _Writer:
             *(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n, _ in part.gradients), *self.saved.values()
         ]  # fmt: skip
         inputs = [t for t in (*outputs, *spec.inputs) if t.name in read] + list(given.values())
+        bound = {n for t in inputs for e in t.shape for n in names_in(e)}
+        inputs = [t if set(names_in(t.below)) <= bound else replace(t, below=None) for t in inputs]
         self.inputs = [*inputs, *self._likes(inputs, [own[n] for n, _ in part.gradients])]
 
     def _saved(self, i: int, taken: set[str]) -> TensorSpec:

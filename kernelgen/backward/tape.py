@@ -195,7 +195,9 @@ class Tape(Builder):
         result = self.sum(g, real) if real else g
         if result is None or self.rank(result) <= len(shape):
             return result
-        return self.view("reshape", result, self.node(result).shape[self.rank(result) - len(shape) :])
+        number, core = self._factor(result)  # a sum that nothing but a number is taken out of needs no kept dimensions
+        assert isinstance(core, Ref)
+        return self.times(number, self.view("reshape", core, self.node(core).shape[self.rank(core) - len(shape) :]))
 
     def sum(self, x: Ref, dims: tuple[int, ...]) -> Ref | None:
         """A sum that keeps its dimensions; what is the same along them is taken out of it. None where it is zero."""

@@ -214,9 +214,16 @@ class Writer:
             return self._convert(value, args[0])
         if value.op == "round":
             return Text(f"{args[0].within(ATOM)}.to({rounding(value)}).to(tl.float32)")
+        if value.op == "div_rn":
+            args = (args[0], self._as_float(value.args[1], args[1]))
         text, helpers = operation("quotient" if self._is_by_rows(value, consumer) else value.op, args)
         self.helpers.update(dict.fromkeys(helpers))
         return text
+
+    def _as_float(self, arg: Operand, text: Text) -> Text:
+        """A divisor of tl.div_rn, which takes floats alone; a size may be compiled in, and has no method then."""
+        counted = isinstance(arg, Length) or (isinstance(arg, Use) and self.lowered.values[arg.value].op == "place")
+        return Text(f"tl.cast({text.text}, tl.float32)") if counted else text
 
     def _is_by_rows(self, value: Value, level: str) -> bool:
         """Whether it is an exact quotient whose divisor is the same for a whole row."""

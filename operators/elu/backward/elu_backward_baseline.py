@@ -7,7 +7,7 @@ import torch
 def reference(grad_out, x):
     dtype = x.dtype
     grad_out, x = grad_out.float(), x.float()
-    grad_x = torch.where(x > 0.0, grad_out, grad_out * (torch.expm1(x) + 1.0))
+    grad_x = torch.where(x <= 0.0, grad_out * (torch.expm1(x) + 1.0), grad_out)
     return grad_x.to(dtype)
 
 

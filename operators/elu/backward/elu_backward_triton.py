@@ -43,8 +43,8 @@ def elu_backward_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     grad_out = tl.load(grad_out_ptr + offsets, mask=mask).to(tl.float32)
-    # grad_x = torch.where(x > 0.0, grad_out, grad_out * (torch.expm1(x) + 1.0))
-    grad_x = tl.where(x > 0.0, grad_out, grad_out * (_expm1(x) + 1.0))
+    # grad_x = torch.where(x <= 0.0, grad_out * (torch.expm1(x) + 1.0), grad_out)
+    grad_x = tl.where(x <= 0.0, grad_out * (_expm1(x) + 1.0), grad_out)
     tl.store(grad_x_ptr + offsets, grad_x, mask=mask)
 
 

@@ -7,8 +7,8 @@ import torch
 def reference(grad_out, x):
     dtype = x.dtype
     grad_out, x = grad_out.float(), x.float()
-    product = grad_out * (x / 3.0 + 0.5)
-    grad_x = torch.where(x <= -3.0, 0.0, torch.where(x >= 3.0, grad_out, product))
+    chosen = torch.where(x < 3.0, grad_out * (x / 3.0 + 0.5), grad_out)
+    grad_x = torch.where(x <= -3.0, 0.0, chosen)
     return grad_x.to(dtype)
 
 

@@ -25,9 +25,10 @@ def hardswish_backward_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     grad_out = tl.load(grad_out_ptr + offsets, mask=mask).to(tl.float32)
-    product = grad_out * (x / 3.0 + 0.5)
-    # grad_x = torch.where(x <= -3.0, 0.0, torch.where(x >= 3.0, grad_out, product))
-    grad_x = tl.where(x <= -3.0, 0.0, tl.where(x >= 3.0, grad_out, product))
+    # chosen = torch.where(x < 3.0, grad_out * (x / 3.0 + 0.5), grad_out)
+    chosen = tl.where(x < 3.0, grad_out * (x / 3.0 + 0.5), grad_out)
+    # grad_x = torch.where(x <= -3.0, 0.0, chosen)
+    grad_x = tl.where(x <= -3.0, 0.0, chosen)
     tl.store(grad_x_ptr + offsets, grad_x, mask=mask)
 
 
