@@ -133,7 +133,7 @@ def _log_sigmoid(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
 
 
 def _gelu_tanh(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
-    """Of x * s, s = sigmoid(two_u): s + x * s * (1 - s) * two_u', two_u' = 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * x**2)."""
+    """Of x * s, s = sigmoid(2 * u): s + x * s * (1 - s) * 2 * u', u = sqrt(2 / pi) * (x + 0.044715 * x**3)."""
     (x,), scale = operands, 2 * math.sqrt(2 / math.pi)
     s = _ref(t.node(y).args[1])
     steepness = t.map("add", scale, t.times(3 * 0.044715 * scale, t.times(x, x)))

@@ -83,8 +83,8 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         groups = [*groups[: -len(parts)], inner]
     if found and not groups:
         raise Unlowerable("an index into a tensor whose result has no dimensions")
-    counted = [e for v in lowered.values if v.op == "place" for e in expressions(v)]
-    numbers = sum(e.op == "axis" or same_size(e.size, space.axes) for e in counted)
+    places = [e for v in lowered.values if v.op == "place" for e in expressions(v)]
+    numbers = sum(e.op == "axis" or same_size(e.size, space.axes) for e in places)
     if len(groups) <= 1 and not inner and numbers == len(found):  # nothing but an element's number is asked, or of all
         rows: list[tuple[int, ...]] = []
         columns = None
@@ -111,9 +111,9 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
     stores = tuple((o, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
     stepped = columns is not None and any(isinstance(e, Expr) for o in moved for e in o.index)
-    alike = columns is not None and space.axes[columns.axes[0]] == ELLIPSIS  # a size that has no name but N
-    groups_named = (*named, *([columns] if columns and (stepped or alike) else []))
-    sizes = _sizes(found, space.axes, groups_named, taken) if columns else ()
+    nameless = columns is not None and space.axes[columns.axes[0]] == ELLIPSIS
+    sized = (*named, *([columns] if columns and (stepped or nameless) else []))
+    sizes = _sizes(found, space.axes, sized, taken) if columns else ()
     return Layout(named, columns, inside, accesses[: len(loads)], split, stores, sizes)
 
 
