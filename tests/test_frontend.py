@@ -122,7 +122,11 @@ REFUSED = {
     "chunk of any size": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", "does one thing where "),
     "pad": ("return F.pad(x[None], (1, 1), mode='circular')[0, ..., 1:-1]", "unsupported: pad with mode='circular'"),
     "constants": ("return x + torch.tanh(torch.full_like(x, 2.0)).floor().exp().log1p()", "of constants (write the result"),
-    "size": ("return x / x.sum(-1, True) / x.numel()", "as a number (supported: the length of"),
+    "dropout without a seed": (
+        "y = x * 2\nreturn F.dropout(y, 0.1)",
+        "op.yaml:10:3: unsupported: dropout.default, which draws by torch's own state (supported: random_mask with a seed)",
+    ),
+    "random numbers": ("return x * torch.rand_like(x)", "unsupported: rand_like.default, which draws by torch's own state"),
     "root of a size": ("return x * x.shape[-1] ** -0.5", "unsupported: the number FloatPow"),
     "norm": ("return x / x.norm(3, -1, keepdim=True)", "unsupported: the norm of order 3"),
     "bools": ("return x * (x > 0).amax(-1, keepdim=True)", "unsupported: the max of booleans"),

@@ -265,7 +265,8 @@ class Source:
     def _resized(self, value: ast.expr, before: Shape, after: Shape) -> ast.expr:
         """Sizes of one that come or go, or a reshape to sizes that are written out."""
         if (ELLIPSIS,) not in before:
-            return _method(value, "reshape", *(ast.parse(e, mode="eval").body for e in self.sizes.each(after)))
+            entries = [ast.parse(e, mode="eval").body for e in self.sizes.each(after)]
+            return _method(value, "reshape", *entries or [ast.Tuple([])])
         if [d for d in before if d] != [d for d in after if d] or len(before) == len(after):
             raise Refused("the gradient of a reshape of leading dimensions")
         method, longer, shorter = "unsqueeze", list(after), list(before)

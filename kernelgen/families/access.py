@@ -84,7 +84,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     if found and not groups:
         raise Unlowerable("an index into a tensor whose result has no dimensions")
     places = [e for v in lowered.values if v.op == "place" for e in expressions(v)]
-    numbers = sum(e.op == "axis" or same_size(e.size, space.axes) for e in places)
+    numbers = sum(e.op == "axis" or (e.op == "size" and same_size(e.size, space.axes)) for e in places)
     if len(groups) <= 1 and not inner and numbers == len(found):  # nothing but an element's number is asked, or of all
         rows: list[tuple[int, ...]] = []
         columns = None

@@ -131,14 +131,16 @@ class IndexText:
         tight = binding + (0 if expr.op == "+" else 1)
         return Text(f"{left.within(binding)} {expr.op} {right.within(tight)}", binding)
 
-    def size(self, dim: Dim) -> Text:
-        """A size in terms of the kernel's parameters."""
+    def size(self, dim: Dim, *, wide: bool = False) -> Text:
+        """A size in terms of the kernel's parameters. `wide`: a product in int64, because it may pass 2**31."""
         if self.run and same_size(dim, self.run):
             return Text("n_elements")
         factors = [renamed(a, self.sizes) if isinstance(a, str) else str(a) for a in dim]
         if len(factors) == 1:
             return Text(factors[0], SUM if isinstance(dim[0], str) and is_expression(dim[0]) else ATOM)
         shown = [f"({f})" if isinstance(a, str) and is_expression(a) else f for a, f in zip(dim, factors, strict=True)]
+        if wide:
+            shown[0] = f"tl.cast({factors[0]}, tl.int64)"
         return Text(" * ".join(shown), PRODUCT)
 
     def condition(self, condition: Condition, consumer: str) -> str:

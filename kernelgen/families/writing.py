@@ -246,7 +246,7 @@ class Writer:
         if not stored and all(op in (*COMPARISONS, "convert") for op in consumers):
             return text
         if self.names.levels[i] == SCALAR:
-            return text
+            return self.index_text.size(counted.size, wide=True) if counted.op == "size" else text
         return Text(f"{text.within(ATOM)}.to({triton_dtype(value.dtype)})")
 
     def _convert(self, value: Value, text: Text) -> Text:

@@ -192,6 +192,22 @@ def test_losses() -> None:
     assert indices
 
 
+def test_losses_that_are_one_number() -> None:
+    for loss in ("mse_loss", "l1_loss", "huber_loss"):
+        found = of(f"return F.{loss}(x, y)", PAIR, {"out": ""})
+        check(replace(found, sizes=({"...": (3, 37)}, {"...": (5,)})))
+    (part,) = derived(found.spec()).parts
+    assert "grad_out / n_elements" in render.triton_source(plan_of(part.spec))
+    found = of("return F.cross_entropy(x, t)", {"x": "N D", "t": "N: int64 < D"}, {"out": ""})
+    check(replace(found, sizes=({"N": 3, "D": 37}, {"N": 1, "D": 5})))
+    assert [p.gradients for p in derived(found.spec()).parts] == [(), ("x",)]  # the first counts the rows
+
+
+def test_a_product_of_sizes_is_taken_in_int64() -> None:
+    (part,) = derived(of("return (x * y).mean()", {"x": "A B", "y": "A"}, {"out": ""}).spec()).parts[:1]
+    assert "tl.cast(A, tl.int64) * B" in render.triton_source(plan_of(part.spec))
+
+
 def test_no_gradient_flows_through_what_is_detached() -> None:
     check(of("return torch.sigmoid(x.detach()) * x"))
 
@@ -209,13 +225,14 @@ def test_ties_are_shared_out_as_torch_does() -> None:
     )
 
 
-def at(lines: str, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def at(lines: str, x: torch.Tensor, grad: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient at some places by the kernel, and by autograd."""
     spec = of(lines).spec()
-    found = composed(derived(spec))({"grad_out": torch.ones_like(x), "x": x})["grad_x"]
+    grad = torch.ones_like(x) if grad is None else grad
+    found = composed(derived(spec))({"grad_out": grad, "x": x})["grad_x"]
     leaf = x.clone().requires_grad_()
     out = load(render.baseline_source(spec)).reference(leaf)
-    return found, torch.autograd.grad(out, leaf, torch.ones_like(x))[0]
+    return found, torch.autograd.grad(out, leaf, grad)[0]
 
 
 def test_the_norm_of_zeros_and_the_branch_that_overflows_give_no_nan() -> None:
@@ -225,6 +242,34 @@ def test_the_norm_of_zeros_and_the_branch_that_overflows_give_no_nan() -> None:
         at("return F.elu(x) + F.hardswish(x)", torch.tensor([[1e3, 90.0, -1e3, 3.0], [-3.0, 0.0, 2.0, 1.0]])),
     ):
         torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+# so few elements that torch takes them one by one, as a GPU does: its vector loops treat NaN otherwise
+SPECIAL = torch.tensor([[torch.nan, torch.inf, -torch.inf], [0.0, -3.0, 3.0]])
+SPREADING = ["F.elu(x)", "F.hardswish(x)", "x.abs()", "F.gelu(x, approximate='tanh')"]
+
+
+@pytest.mark.parametrize("text", SPREADING)
+def test_special_values_go_where_torch_puts_them(text: str) -> None:
+    for grad in (torch.ones(3), torch.tensor([torch.inf, 0.0, -torch.inf])):
+        for x in SPECIAL:
+            found, wanted = at(f"return {text}", x, grad)
+            torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_an_infinite_gradient_spreads_over_the_rows_of_a_norm_that_is_written_out() -> None:
+    lines = "c = x - x.mean(-1, keepdim=True)\nreturn c * torch.rsqrt((c * c).mean(-1, keepdim=True) + 1e-5)"
+    x, grad = torch.tensor([[1.0, -2.0, 3.0, 0.5]]), torch.tensor([[1.0, torch.inf, 1.0, 1.0]])
+    found, wanted = at(lines, x, grad)
+    assert wanted.isnan().all()
+    assert found.isnan().all()
+
+
+def test_an_infinite_factor_is_not_taken_out_of_a_sum() -> None:
+    made = derived(of("return x - b[:, None] * w", {"x": "N D", "b": "N", "w": ""}, {"out": "N D"}).spec())
+    tensors = {"x": torch.ones(1, 2), "b": torch.ones(1), "w": torch.tensor(torch.inf)}
+    found = composed(made)({"grad_out": torch.tensor([[1.0, -2.0]]), **tensors})
+    assert found["grad_b"].isnan().all()
 
 
 UNARY = ["torch.tanh({})", "torch.sigmoid({})", "F.silu({})", "{} * 0.7", "1 - {}", "torch.sin({})", "F.gelu({})",
@@ -291,6 +336,11 @@ def test_the_gradients_of_row_reductions_agree_with_autograd(found: Sample) -> N
 def test_what_has_no_derivative_here_is_refused_by_name(lines: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         derived(of(lines).spec())
+
+
+def test_an_operator_without_gradients_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="no float output depends on a float input"):
+        derived(of("return x.argmax(-1)", {"x": "... D"}, {"out": "...: int64"}).spec())
 
 
 # the whole operator

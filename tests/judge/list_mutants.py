@@ -70,7 +70,10 @@ def row(file: Path) -> str:
 
 
 def copied(result: Any) -> Any:
-    return tuple(r.clone() for r in result) if isinstance(result, tuple) else result.clone()
+    """The result in memory of its own; a clone of one element that was expanded would keep its stride of 0."""
+    many = result if isinstance(result, tuple) else (result,)
+    made = tuple(r.new_empty(r.shape).copy_(r) for r in many)
+    return made if isinstance(result, tuple) else made[0]
 
 
 def rows() -> dict[str, str]:

@@ -46,7 +46,7 @@ def hinge_loss_backward_kernel(
     # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
     is_at_least = 1 - prediction * label[:, None] >= 0
     # grad_row_sum = grad_loss / prediction.numel()
-    grad_row_sum = grad_loss / (D * B)
+    grad_row_sum = grad_loss / (tl.cast(D, tl.int64) * B)
     # grad_difference = torch.where(is_at_least, grad_row_sum, 0.0)
     grad_difference = tl.where(is_at_least, grad_row_sum, 0.0)
     # grad_prediction = -(grad_difference * label.reshape(-1, 1))

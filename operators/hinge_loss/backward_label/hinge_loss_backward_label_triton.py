@@ -47,7 +47,7 @@ def hinge_loss_backward_label_kernel(
     # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
     is_at_least = 1 - prediction * label[:, None] >= 0
     # grad_difference = torch.where(is_at_least, grad_loss / prediction.numel(), 0.0)
-    ratio = grad_loss / (D * B)
+    ratio = grad_loss / (tl.cast(D, tl.int64) * B)
     grad_difference = tl.where(is_at_least, ratio, 0.0)
     # grad_label = (-(grad_difference * prediction).sum(dim=-1,
     # keepdim=True)).reshape(-1)
@@ -85,7 +85,7 @@ def hinge_loss_backward_label_row_kernel(
     # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
     is_at_least = 1 - prediction * label >= 0
     # grad_difference = torch.where(is_at_least, grad_loss / prediction.numel(), 0.0)
-    ratio = grad_loss / (D * B)
+    ratio = grad_loss / (tl.cast(D, tl.int64) * B)
     grad_difference = tl.where(is_at_least, ratio, 0.0)
     # grad_label = (-(grad_difference * prediction).sum(dim=-1,
     # keepdim=True)).reshape(-1)
@@ -127,11 +127,11 @@ def hinge_loss_backward_label_looped_kernel(
         # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
         is_at_least = 1 - prediction * label >= 0
         # grad_difference = torch.where(is_at_least, grad_loss / prediction.numel(), 0.0)
-        ratio = grad_loss / (D * B)
+        ratio = grad_loss / (tl.cast(D, tl.int64) * B)
         grad_difference = tl.where(is_at_least, ratio, 0.0)
         row_sum_acc += tl.where(mask, grad_difference * prediction, 0.0)
     row_sum = tl.sum(row_sum_acc, axis=0)
-    ratio = grad_loss / (D * B)
+    ratio = grad_loss / (tl.cast(D, tl.int64) * B)
     # grad_label = (-(grad_difference * prediction).sum(dim=-1,
     # keepdim=True)).reshape(-1)
     grad_label = -row_sum
