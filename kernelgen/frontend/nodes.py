@@ -50,7 +50,6 @@ def lower_node(
         raise unsupported(spec, line_of(reference, node), str(refusal)) from None
 
 
-<<<<<<< HEAD
 def _result(b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, Any]) -> Result:
     """What the table makes of a call; one that it has no rule for, or refuses, may stay a call of torch's."""
     name = str(node.target)
@@ -66,13 +65,13 @@ def _result(b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, A
             del b.nodes[before:]
     in_memory(b, node, values)
     return torch_call(b, node, call())
-=======
+
+
 _DRAWN = frozenset(
-    ["alpha_dropout", "bernoulli", "dropout", "feature_dropout", "multinomial", "normal", "rand", "rand_like", "randint",
-     "randint_like", "randn", "randn_like", "randperm", "rrelu", "uniform"]
+    ["alpha_dropout", "bernoulli", "dropout", "feature_dropout", "multinomial", "normal", "rand", "rand_like",
+     "randint", "randint_like", "randn", "randn_like", "randperm", "rrelu", "uniform"]
 )  # fmt: skip
 """Operations whose results are random."""
->>>>>>> a6cf313 (Products of sizes in int64; torch's own random numbers are refused with what to write instead; tests of special values in gradients)
 
 
 def _unknown(name: str) -> str:

@@ -204,8 +204,8 @@ def test_losses_that_are_one_number() -> None:
 
 
 def test_a_product_of_sizes_is_taken_in_int64() -> None:
-    (part,) = derived(of("return (x * y).mean()", {"x": "A B", "y": "A"}, {"out": ""}).spec()).parts[:1]
-    assert "tl.cast(A, tl.int64) * B" in render.triton_source(plan_of(part.spec))
+    (part,) = derived(of("return (x * y[:, None]).mean()", {"x": "A B", "y": "A"}, {"out": ""}).spec()).parts[:1]
+    assert "tl.cast(B, tl.int64) * A" in render.triton_source(plan_of(part.spec))
 
 
 def test_no_gradient_flows_through_what_is_detached() -> None:
@@ -266,8 +266,9 @@ def test_an_infinite_gradient_spreads_over_the_rows_of_a_norm_that_is_written_ou
 
 
 def test_an_infinite_factor_is_not_taken_out_of_a_sum() -> None:
-    made = derived(of("return x - b[:, None] * w", {"x": "N D", "b": "N", "w": ""}, {"out": "N D"}).spec())
-    tensors = {"x": torch.ones(1, 2), "b": torch.ones(1), "w": torch.tensor(torch.inf)}
+    lines = "return (x - b[:, None]) * w[:, None]"
+    made = derived(of(lines, {"x": "N D", "b": "N", "w": "N"}, {"out": "N D"}).spec())
+    tensors = {"x": torch.ones(1, 2), "b": torch.ones(1), "w": torch.tensor([torch.inf])}
     found = composed(made)({"grad_out": torch.tensor([[1.0, -2.0]]), **tensors})
     assert found["grad_b"].isnan().all()
 
