@@ -303,3 +303,19 @@ def test_a_mistake_writes_nothing(text: str, limit: str, message: str, tmp_path:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert refused("import", "none.py", cwd=tmp_path) == "error: none.py: no such file"
+
+
+def test_indices_are_drawn_as_in_the_file(tmp_path: Path) -> None:
+    """What stays below a size says so by name; what stays below another number says the number."""
+    text = """\
+import torch
+
+def pick(x, index, bucket, count):
+    return torch.nn.functional.cross_entropy(x, index) + bucket.sum() + count.sum()
+
+def get_inputs():
+    x = torch.rand(64, 4096)
+    return [x, torch.randint(0, 4096, (64,)), torch.randint(10, (64,)), torch.randint(1, 9, (64,))]
+"""
+    made = parse_spec(of(text, tmp_path, "pick.py"), "pick.yaml")
+    assert [t.below for t in made.inputs] == [None, made.inputs[0].shape[1], 10, None]

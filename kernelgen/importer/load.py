@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelgen.importer import source as sources
+from kernelgen.importer.draws import draws
 from kernelgen.importer.source import EXAMPLES, INIT_INPUTS, INPUTS, Source
 
 MODULE_NAME = "imported"
@@ -75,10 +76,11 @@ def _examples(source: Source, scope: dict[str, Any]) -> tuple[Any, ...]:
 
     if INPUTS in source.functions():
         try:
-            with torch.device("meta"):
+            with torch.device("meta"), draws():
                 found = scope[INPUTS]()
         except Exception:  # it looks at values: then it has to run
-            found = _attempt(source, scope[INPUTS], f"{INPUTS} fails")
+            with draws():
+                found = _attempt(source, scope[INPUTS], f"{INPUTS} fails")
         place: ast.AST | None = source.functions()[INPUTS]
     else:
         found, place = scope[EXAMPLES], source.assigned(EXAMPLES)

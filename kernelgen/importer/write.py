@@ -14,6 +14,7 @@ from typing import Any
 
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.importer import shapes as sizes
+from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.rewrite import Input, Rewritten, rewrite
 from kernelgen.importer.shapes import Shapes, Size
@@ -224,13 +225,23 @@ def _tensors(written: Rewritten, shapes: Shapes, inputs: list[str], outputs: lis
         wanted = "out" if len(outputs) == 1 else f"out{i}"
         names.append(next(n for n in (wanted, f"{wanted}_out", f"{wanted}_result") if n not in taken))
     declared = [*shapes.inputs, *shapes.outputs]
-    roles = [", role: parameter" if t.role == "parameter" else "" for t in written.inputs] + [""] * len(outputs)
+    roles = [(", role: parameter" if t.role == "parameter" else "") + _below(t, shapes) for t in written.inputs]
+    roles += [""] * len(outputs)
     width = max(len(n) for n in names) + 1
     texts = [f"[{', '.join(map(str, shape))}]," for shape in declared]
     return [
         f"{{name: {name + ',':{width}} shape: {text:{max(map(len, texts))}} dtype: {dtype}{role}}}"
         for name, text, dtype, role in zip(names, texts, [*inputs, *outputs], roles, strict=True)
     ]
+
+
+def _below(tensor: Input, shapes: Shapes) -> str:
+    """Where an example was drawn as indices, what they stay below: the size that is as large, else the number."""
+    high = drawn_below(tensor.value)
+    if high is None or tensor.dtype not in ("int32", "int64"):
+        return ""
+    size = next((name for name, value in shapes.sizes.items() if value == high), high)
+    return f", below: {size}"
 
 
 def _binding(case: dict[str, Size] | dict[str, int]) -> str:
