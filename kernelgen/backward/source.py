@@ -108,6 +108,11 @@ class Source:
             while len(f"{name} = {text}") > LINE and (part := self._longest_part(i, len(text))) is not None:
                 self._assign(part, self._unique(self._name(part)))
                 text = self._text(i)
+            made = self._expression(i)
+            if len(f"{name} = {text}") > LINE and isinstance(made, ast.BinOp) and isinstance(made.left, ast.Constant):
+                # what cannot have a name of its own is made first, and then scaled
+                self.lines.append(f"{name} = {_unparsed(made.right)}")
+                text = _unparsed(ast.BinOp(made.left, made.op, ast.Name(name)))
             self.lines.append(f"{name} = {text}")
         self.variables[i] = name
 
@@ -127,7 +132,7 @@ class Source:
         return shape[:1] == ((ELLIPSIS,),) and -len(shape) in node.attrs
 
     def _text(self, i: int) -> str:
-        return ast.unparse(ast.fix_missing_locations(ast.Expression(self._expression(i))))
+        return _unparsed(self._expression(i))
 
     def value(self, i: int) -> ast.expr:
         name = self.variables.get(i) or self.given.get(i)
@@ -303,6 +308,10 @@ def needed(tape: Tape, targets: Iterable[int], given: Mapping[int, object]) -> l
 def _counted(node: Node) -> Expr:
     assert node.indexing is not None
     return node.indexing.places[0]
+
+
+def _unparsed(expression: ast.expr) -> str:
+    return ast.unparse(ast.fix_missing_locations(ast.Expression(expression)))
 
 
 def _method(value: ast.expr, name: str, *args: ast.expr) -> ast.expr:

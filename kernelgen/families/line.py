@@ -27,6 +27,9 @@ def fit(line: str, indent: int) -> str:
         target, equals, value = line.partition("= ")
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line
     start = line.index("(") + 1
+    if start + indent > LINE and " = " in line[:start]:
+        target, _, value = line.partition(" = ")
+        return f"{space}{target} = (\n{fit(value, indent + 4)}\n{space})"
     end = start + closing(line[start:])
     if line[start - 2] == " " and line[end:] != ")":  # brackets around the first term of what goes on after them
         target, _, value = line.partition("= ")

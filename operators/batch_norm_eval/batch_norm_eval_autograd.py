@@ -52,8 +52,8 @@ def batch_norm_eval_gradients(
     grad_var float32; grad_weight float32; grad_bias float32.
     """
     grad_x = batch_norm_eval_backward(grad_out, var, weight)
-    grad_mean, grad_var, grad_weight, grad_bias = batch_norm_eval_backward_mean_var_weight_bias(
-        grad_out, x, mean, var, weight
+    grad_mean, grad_var, grad_weight, grad_bias = (
+        batch_norm_eval_backward_mean_var_weight_bias(grad_out, x, mean, var, weight)
     )
     return grad_x, grad_mean, grad_var, grad_weight, grad_bias
 

@@ -6,7 +6,9 @@ Autograd knows it, and torch.compile takes it whole as `torch.ops.kernelgen.trip
 
 import torch
 from backward.triplet_margin_loss_backward_triton import triplet_margin_loss_backward
-from triplet_margin_loss_triton import triplet_margin_loss as triplet_margin_loss_forward
+from triplet_margin_loss_triton import (
+    triplet_margin_loss as triplet_margin_loss_forward,
+)
 
 
 @torch.library.custom_op("kernelgen::triplet_margin_loss", mutates_args=())

@@ -48,7 +48,9 @@ CASES = (
 
 
 @judge.each(CASES)
-def test_batch_norm_eval_backward_mean_var_weight_bias_is_accurate(case: judge.Case) -> None:
+def test_batch_norm_eval_backward_mean_var_weight_bias_is_accurate(
+    case: judge.Case,
+) -> None:
     judge.assert_accurate(OPERATOR, case)
 
 

@@ -13,7 +13,9 @@ CASES = (
 
 
 @judge.each(CASES, gpu=True)
-def test_batch_norm_eval_backward_mean_var_weight_bias_is_measured(case: judge.Case) -> None:
+def test_batch_norm_eval_backward_mean_var_weight_bias_is_measured(
+    case: judge.Case,
+) -> None:
     judge.assert_measured(OPERATOR, case)
 
 

@@ -34,7 +34,8 @@ def reference(grad_out, seed):
     grad_out = grad_out.float()
     keep = random_mask(seed, grad_out.shape, 0.9)
     grad_product = torch.where(keep, grad_out, 0.0)
-    grad_bias = 1.11111111111111 * grad_product.reshape(-1, grad_out.shape[-1]).sum(dim=0)
+    grad_bias = grad_product.reshape(-1, grad_out.shape[-1]).sum(dim=0)
+    grad_bias = 1.11111111111111 * grad_bias
     return grad_bias.to(dtype)
 
 

@@ -26,7 +26,7 @@ def _random_mask(seed, place, threshold):
 def bias_dropout_add_backward_bias_kernel(
     grad_out_ptr,
     seed_ptr,
-    row_sum_parts_ptr,
+    grad_bias_parts_ptr,
     M,
     N,
     D,
@@ -51,7 +51,7 @@ def bias_dropout_add_backward_bias_kernel(
     d = (short_rows).to(tl.int64)
     seed = tl.load(seed_ptr)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_bias_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
     for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -68,14 +68,14 @@ def bias_dropout_add_backward_bias_kernel(
         keep = _random_mask(seed, keep_position, 3865470566)
         # grad_product = torch.where(keep, grad_out, 0.0)
         grad_product = tl.where(keep, grad_out, 0.0)
-        row_sum_acc += tl.where(mask, grad_product, 0.0)
-    row_sum = tl.sum(row_sum_acc, axis=1)
-    tl.store(row_sum_parts_ptr + split * M + rows, row_sum, mask=row_mask)
+        grad_bias_acc += tl.where(mask, grad_product, 0.0)
+    grad_bias = tl.sum(grad_bias_acc, axis=1)
+    tl.store(grad_bias_parts_ptr + split * M + rows, grad_bias, mask=row_mask)
 
 
 @triton.jit
 def bias_dropout_add_backward_bias_join_kernel(
-    row_sum_parts_ptr,
+    grad_bias_parts_ptr,
     grad_bias_ptr,
     M,
     BLOCK_SIZE_M: tl.constexpr,
@@ -85,11 +85,12 @@ def bias_dropout_add_backward_bias_join_kernel(
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
-    row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts, mask=row_mask[:, None]), axis=1)
-    # grad_bias = 1.11111111111111 * grad_product.reshape(-1,
-    # grad_out.shape[-1]).sum(dim=0)
-    grad_bias = row_sum * 1.11111111111111
-    tl.store(grad_bias_ptr + rows, grad_bias, mask=row_mask)
+    grad_bias = tl.sum(
+        tl.load(grad_bias_parts_ptr + parts, mask=row_mask[:, None]), axis=1
+    )
+    # grad_bias = 1.11111111111111 * grad_bias
+    grad_bias_2 = grad_bias * 1.11111111111111
+    tl.store(grad_bias_ptr + rows, grad_bias_2, mask=row_mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -160,13 +161,13 @@ def bias_dropout_add_backward_bias(
         )
     grad_out_view = grad_out.reshape(N, M)
     kernel, options = pick_schedule(N * grad_bias.element_size())
-    row_sum_parts = torch.empty(
+    grad_bias_parts = torch.empty(
         (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
     )
     kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
         grad_out_view,
         seed,
-        row_sum_parts,
+        grad_bias_parts,
         M,
         N,
         D,
@@ -176,7 +177,7 @@ def bias_dropout_add_backward_bias(
     )
     grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
     bias_dropout_add_backward_bias_join_kernel[grid](
-        row_sum_parts,
+        grad_bias_parts,
         grad_bias,
         M,
         BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
