@@ -99,6 +99,19 @@ def test_a_change_of_schedule_rewrites_the_kernel_alone(spec: OperatorSpec, fold
     assert '"num_warps": 8' in (folder / "op_triton.py").read_text()
 
 
+def test_a_table_of_before_a_parameter_keeps_what_it_chose(spec: OperatorSpec, folder: Path) -> None:
+    chosen = reduction.default("row").replace(num_warps=8)
+    manifest = json.loads((folder / generate.MANIFEST).read_text())
+
+    def found(row: dict[str, object]) -> tuple[TableRow, ...]:
+        (folder / generate.MANIFEST).write_text(json.dumps(manifest | {"schedules": [{"max_bytes": None, **row}]}))
+        return generate.plan_of(spec, folder.parent).table
+
+    older = {name: value for name, value in chosen.values if name != "loads"}
+    assert found({"variant": "row", "values": older}) == (TableRow(None, chosen),)
+    assert found({"variant": "row", "values": {**older, "of_another_time": 1}}) != (TableRow(None, chosen),)
+
+
 def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path) -> None:
     plan = generate.plan_of(spec, folder.parent)
     chosen = plan.with_table((TableRow(None, reduction.default("looped").replace(BLOCK_SIZE_N=4096)),))
