@@ -20,7 +20,7 @@ HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find
 # A driver that answers counts, a leftover of one does not.
 EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
 
-.PHONY: demo install dev test test-gpu nightly bench clean
+.PHONY: demo install dev test lint types stale test-gpu nightly bench clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -61,12 +61,19 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 	@touch $@ $(VENV)/.installed
 
 test: dev
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types stale
+	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal
+
+lint:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check kernelgen tests
 	$(BIN)/ruff format --check --isolated operators
+
+types:
 	$(BIN)/mypy
+
+stale:
 	$(BIN)/kernelgen new --check
-	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal
 
 test-gpu: dev
 	$(BIN)/pytest -m gpu
