@@ -133,7 +133,8 @@ def _walk(
     # a row that no other walk reads is not worth keeping
     _policies(body, lines, lines.schedule, "evict_last" if not last else "default" if first else "evict_first")
     found = reduced(body, lines, walk, online, moments, done)
-    live = set[int]().union(*(ancestors(body.lowered, o.value) for o in body.lowered.outputs))
+    outputs = [o.value for o in body.lowered.outputs]
+    live = set[int]().union(*(ancestors(body.lowered, o, short_of=done) for o in outputs))
     later = [j for j in sorted(live) if body.names.levels[j] in (ROW, SCALAR) and lines.writer.is_assigned(j)]
     ready = [j for j in later if j not in done and _ready(body, j, done)]
     after = [*found.after, *lines.writer.lines(ready, done)]

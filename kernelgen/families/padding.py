@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Collection
 
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.triton_text import evaluate
@@ -135,14 +136,15 @@ def _users(lowered: Lowered, op: str, args: list[tuple[Operand, ...]]) -> list[i
     return [j for j, v in enumerate(lowered.values) if v.op == op and v.args in args]
 
 
-def ancestors(lowered: Lowered, i: int, *, nan: bool = False) -> set[int]:
-    """A value and everything it depends on; `nan`: short of what need not be NaN where its operands are."""
+def ancestors(lowered: Lowered, i: int, *, nan: bool = False, short_of: Collection[int] = ()) -> set[int]:
+    """A value and everything it depends on; `nan`: short of what need not be NaN where its operands are; `short_of`:
+    values that are left out with what they alone depend on."""
     found: set[int] = set()
     todo = [i]
     while todo:
         j = todo.pop()
         value = lowered.values[j]
-        if j not in found:
+        if j not in found and j not in short_of:
             found.add(j)
             if not nan or (value.dtype == "float" and value.op not in ("where", "max", "min", "convert")):
                 todo += [a.value for a in value.args if isinstance(a, Use)]

@@ -101,6 +101,11 @@ def paired_loads(body: Body) -> dict[int, Pair]:
     return {number: pair for pair in _matched(plain, body) for number in pair[:2]}
 
 
+def is_paired(body: Body) -> bool:
+    """Whether anything is read or written in pairs."""
+    return bool(paired_loads(body) or paired_stores(body))
+
+
 def paired_stores(body: Body) -> dict[int, Pair]:
     """By the number of either output."""
     values, outputs = body.lowered.values, body.lowered.outputs

@@ -29,7 +29,7 @@ from kernelgen.families.kernel import (
     taken_apart,
 )
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
-from kernelgen.families.pairs import PairLines, paired_loads, paired_stores
+from kernelgen.families.pairs import PairLines, is_paired, paired_loads, paired_stores
 from kernelgen.families.rolling import chains, kept, moved_up
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
@@ -83,7 +83,7 @@ def first_table(body: Body, long: Schedule) -> tuple[tuple[int | None, Schedule]
     """Tiles as wide as a row, and rows of them until every thread has eight elements; `long`: rows of which one alone
     fills a program, where columns are read as they are written."""
     widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
-    computed = _along_columns(body) or paired_loads(body) or paired_stores(body)
+    computed = _along_columns(body) or is_paired(body)
     last = _fitting(body, LONGEST) if computed else long
     return (*((2 * width, _fitting(body, width)) for width in widths), (None, last))
 
@@ -101,7 +101,7 @@ def _fitting(body: Body, width: int) -> Schedule:
             BLOCK_SIZE_N=width, BLOCK_SIZE_M=WINDOW_ROWS.get(width, 1), ROW_TILES=8, num_warps=2,
             accesses="single", specialize=True,
         )  # fmt: skip
-    if is_shifted(body) and not paired_loads(body) and not paired_stores(body):
+    if is_shifted(body) and not is_paired(body):
         # neighbours come from places of their own: a few elements a lane, and its next ones asked for meanwhile
         return default().replace(
             BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, SHIFTED // width), ROW_TILES=4, num_warps=1, specialize=True

@@ -3,8 +3,8 @@
 `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows and columns,
 so that an input that varies along one of the two is read once a tile; `planes` does so where rows have to be taken
 apart, with tiles that stay within a plane (module `planes`); `elements` takes a run of the results, each with its row
-and column (module `runs`). A tile that reads along one of the two and writes along
-the other is square: Triton turns it in shared memory, so that both run over whole cache lines.
+and column (module `runs`). A tile that reads along one of the two and writes along the other is square: Triton turns it
+in shared memory, so that both run over whole cache lines.
 """
 
 from __future__ import annotations

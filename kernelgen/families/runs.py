@@ -20,7 +20,7 @@ from kernelgen.families.kernel import (
     output_values,
 )
 from kernelgen.families.naming import COLUMN, ROW, SCALAR
-from kernelgen.families.pairs import paired_loads, paired_stores
+from kernelgen.families.pairs import is_paired
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -29,7 +29,7 @@ VARIANT = ELEMENTS
 
 def applies(body: Body) -> bool:
     """Whether results run over rows and columns, and no two elements of one are read or written together."""
-    if not body.layout.rows or body.lowered.space.inner_axes() or paired_loads(body) or paired_stores(body):
+    if not body.layout.rows or body.lowered.space.inner_axes() or is_paired(body):
         return False
     return all(output_groups(o, body.layout.columns) for o in body.lowered.outputs)
 

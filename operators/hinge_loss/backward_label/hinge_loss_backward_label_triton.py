@@ -131,7 +131,6 @@ def hinge_loss_backward_label_looped_kernel(
         grad_difference = tl.where(is_at_least, ratio, 0.0)
         row_sum_acc += tl.where(mask, grad_difference * prediction, 0.0)
     row_sum = tl.sum(row_sum_acc, axis=0)
-    ratio = grad_loss / (tl.cast(D, tl.int64) * B)
     # grad_label = (-(grad_difference * prediction).sum(dim=-1,
     # keepdim=True)).reshape(-1)
     grad_label = -row_sum
