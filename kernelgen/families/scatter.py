@@ -4,7 +4,8 @@ Four variants, of which a reference has those that serve its operation:
 `histogram`: few bins; a program counts its part in registers and adds the counts to the bins with integer atomics.
 `atomics`: many bins; every element is one integer atomic. Integers come to the same sum in whatever order.
 `owners` (index_add): a program owns a tile of the result, walks the whole index and adds what names its rows in the
-order of the index, in float32. Every owner reads the index, which the L2 holds: for results of some thousand rows.
+order of the index, in float32, what rounding takes from the sum kept beside it. Every owner reads the index, which
+the L2 holds: for results of some thousand rows.
 `blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block. What
 names one place within a block is added up by the first that does; only that one reads and writes the result.
 """
@@ -237,4 +238,6 @@ def kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
+    if schedule.variant == "owners" and body.lowered.values[-1].dtype == "float":
+        helpers["two_sum"] = None
     return (text_of(spec, body, schedule, name),)

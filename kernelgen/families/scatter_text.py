@@ -90,6 +90,7 @@ def _owners(spec: OperatorSpec, body: Body) -> Made:
     if base:
         start = f"{out} = tl.load({base[0]}_ptr + offsets, mask=mask){_widened(spec, base[0])}"
     read = f"tl.load({source}_ptr + place.to(tl.int64) * N + cols, mask=col_mask)"
+    is_float = _accumulated(body) == "float32"
     lines = [
         "# a program owns a tile of the result, and adds to it in the order of the index",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
@@ -100,6 +101,7 @@ def _owners(spec: OperatorSpec, body: Body) -> Made:
         f"mask = (rows < {limit})[:, None] & col_mask[None, :]",
         "offsets = rows[:, None] * N + cols[None, :]",
         start,
+        *_LOST * is_float,
         *_quoted(body),
         "for start in range(0, M, BLOCK_SIZE_M):",
         "    places = start + tl.arange(0, BLOCK_SIZE_M)",
@@ -111,16 +113,36 @@ def _owners(spec: OperatorSpec, body: Body) -> Made:
         "    while place < M:",
         f"        row = tl.load({index}_ptr + place)",
         f"        {source} = {read}{_widened(spec, source)}",
-        f"        {out} = tl.where(rows[:, None] == row, {out} + {source}[None, :], {out})",
+        *(_added_exactly(out, source) if is_float else _added(out, source)),
         "        left = tl.where(left == place, M, left)",
         "        place = tl.min(left, axis=0)",
-        f"tl.store({out}_ptr + offsets, {out}, mask=mask)",
+        f"tl.store({out}_ptr + offsets, {out}{' + lost' * is_float}, mask=mask)",
     ]
     pointers = [f"{t}_ptr" for t in (*base, index, source, out)]
     sizes = ["M", "N", *([limit] if not limit.isdigit() else [])]
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V")
     rows = f'triton.cdiv({limit}, options["BLOCK_SIZE_V"])'
     return (*pointers, *sizes), constexprs, lines, f'({rows} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)'
+
+
+_LOST = (
+    "# what rounding takes from the sums, which many additions would show",
+    "lost = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)",
+)
+
+
+def _added(out: str, source: str) -> list[str]:
+    return [f"        {out} = tl.where(rows[:, None] == row, {out} + {source}[None, :], {out})"]
+
+
+def _added_exactly(out: str, source: str) -> list[str]:
+    """The addition of a float: by an owner one after the other, where torch's errors grow with their number."""
+    return [
+        "        is_named = rows[:, None] == row",
+        f"        total, error = _two_sum({out}, {source}[None, :])",
+        f"        {out} = tl.where(is_named, total, {out})",
+        "        lost += tl.where(is_named, error, 0.0)",
+    ]
 
 
 def _accumulated(body: Body) -> str:

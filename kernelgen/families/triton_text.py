@@ -55,7 +55,7 @@ HELPERS = (
     "exp", "sigmoid", "erf", "precise_exp", "expm1", "log1p", "tanh", "softplus", "mish", "quotient",
     "trunc", "rint", "rint_between", "isinf",
     "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
-    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned", "random_mask",
+    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned", "two_sum", "random_mask",
     "ordered", "from_ordered",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may

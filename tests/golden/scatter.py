@@ -15,6 +15,15 @@ import triton.language as tl
 
 
 @triton.jit
+def _two_sum(a, b):
+    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    total = a + b
+    back = total - a
+    error = (a - (total - back)) + (b - back)
+    return total, tl.where(error == error, error, 0.0)
+
+
+@triton.jit
 def index_add_kernel(
     x_ptr,
     index_ptr,
@@ -36,6 +45,8 @@ def index_add_kernel(
     mask = (rows < V)[:, None] & col_mask[None, :]
     offsets = rows[:, None] * N + cols[None, :]
     out = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+    # what rounding takes from the sums, which many additions would show
+    lost = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
     # return x.index_add(0, index, source)
     for start in range(0, M, BLOCK_SIZE_M):
         places = start + tl.arange(0, BLOCK_SIZE_M)
@@ -50,10 +61,13 @@ def index_add_kernel(
                 source_ptr + place.to(tl.int64) * N + cols,
                 mask=col_mask,
             ).to(tl.float32)
-            out = tl.where(rows[:, None] == row, out + source[None, :], out)
+            is_named = rows[:, None] == row
+            total, error = _two_sum(out, source[None, :])
+            out = tl.where(is_named, total, out)
+            lost += tl.where(is_named, error, 0.0)
             left = tl.where(left == place, M, left)
             place = tl.min(left, axis=0)
-    tl.store(out_ptr + offsets, out, mask=mask)
+    tl.store(out_ptr + offsets, out + lost, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
