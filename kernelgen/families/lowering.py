@@ -10,8 +10,10 @@ from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.element_types import element_types
+from kernelgen.families.later import begins_so, is_load, places_later, settled_scan
+from kernelgen.families.padding import identity
 from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
-from kernelgen.families.quotients import exact_quotients
+from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
 from kernelgen.families.space import atoms_of, size_text, sizes_of, space_of, split
 from kernelgen.families.triton_text import evaluate
@@ -30,6 +32,7 @@ from kernelgen.families.values import (
     Value,
     axes_of,
     axes_read,
+    constant_of,
 )  # fmt: skip
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf, same_size
@@ -93,6 +96,8 @@ class _Lowering:
         self.exact = exact_quotients(graph)
         self.values: list[Value] = []
         self.known: dict[Value, int] = {}
+        self.later: dict[int, Expr] = {}
+        """Scans that are read later than they begin, and from which place on: before, nothing is added."""
         self.scanned = any(n.op in SCANS for n in graph.nodes)
         self.flipped = False
         """Whether indices now run along the rows from their ends."""
@@ -153,7 +158,7 @@ class _Lowering:
         if node.op in SCANS:
             return self.scan(node, index)
         if node.op == "index":
-            return self.flip(node, index) if self.scanned else self.indexed(node, index)
+            return self.flip(node, index) if self.scanned and node.attrs else self.indexed(node, index)
         if node.op == "place":
             counted = self.expression(node, index, ()).places[0]
             return self.add(
@@ -187,25 +192,32 @@ class _Lowering:
 
     def indexed(self, node: Node, index: Index) -> int:
         """The first operand read at expressions, and only where the conditions hold."""
+        if self.flipped:
+            raise Unlowerable("elements that are moved, in one operator with a scan from the end", node.statement)
         source, *others = node.args
         assert isinstance(source, Ref)
         values = tuple(self.operand(arg.node, index) for arg in others if isinstance(arg, Ref))
         made = self.expression(node, index, values)
         shape = self.graph.nodes[source.node].shape
         places = tuple(() if d == () else self.plain(p, d) for d, p in zip(shape, made.places, strict=True))
-        outer, before = self.conditions, self.fill
         # where a row is read at several places, what pads it is chosen by its reduction
         padded = not axes_read(made, self.values, values).isdisjoint(self.space.inner_axes())
-        direct = self.graph.nodes[source.node].op == "input" and not outer and not padded
+        value = self.read(node, source.node, places, made, padded=padded)
+        if others and node.name is not None and self.values[value].op != "where":
+            self.values[value] = replace(self.values[value], name=node.name)
+        return value
+
+    def read(self, node: Node, source: int, places: Index, made: ix.Indexing, *, padded: bool) -> int:
+        """A value at its places where the conditions hold, and the fill elsewhere."""
+        outer, before = self.conditions, self.fill
+        fill = before if made.fill is None and set(made.conditions) <= set(outer) else made.fill
+        direct = is_load(self.graph, source) and not set(outer) - set(made.conditions) and not padded
         self.conditions = tuple(dict.fromkeys((*outer, *made.conditions)))
-        self.fill = made.fill if direct else None
-        value = self.value(source.node, places)
+        self.fill = fill if direct else None
+        value = self.value(source, places)
         self.conditions, self.fill = outer, before
-        if made.fill is None or direct:
-            if others and node.name is not None:
-                self.values[value] = replace(self.values[value], name=node.name)
-            return value
-        return self.chosen(node, made, value)
+        done = made.fill is None or direct or begins_so(self.values, self.later, value, made)
+        return value if done else self.chosen(node, made, value)
 
     def chosen(self, node: Node, made: ix.Indexing, value: int) -> int:
         """A value where all conditions hold, and the fill elsewhere."""
@@ -279,9 +291,11 @@ class _Lowering:
         op = node.op
         if op == "div" and exact:
             op = "div_rn"
-        elif op == "div" and self.divides_row(args):
-            op, args[1] = "mul", Use(self.inverse(args[1], node))
-        constants = [self.constant(arg) for arg in args]
+        elif op == "div" and divides_row(self.values, self.space.inner_axes(), args):
+            op, args[1] = "mul", Use(self.add(inverse(self.values, args[1], node.statement)))
+        elif op == "where" and (settled := settled_scan(self.values, self.later, args)) is not None:
+            return settled
+        constants = [constant_of(self.values, arg) for arg in args]
         if None not in constants and node.op not in ("convert", "round"):
             known = evaluate(node.op, tuple(float(c) for c in constants if c is not None))
             if known is None or node.dtype != "float":
@@ -297,28 +311,6 @@ class _Lowering:
         if not any(isinstance(a, str) for a in size.dim) or (rows and same_size(size.dim, rows)):
             return Length(size.dim)
         return Use(self.counted(ix.size(size.dim)))
-
-    def constant(self, arg: Operand) -> float | int | None:
-        """The number that an operand is, if it is one."""
-        if isinstance(arg, Use):
-            value = self.values[arg.value]
-            return self.constant(value.args[0]) if value.op == "const" else None
-        return None if isinstance(arg, Length) else arg
-
-    def divides_row(self, args: list[Operand]) -> bool:
-        """Whether every element of a row is divided by the same number, which a reduction of the row gave."""
-        inner = set(self.space.inner_axes())
-        if not inner or not all(isinstance(a, Use) for a in args):
-            return False
-        above, below = (self.values[a.value].axes for a in args if isinstance(a, Use))
-        return bool(above & inner) and not below & inner
-
-    def inverse(self, divisor: Operand, node: Node) -> int:
-        """The reciprocal of a row's number: one division a row instead of one an element."""
-        assert isinstance(divisor, Use)
-        row = self.values[divisor.value]
-        name = f"inverse_{row.name}" if row.name else "inverse"
-        return self.add(Value("div", (1.0, divisor), "float", row.axes, name, node.statement))
 
     def reduction(self, node: Node, index: Index) -> int:
         source = node.args[0]
@@ -346,22 +338,32 @@ class _Lowering:
     def scan(self, node: Node, index: Index) -> int:
         source = node.args[0]
         assert isinstance(source, Ref)
-        if index[-1] != self.space.inner_axes():
-            raise Unlowerable("scans over different dimensions in one operator", node.statement)
-        value = self.value(source.node, index)
-        if not set(index[-1]) <= self.values[value].axes:
+        value = self.scanned_value(node, source.node, index)
+        if not set(self.space.inner_axes()) <= self.values[value].axes:
             raise Unlowerable("a scan of a value that does not vary along the scanned dimension", node.statement)
         attr = REVERSE if self.flipped else None
         if any(v.op in SCANS and v.attr != attr for v in self.values):
             raise Unlowerable("scans from both ends of the rows in one operator", node.statement)
         axes = self.values[value].axes
-        return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement, attr=attr))
+        made = self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement, attr=attr))
+        if index[-1] != self.space.inner_axes():
+            self.later[made] = self.position(index[-1])
+        return made
+
+    def scanned_value(self, node: Node, source: int, index: Index) -> int:
+        """What is scanned. A scan that is read k places later is the scan of its operand k places later, after k
+        elements that do not change it: so exclusive scans are one scan."""
+        later = places_later(index[-1], inner := self.space.inner_axes())
+        if later is None or (later and self.flipped):
+            raise Unlowerable("scans over different dimensions in one operator", node.statement)
+        if not later:
+            return self.value(source, index)
+        beyond = Condition(ix.axis(inner[0]), ">=", ix.number(later))
+        return self.read(node, source, index, ix.Indexing((), (beyond,), identity(node.op, node.dtype)), padded=False)
 
     def flip(self, node: Node, index: Index) -> int:
         """The operand from its rows' ends: a scan between two flips is a scan from the end."""
         inner = self.space.inner_axes()
-        if not node.attrs:
-            raise Unlowerable("elements that are moved, in one operator with a scan", node.statement)
         if not inner or [index[int(d)] for d in node.attrs] != [inner]:
             raise Unlowerable("a flip of another dimension than a scanned one", node.statement)
         self.flipped = not self.flipped

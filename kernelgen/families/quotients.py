@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kernelgen.families.values import Operand, Use, Value
 from kernelgen.frontend.graph import Graph, Ref
 
 _KEEPS = ("round", "minimum", "maximum")
@@ -24,3 +27,19 @@ def exact_quotients(graph: Graph) -> frozenset[int]:
                 if number is not None and graph.nodes[number].op == "div":
                     found.add(number)
     return frozenset(found)
+
+
+def divides_row(values: Sequence[Value], inner: Sequence[int], args: Sequence[Operand]) -> bool:
+    """Whether every element of a row is divided by the same number, which a reduction of the row gave."""
+    if not inner or not all(isinstance(a, Use) for a in args):
+        return False
+    above, below = (values[a.value].axes for a in args if isinstance(a, Use))
+    return not above.isdisjoint(inner) and below.isdisjoint(inner)
+
+
+def inverse(values: Sequence[Value], divisor: Operand, statement: int | None) -> Value:
+    """The reciprocal of a row's number: one division a row instead of one an element."""
+    assert isinstance(divisor, Use)
+    row = values[divisor.value]
+    name = f"inverse_{row.name}" if row.name else "inverse"
+    return Value("div", (1.0, divisor), "float", row.axes, name, statement)

@@ -52,7 +52,7 @@ def _kept_first(shape: tuple[Dim, ...], reduced: set[int]) -> Space:
 
 
 def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> Space:
-    """Rows along the scanned dimension, of the largest shape that is scanned or returned."""
+    """Rows along the scanned dimension, of the largest shape that is returned or scanned."""
     if reductions:
         raise Unlowerable("a reduction and a scan in one operator", reductions[0].statement)
     for node in scans:
@@ -60,7 +60,7 @@ def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> S
             raise Unlowerable(f"a scan over dimension {node.attrs[0]} (supported: the last)", node.statement)
         if node.shape[-1] == ():
             raise Unlowerable("a scan over a dimension of one element", node.statement)
-    shapes = [node.shape for node in scans] + [graph.nodes[o.node].shape for o in graph.outputs]
+    shapes = [graph.nodes[o.node].shape for o in graph.outputs] + [node.shape for node in scans]
     axes = max(map(atoms_of, shapes), key=len)
     return Space(axes, len(axes) - len(scans[0].shape[-1]))
 

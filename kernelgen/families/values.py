@@ -131,6 +131,14 @@ def axes_read(read: Indexing, values: Sequence[Value], operands: Sequence[int]) 
     return mentioned.union(*(values[i].axes for i in operands))
 
 
+def constant_of(values: Sequence[Value], operand: Operand) -> float | int | None:
+    """The number that an operand is, if it is one."""
+    if isinstance(operand, Use):
+        value = values[operand.value]
+        return constant_of(values, value.args[0]) if value.op == "const" else None
+    return None if isinstance(operand, Length) else operand
+
+
 def expressions(value: Value) -> tuple[Expr, ...]:
     """The expressions by which a value is read or counted, those of its conditions included."""
     sides = tuple(side for c in value.conditions for side in (c.left, c.right))

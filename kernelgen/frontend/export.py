@@ -21,6 +21,9 @@ _PRIMES = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)
 """Traced sizes: distinct, so that no two dimensions are taken for one by accident, not special to torch, and no fewer
 than a topk may take."""
 
+_NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+"""Loggers that show tracebacks of what torch then does without, or where one line is raised here."""
+
 Binding = dict[str, str]
 """A dtype for every dtype variable of the spec."""
 
@@ -47,15 +50,16 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
                 return reference.function(*joined)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
-    noise = logging.getLogger("torch._subclasses.fake_tensor")  # logs a traceback where one line is raised below
-    noise.disabled = True
+    for name in _NOISY:
+        logging.getLogger(name).disabled = True
     try:
         with _floor_division():
             return torch.export.export(Module(), tuple(args), strict=False, dynamic_shapes=(dynamic,))
     except Exception as error:
         raise mistake(spec, raised_at(error, reference.file), f"the reference fails: {first_line(error)}") from error
     finally:
-        noise.disabled = False
+        for name in _NOISY:
+            logging.getLogger(name).disabled = False
 
 
 def _floor_division() -> Any:

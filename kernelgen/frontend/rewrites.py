@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 
@@ -18,6 +19,8 @@ class Rewrites(TorchFunctionMode):
             return _take_along_dim(*args, **(kwargs or {}))
         if func in (torch.bincount, torch.Tensor.bincount):
             return _bincount(*args, **(kwargs or {}))
+        if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
+            return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
         return func(*args, **(kwargs or {}))
 
 
@@ -30,6 +33,19 @@ def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:
     taken = [b if d == dim or not _is_one(b) else a for d, (a, b) in enumerate(sizes)]
     from_start = torch.where(indices < 0, indices + input.shape[dim], indices)  # negative ones count from the end
     return input.expand(source).gather(dim, from_start.expand(taken))
+
+
+def _max_pool1d(
+    input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> Any:
+    """As a pool over planes of one line: torch 2.13 fixes the length that it takes a window of one dimension over."""
+    size, step, before, apart = (_number(v) for v in (kernel_size, stride or kernel_size, padding, dilation))
+    lines = torch.max_pool2d(input.unsqueeze(-2), (1, size), (1, step), (0, before), (1, apart), ceil_mode)
+    return lines.squeeze(-2)
+
+
+def _number(value: Any) -> Any:
+    return value[0] if isinstance(value, tuple | list) else value
 
 
 def _bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:

@@ -1,4 +1,4 @@
-"""Windows of fixed size: pools, depthwise convolutions, resizing by whole factors, written out tap by tap."""
+"""Windows of fixed size: pools, depthwise convolutions, resizing by whole factors; small ones are written out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import reduce
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref, SizeOf, same_size
-from kernelgen.frontend.indices import Condition
+from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.rule import Call, Refused, Rule
 
@@ -57,6 +57,34 @@ def _taps(
         yield offsets, b.index(x, c.shape, tuple(places), tuple(conditions), fill)
 
 
+def _reduced(
+    b: Builder,
+    c: Call,
+    x: Ref,
+    kernel: list[int],
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    op: str,
+    fill: float,
+) -> Ref:
+    """The windows as rows of a reduction, their elements in a dimension of their own behind the result's."""
+    shape, count, elements = b.node(x).shape, len(kernel), math.prod(kernel)
+    places: list[Expr] = [ix.axis(i - len(shape) - 1) for i in range(len(shape))]
+    conditions = []
+    for i in range(count):
+        dim, within = len(shape) - count + i, math.prod(kernel[i + 1 :])
+        offset = ix.quotient(ix.axis(-1), ix.number(within)) if within > 1 else ix.axis(-1)
+        offset = ix.remainder(offset, ix.number(kernel[i])) if i else offset
+        at = ix.plus(ix.times(places[dim], ix.number(stride[i])), ix.times(offset, ix.number(dilation[i])))
+        at = ix.plus(at, ix.number(-padding[i]))
+        if padding[i]:
+            conditions += [Condition(at, ">=", ix.number(0)), Condition(at, "<", ix.size(shape[dim]))]
+        places[dim] = at
+    windows = b.index(x, (*c.shape, (elements,)), tuple(places), tuple(conditions), fill if conditions else None)
+    return b.view("reshape", b.reduce(op, windows, (-1,)), c.shape)
+
+
 def _floats(b: Builder, x: Ref) -> None:
     if b.node(x).dtype != "float":
         raise Refused("a window over integers")
@@ -69,10 +97,11 @@ def max_pool(rank: int) -> Rule:
         if c.get(5, "ceil_mode", False):
             raise Refused("a pool with ceil_mode")
         kernel = _sizes(c.args[1], rank)
-        taps = _taps(
-            b, c, x, kernel, _sizes(c.get(2, "stride"), rank, kernel), _sizes(c.get(3, "padding", 0), rank),
-            _sizes(c.get(4, "dilation", 1), rank), -math.inf,
-        )  # fmt: skip
+        stride, padding = _sizes(c.get(2, "stride"), rank, kernel), _sizes(c.get(3, "padding", 0), rank)
+        dilation = _sizes(c.get(4, "dilation", 1), rank)
+        if math.prod(kernel) > _MOST_TAPS:
+            return _reduced(b, c, x, kernel, stride, padding, dilation, "max", -math.inf)
+        taps = _taps(b, c, x, kernel, stride, padding, dilation, -math.inf)
         return reduce(lambda best, tap: b.map("maximum", best, tap), (tap for _, tap in taps))
 
     return rule
@@ -87,8 +116,12 @@ def avg_pool(rank: int) -> Rule:
             raise Refused("a pool with ceil_mode")
         if any(padding) and not c.get(5, "count_include_pad", True):
             raise Refused("a pool that does not count its padding")
-        taps = _taps(b, c, x, kernel, _sizes(c.get(2, "stride"), rank, kernel), padding, [1] * rank, 0.0)
-        total = reduce(lambda sum_, tap: b.map("add", sum_, tap), (tap for _, tap in taps))
+        stride = _sizes(c.get(2, "stride"), rank, kernel)
+        if math.prod(kernel) > _MOST_TAPS:
+            total = _reduced(b, c, x, kernel, stride, padding, [1] * rank, "sum", 0.0)
+        else:
+            taps = _taps(b, c, x, kernel, stride, padding, [1] * rank, 0.0)
+            total = reduce(lambda sum_, tap: b.map("add", sum_, tap), (tap for _, tap in taps))
         return b.map("div", total, float(c.get(6, "divisor_override") or math.prod(kernel)))
 
     return rule

@@ -67,9 +67,12 @@ def _traced(
     """Inputs' and results' shapes as traced: numbers, and symbols for what may vary among the free sizes."""
     import torch
 
+    from kernelgen.frontend.rewrites import Rewrites
+
     class Module(torch.nn.Module):
         def forward(self, *tensors: Any) -> Any:
-            return function(*tensors)
+            with Rewrites():
+                return function(*tensors)
 
     example = tuple(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs)
     dynamic = tuple({i: torch.export.Dim.AUTO for i, varies in enumerate(dims) if varies} for dims in free)
@@ -146,6 +149,8 @@ def _factors(shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]
 
 def _least(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str, ...]:
     """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say."""
+    import sympy  # type: ignore[import-untyped]
+
     places: dict[str, str] = {}
     environment: Any = None
     for shape, tensor in zip(shapes, inputs, strict=True):
@@ -155,11 +160,27 @@ def _least(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str,
                 environment = size.node.shape_env
     found = []
     for guard in environment.guards if environment is not None else ():
-        for part in str(environment.replace(guard.expr)).split(" & "):
-            match = re.fullmatch(r"\(?(\w+) >= (\d+)\)?", part)
-            if match and match[1] in places and int(match[2]) > 2:  # torch asks for two of every size
-                found.append(f"{places[match[1]]} >= {match[2]}")
+        condition = environment.replace(guard.expr)
+        for part in condition.args if isinstance(condition, sympy.And) else (condition,):
+            if [str(s) for s in part.free_symbols if str(s) in places] and (least := _least_of(part)) > 1:
+                found.append(f"{places[str(*part.free_symbols)]} >= {least}")
     return tuple(dict.fromkeys(found))
+
+
+_SOUGHT = 300
+"""Windows are smaller than this."""
+
+
+def _least_of(condition: Any) -> int:
+    """From which size on a condition on one size holds; 0 where that is not what it says."""
+    import sympy
+
+    if len(condition.free_symbols) != 1 or not isinstance(condition, sympy.Ge) or condition.args[1] == 2:
+        return 0  # torch asks for two of every size
+    [symbol] = condition.free_symbols
+    holds = [condition.subs(symbol, size) == sympy.true for size in range(_SOUGHT)]
+    least = holds.index(True) if True in holds else 0
+    return least if all(holds[least:]) and not any(holds[:least]) else 0
 
 
 def _fixed(

@@ -244,6 +244,17 @@ CORNERS: dict[str, Sample] = {
         "j = i.flip(-1)\nreturn j.cummax(-1).values.flip(-1), j.cumsum(-1).flip(-1), j.cummin(-1).values.flip(-1)",
         {"i": "A B: int64"}, named(3, "A B: int64"), *TWO, dtypes=(),
     ),
+    "exclusive scans": sample(
+        "zeros = torch.zeros_like(x[..., :1])\nreturn torch.cat((zeros, x[..., :-1]), -1).cumsum(-1), torch.cat((zeros, x.narrow(-1, 0, x.size(-1) - 1).cumsum(-1)), -1), F.pad(x.exp(), (1, 0))[..., :-1].cumsum(-1)",
+        {"x": "A B"}, named(3, "A B"), *TWO,
+    ),
+    "scans that end later": sample(
+        "return F.pad(x.cumsum(-1), (2, 0)), F.pad(x.exp().cumsum(-1), (2, 0), value=3.0)",
+        {"x": "A B"}, named(2, "A B+2"), *TWO,
+    ),
+    "scanned neighbours": sample(
+        "return (x[..., 1:] - x[..., :-1]).cumsum(-1), x[..., 1:].logcumsumexp(-1)", {"x": "A B"}, named(2, "A B-1"), {"A": 3, "B": 40}
+    ),
     "dimensions scanned together": sample(
         "return x.flatten(1).cumsum(-1).view(x.shape)", {"x": "A B C"}, {"out": "A B C"}, {"A": 3, "B": 5, "C": 7}
     ),
