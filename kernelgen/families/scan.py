@@ -2,7 +2,8 @@
 
 Three variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
-is read twice, so it serves rows that would fit in registers as well.
+is read twice, so it serves rows that would fit in registers as well. A sum of floats is carried with what rounding took
+from it, so that its error does not grow with the number of blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelTex
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
 from kernelgen.families.triton_text import number
-from kernelgen.families.values import REVERSE
+from kernelgen.families.values import REVERSE, Value
 from kernelgen.frontend.graph import SCANS
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -104,9 +105,12 @@ def _looped(
     lines = make(spec, body, "looped", schedule, helpers)
     values, levels = body.lowered.values, body.names.levels
     scans = [i for i, v in enumerate(values) if v.op in SCANS]
-    carries = _carries(body, scans)
+    carries = _beside(body, scans, "carry")
+    sums = [i for i in scans if values[i].op == "cumsum" and values[i].dtype == "float"]
+    lost, blocks, ends = (_beside(body, sums, what) for what in ("lost", "block", "end"))
+    helpers.update({"two_sum": None} if sums else {})
     lines.writer.named = body.names.assigned | set(scans)  # what is carried needs a name
-    lines.writer.carries = carries
+    lines.writer.carries, lines.writer.lost = carries, {i: (lost[i], blocks[i]) for i in sums}
     done: set[int] = set()
     still = [i for i in range(len(values)) if levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)]
     once = lines.row_indices() + lines.writer.lines(still, done)
@@ -116,11 +120,16 @@ def _looped(
     end = "BLOCK_SIZE_N - 8" if lines.writer.turned else "0" if backwards else "BLOCK_SIZE_N - 1"
     before = [f"is_last = tl.arange(0, BLOCK_SIZE_N) == {end}"]
     before += [f"{carries[i]} = {_start(body, i)}" for i in scans]
+    before += [f"{lost[i]} = 0.0" for i in sums]
     inside = lines.writer.lines([*(o.value for o in full), *scans], done, late=False)
     inside += [lines.store(o) for o in full]
-    inside += [f"{carries[i]} = {_end(body, i)}" for i in scans]
+    inside += [f"{carries[i]} = {_end(values[i], body.names.of[i])}" for i in scans if i not in sums]
+    for i in sums:
+        inside.append(f"{ends[i]} = {_end(values[i], blocks[i])}")
+        inside.append(f"{carries[i]}, {lost[i]} = _two_sum({carries[i]}, {lost[i]} + {ends[i]})")
     comment = ["from the end of the row to its beginning"] if backwards else []
     comment += [f"{carries[i]}: {body.names.of[i]} at the end of the block before" for i in scans]
+    comment += [f"{lost[i]}: what rounding took from {carries[i]}" for i in sums]
     after = [lines.store(o) for o in rest]
     loop = Loop(tuple(comment), tuple(before), tuple(inside), tuple(after), backwards)
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
@@ -131,11 +140,11 @@ def _looped(
     )  # fmt: skip
 
 
-def _carries(body: Body, scans: list[int]) -> dict[int, str]:
-    """A name for what each scan carries from block to block, one that no value has."""
+def _beside(body: Body, scans: list[int], what: str) -> dict[int, str]:
+    """A name for what each scan has beside its result, as what it carries from block to block, that no value has."""
     taken, found = set(body.names.of.values()), {}
     for i in scans:
-        name = f"{body.names.of[i]}_carry"
+        name = f"{body.names.of[i]}_{what}"
         while name in taken:
             name += "_"
         taken.add(name)
@@ -150,8 +159,7 @@ def _start(body: Body, i: int) -> str:
     return neutral if value.dtype == "float" else f"tl.cast({neutral}, tl.{value.dtype})"
 
 
-def _end(body: Body, i: int) -> str:
-    """The scan's last element of the block. Triton sums short integers as int32."""
-    value = body.lowered.values[i]
-    last = f"tl.sum(tl.where(is_last, {body.names.of[i]}, {'0.0' if value.dtype == 'float' else '0'}), axis=0)"
+def _end(value: Value, name: str) -> str:
+    """A scan's last element of the block. Triton sums short integers as int32."""
+    last = f"tl.sum(tl.where(is_last, {name}, {'0.0' if value.dtype == 'float' else '0'}), axis=0)"
     return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")

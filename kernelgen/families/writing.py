@@ -59,6 +59,8 @@ class Writer:
     """Whether an exact quotient by a number of the row is made of one division a row."""
     carries: dict[int, str] = field(default_factory=dict)
     """For scans over rows that are walked in blocks: what holds the result at the end of the block before."""
+    lost: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """For sums among these: what holds that which rounding took from it, and the block's own sums."""
 
     def __post_init__(self) -> None:
         self.quoted: set[int] = set()
@@ -116,6 +118,8 @@ class Writer:
         if value.op == "load":
             return self.load(i, self.others.get(i, 0.0)).splitlines()
         text = self._whole(i)
+        if i in self.lost:
+            return self._carried(i, text)
         line = f"{name} = {text.text}"
         first = value.args[0] if value.args else None
         if value.op == "add" and isinstance(first, Use) and self.names.of.get(first.value) == name:
@@ -123,6 +127,13 @@ class Writer:
         if len(line) > LINE - 8:
             return self._long(name, i, text)
         return [line]
+
+    def _carried(self, i: int, text: Text) -> list[str]:
+        """The sums of a block, then those of the row."""
+        lost, block = self.lost[i]
+        line = f"{block} = {text.text}"
+        lines = [line] if len(line) <= LINE - 8 else self._long(block, i, text)
+        return [*lines, f"{self.names.of[i]} = {self.carries[i]} + ({lost} + {block})"]
 
     def _long(self, name: str, i: int, text: Text) -> list[str]:
         """Where one line is too long: a part of it gets a line of its own, one that has a name if there is one."""
@@ -278,7 +289,8 @@ class Writer:
         return source.value
 
     def scan(self, i: int) -> Text:
-        """A scan of a row or block that is in registers, joined with what came before the block."""
+        """A scan of a row or block that is in registers, joined with what came before the block unless something is
+        kept of what rounding takes from that."""
         value, source = self.lowered.values[i], self.source(i)
         level = self.names.levels[source]
         inner = self.guarded(i) if value.attr == REVERSE else self.operand(Use(source), level).text
@@ -288,7 +300,7 @@ class Writer:
             text, helpers = Text(f"_turned({text.text})"), ("from_end", "turned", *helpers)
         else:
             text, helpers = scan_call(value.op, value.dtype, (inner, f"axis={axis}"), value.attr)
-        if i in self.carries:
+        if i in self.carries and i not in self.lost:
             text, more = operation(scan_join(value.op, value.dtype), (Text(self.carries[i]), text))
             helpers = (*helpers, *more)
         self.helpers.update(dict.fromkeys(helpers))

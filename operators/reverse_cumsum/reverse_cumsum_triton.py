@@ -32,6 +32,15 @@ def _turned(x):
 
 
 @triton.jit
+def _two_sum(a, b):
+    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    total = a + b
+    back = total - a
+    error = (a - (total - back)) + (b - back)
+    return total, tl.where(error == error, error, 0.0)
+
+
+@triton.jit
 def reverse_cumsum_kernel(
     x_ptr,
     out_ptr,
@@ -71,8 +80,10 @@ def reverse_cumsum_looped_kernel(
 
     # from the end of the row to its beginning
     # out_carry: out at the end of the block before
+    # out_lost: what rounding took from out_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 8
     out_carry = 0.0
+    out_lost = 0.0
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
         cols += _from_end(BLOCK_SIZE_N)
@@ -83,9 +94,11 @@ def reverse_cumsum_looped_kernel(
             other=0.0,
         ).to(tl.float32)
         # return x.flip(-1).cumsum(-1).flip(-1)
-        out = out_carry + _turned(tl.cumsum(_turned(x), axis=0))
+        out_block = _turned(tl.cumsum(_turned(x), axis=0))
+        out = out_carry + (out_lost + out_block)
         tl.store(out_ptr + row * N + cols, out, mask=mask)
-        out_carry = tl.sum(tl.where(is_last, out, 0.0), axis=0)
+        out_end = tl.sum(tl.where(is_last, out_block, 0.0), axis=0)
+        out_carry, out_lost = _two_sum(out_carry, out_lost + out_end)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.

@@ -16,6 +16,15 @@ import triton.language as tl
 
 
 @triton.jit
+def _two_sum(a, b):
+    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    total = a + b
+    back = total - a
+    error = (a - (total - back)) + (b - back)
+    return total, tl.where(error == error, error, 0.0)
+
+
+@triton.jit
 def masked_cumsum_kernel(
     x_ptr,
     mask_ptr,
@@ -72,8 +81,10 @@ def masked_cumsum_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # out_carry: out at the end of the block before
+    # out_lost: what rounding took from out_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = 0.0
+    out_lost = 0.0
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -86,9 +97,11 @@ def masked_cumsum_looped_kernel(
             other=0.0,
         ).to(tl.float32)
         # return torch.where(mask, x, 0).cumsum(-1)
-        out = out_carry + tl.cumsum(tl.where(mask_tile, x, 0), axis=0)
+        out_block = tl.cumsum(tl.where(mask_tile, x, 0), axis=0)
+        out = out_carry + (out_lost + out_block)
         tl.store(out_ptr + row * N + cols, out, mask=mask)
-        out_carry = tl.sum(tl.where(is_last, out, 0.0), axis=0)
+        out_end = tl.sum(tl.where(is_last, out_block, 0.0), axis=0)
+        out_carry, out_lost = _two_sum(out_carry, out_lost + out_end)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
