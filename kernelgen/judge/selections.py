@@ -11,11 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 NEARLY = 2.0**-20
 """Eight ulp of float32: what the arithmetic before a selection may cost two scores that are next to each other."""
+FLUSHED = 2.0**-125
+"""Computed scores below it are equal: GPUs may flush what is below 2**-126 to zero, as in a softmax of large inputs."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """One topk of a reference: what it selected among, along which dimension, and the places that it found."""
+    """One topk of a reference, or the greatest or least of what it computed: what it selected among, along which
+    dimension, and the places that it found."""
 
     scores: torch.Tensor
     dim: int
@@ -26,12 +29,16 @@ class Selection:
     def settled(self, places: torch.Tensor) -> torch.Tensor:
         """`places` with the reference's own wherever one of them is as right: inside the row, the only one of its
         place, and of a score that is equal in float32, in which kernels compute, or nearly so if it is computed."""
+        if self.places.ndim < self.scores.ndim:  # a dimension that is not kept
+            whole = Selection(self.scores, self.dim, self.places.unsqueeze(self.dim), self.exact)
+            return whole.settled(places.unsqueeze(self.dim)).squeeze(self.dim)
         scores, found = self.scores.float(), places.long()
         inside = (found >= 0) & (found < scores.shape[self.dim])
         own, other = (scores.gather(self.dim, p) for p in (self.places, torch.where(inside, found, 0)))
         same = (own == other) | (own.isnan() & other.isnan())
         if not self.exact:
             same |= (own - other).abs() <= NEARLY * own.abs()
+            same |= torch.maximum(own.abs(), other.abs()) < FLUSHED
         return torch.where(inside & same & ~_repeated(found, self.dim), self.places, found).to(places.dtype)
 
 
@@ -44,9 +51,19 @@ def _repeated(places: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.zeros_like(marked).scatter_(dim, order, marked)
 
 
+def _selected(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, torch.Tensor | None]:
+    """The dimension that an operation selects along and the places that it found, if it selects."""
+    if name == "topk":
+        return args[2] if len(args) > 2 else -1, result[1]
+    if name not in ("argmax", "argmin", "max", "min") or len(args) < 2 or not isinstance(args[1], int):
+        return 0, None
+    return args[1], result if name.startswith("arg") else result[1]
+
+
 @dataclass
 class Selections(TorchDispatchMode):
-    """Hears of every topk while a reference runs."""
+    """Hears of every topk while a reference runs, and of every arg reduction of what it computed: of inputs, every
+    kernel finds the same extreme, of which the first place is wanted."""
 
     found: list[Selection] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
@@ -59,13 +76,15 @@ class Selections(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ == "topk" and args[0].ndim:
+        dim, places = _selected(func.overloadpacket.__name__, args, result)
+        if places is not None and args[0].ndim:
             exact = args[0].untyped_storage().data_ptr() in self.given
-            self.found.append(Selection(args[0], args[2] if len(args) > 2 else -1, result[1], exact))
+            if not exact or func.overloadpacket.__name__ == "topk":
+                self.found.append(Selection(args[0], dim, places, exact))
         return result
 
     def settled(self, right: torch.Tensor, others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Other results beside the right one, an output of the reference, as far as that holds places of a topk."""
+        """Other results beside the right one, an output of the reference, as far as that holds places it selected."""
         for selection in self.found:
             if right.shape == selection.places.shape and bool((right == selection.places).all()):
                 return [selection.settled(other) for other in others]

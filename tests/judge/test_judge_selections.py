@@ -49,6 +49,42 @@ def test_computed_scores_that_are_nearly_equal_may_change_places() -> None:
     assert not settled([2, 0, 1], row, 3)
 
 
+def test_computed_scores_that_a_gpu_flushes_are_equal() -> None:
+    """A router's softmax of large inputs: what is below 2**-126 is 0 on a GPU, and the first zero was selected."""
+    heard = Selections()
+    row = torch.tensor([[0.0, -200.0, -90.0, -88.5, -86.0]])
+    (right,) = oracle.in_float64(lambda x: torch.softmax(x, -1).topk(3).indices, [row], selections=heard)
+    assert right.tolist() == [[0, 4, 3]]
+    zero, larger, twice = heard.settled(right, [torch.tensor([p]) for p in ([0, 4, 1], [0, 3, 4], [0, 4, 4])])
+    assert torch.equal(zero, right)
+    assert not torch.equal(larger, right)
+    assert not torch.equal(twice, right)
+    tiny = torch.tensor([2.0**-130, 0.0])  # as inputs they are not computed
+    assert not settled([1], tiny, 1)
+
+
+@pytest.mark.parametrize("find", ["argmax", "max", "argmin", "min"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_of_computed_extremes_that_are_nearly_equal_either_is_right(find: str, kept: bool) -> None:
+    def place(x: torch.Tensor) -> torch.Tensor:
+        found = getattr(x * x, find)(-1, keepdim=kept)
+        return found if find.startswith("arg") else found.indices
+
+    heard, sign = Selections(), -1 if find.endswith("min") else 1
+    (right,) = oracle.in_float64(place, [(2 + sign * torch.tensor([[1.0, 1.0 + 2.0**-22, 0.5]]))], selections=heard)
+    other, wrong = heard.settled(right, [torch.full_like(right, 0), torch.full_like(right, 2)])
+    assert right.unique().item() == 1
+    assert torch.equal(other, right)
+    assert not torch.equal(wrong, right)
+
+
+def test_the_first_of_equal_inputs_is_the_place_of_the_greatest() -> None:
+    heard = Selections()
+    (right,) = oracle.in_float64(lambda x: x.argmax(-1), [torch.tensor([[1.0, 3.0, 3.0]])], selections=heard)
+    (found,) = heard.settled(right, [torch.tensor([2])])
+    assert not torch.equal(found, right)
+
+
 def test_a_kernel_is_judged_by_what_it_selects() -> None:
     x, values, places = (
         judge.Tensor("x", ("A", 9), "float32", rows=0),
