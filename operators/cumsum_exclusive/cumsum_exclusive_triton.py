@@ -15,6 +15,15 @@ import triton.language as tl
 
 
 @triton.jit
+def _two_sum(a, b):
+    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    total = a + b
+    back = total - a
+    error = (a - (total - back)) + (b - back)
+    return total, tl.where(error == error, error, 0.0)
+
+
+@triton.jit
 def cumsum_exclusive_kernel(
     x_ptr,
     out_ptr,
@@ -53,8 +62,10 @@ def cumsum_exclusive_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
     # cumsum_carry: cumsum at the end of the block before
+    # cumsum_lost: what rounding took from cumsum_carry
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     cumsum_carry = 0.0
+    cumsum_lost = 0.0
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -64,9 +75,11 @@ def cumsum_exclusive_looped_kernel(
             other=0.0,
         ).to(tl.float32)
         # cumsum = torch.cumsum(x[..., :-1], dim=-1)
-        cumsum = cumsum_carry + tl.cumsum(x, axis=0)
+        cumsum_block = tl.cumsum(x, axis=0)
+        cumsum = cumsum_carry + (cumsum_lost + cumsum_block)
         tl.store(out_ptr + row * N + cols, cumsum, mask=mask)
-        cumsum_carry = tl.sum(tl.where(is_last, cumsum, 0.0), axis=0)
+        cumsum_end = tl.sum(tl.where(is_last, cumsum_block, 0.0), axis=0)
+        cumsum_carry, cumsum_lost = _two_sum(cumsum_carry, cumsum_lost + cumsum_end)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
