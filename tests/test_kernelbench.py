@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_problems_are_imported_judged_recorded_and_not_run_again(folder: Path) -> None:
-    done = kernelgen("kernelbench", "bench", "--device", "cpu", "--limit-s", "200", "--json", cwd=folder)
+    done = kernelgen("kernelbench", "bench", "--device", "cpu", "--limit-s", "200", "--jobs", "2", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     refused_one, right = document["problems"]
@@ -133,3 +133,11 @@ def test_the_tolerance_is_kernelbenchs(result: str, dtype: str, right: bool, tmp
     found = compare(original, exported, dtype, "cpu")
     assert found["right"] is right
     assert right or found["message"].startswith(("differs by ", "shape "))
+
+
+@pytest.mark.parametrize(("result", "right"), [("x", None), ("x + 1", False)])
+def test_an_original_that_is_itself_off_says_nothing(result: str, right: bool | None, tmp_path: Path) -> None:
+    original, exported = tmp_path / "original.py", tmp_path / "exported.py"
+    original.write_text(PROBLEM.format(result="(x + 1000) - 1000"))  # half an element of x is lost in float16
+    exported.write_text(PROBLEM.format(result=result).replace("Model(", "ModelNew("))
+    assert compare(original, exported, "float16", "cpu")["right"] is right

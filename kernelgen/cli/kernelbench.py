@@ -26,6 +26,9 @@ def kernelbench(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
     ] = None,
+    jobs: Annotated[
+        str, typer.Option("--jobs", metavar="N", help="Problems judged at once; timing is done one by one.")
+    ] = "1",
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
     device: DeviceName = None,
     json: Json = False,
@@ -43,7 +46,8 @@ def kernelbench(
     if not here.measures and device != "cpu":
         note("no GPU here: kernels are judged at small shapes and not timed")
     seconds = checked("--limit-s", limit_s, positive())
-    outcomes = benchmark.run(files, out, seconds, here.facts.key if here.measures else "cpu", _say, again)
+    at_once = checked("--jobs", jobs, whole(1, 64))
+    outcomes = benchmark.run(files, out, seconds, here.facts.key if here.measures else "cpu", _say, again, at_once)
     counts = benchmark.summary(outcomes)
     if json:
         emit({"summary": counts, "problems": outcomes})

@@ -26,6 +26,8 @@ BACKWARD = 4.0
 a mean of equal elements summed one after the other was seen to be off by 3 ulp."""
 POOL = 256
 """Binades with few elements say little about PyTorch's error: at least so many elements speak for it."""
+PIECE = 2**23
+"""Elements whose errors are told at once: what that takes beside the tile stays below 1 GiB."""
 _SPAN = 20
 """Binades told apart below the largest element of a tile; smaller ones, of which fp32 noise relative to the largest
 element is the measure anyway, count as one group."""
@@ -78,6 +80,19 @@ class Tally:
     ) -> None:
         """Take in one tile: the candidate, PyTorch's result, the oracle, disturbed oracles, and the oracle that rounds
         what is stored around calls of torch's."""
+        pieces = [torch.split(x.reshape(-1), PIECE) for x in (got, eager, ref, *probes)]
+        rounded = [None] * len(pieces[0]) if stored is None else torch.split(stored.reshape(-1), PIECE)
+        for (got_, eager_, ref_, *probes_), stored_ in zip(zip(*pieces, strict=True), rounded, strict=True):
+            self._add(got_, eager_, ref_, probes_, stored_)
+
+    def _add(
+        self,
+        got: torch.Tensor,
+        eager: torch.Tensor,
+        ref: torch.Tensor,
+        probes: list[torch.Tensor],
+        stored: torch.Tensor | None,
+    ) -> None:
         if not ref.numel():
             return
         self.elements += ref.numel()

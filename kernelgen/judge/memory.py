@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 
 from . import device as devices
+from .bounds import PIECE
 from .inputs import storage_elements
 from .model import Case, Operator
 from .oracle import Tiling
 
 INTERPRETER_ELEMENTS = 2**18
 """Most elements in one tensor under Triton's interpreter, which needs about a second for so many."""
-TILE_COPIES = 16
-"""fp64 temporaries of one tile at the worst moment: disturbed inputs, the reference's steps, the errors by group."""
+TILE_COPIES = 4
+"""Times the fp64 inputs and outputs of one tile are held at the worst moment: those of the oracle, and those of the
+disturbed one with the step that is under way."""
+PIECE_COPIES = 16
+"""fp64 temporaries of the errors of one piece of a tile, by group."""
 
 
 def minimal_bytes(operator: Operator, case: Case) -> tuple[int, int]:
@@ -35,7 +39,8 @@ SCRAPS = 2**20
 
 def accuracy_bytes(operator: Operator, case: Case) -> int:
     """Inputs, two outputs (the candidate's and PyTorch's) and the fp64 reference of one tile with its temporaries."""
-    tile = 0 if operator.exact else TILE_COPIES * Tiling(operator, case).largest()
+    largest = 0 if operator.exact else Tiling(operator, case).largest()
+    tile = TILE_COPIES * largest + PIECE_COPIES * min(largest, 8 * PIECE)
     return input_bytes(operator, case) + 2 * output_bytes(operator, case) + tile + SCRAPS
 
 

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from kernelgen.importer.isolated import run_isolated
 from kernelgen.journal import Journal
 
 KIND = "problem"
+TIMING = "performance"
+"""The stage that wants the device for itself."""
 
 Outcome = dict[str, Any]
 """A problem's record: which stages it passed, why it was refused, and its figures."""
@@ -44,26 +47,44 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def run(
-    files: Sequence[Path], out: Path, limit_s: float, device: str, say: Callable[[Outcome], None], again: bool = False
+    files: Sequence[Path],
+    out: Path,
+    limit_s: float,
+    device: str,
+    say: Callable[[Outcome], None],
+    again: bool = False,
+    jobs: int = 1,
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
-    A record belongs to the file's text and the device: a problem that changed is run again.
+    `jobs`: so many problems are imported, generated and judged at once; each is timed with the device to itself,
+    when all are judged. A record belongs to the file's text and the device: a problem that changed is run again.
     """
     journal = Journal.open(out)
     known = {} if again else {_key(r.data): r.data for r in journal.records(KIND)}
-    outcomes = []
-    for file in files:
-        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
-        entry: Outcome = {"problem": file.stem, "sha256": sha256, "device": device}
-        if _key(entry) not in known:
-            entry |= _one(file, out, limit_s, {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
-            entry["state"] = state(entry)
-            journal.append(KIND, entry)
-        else:
-            entry = known[_key(entry)]
-        outcomes.append(entry)
-        say(entry)
+    entries: list[Outcome] = [
+        {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device} for f in files
+    ]
+    environment = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    todo = [(f, entry) for f, entry in zip(files, entries, strict=True) if _key(entry) not in known]
+    with ThreadPoolExecutor(jobs) as pool:
+        judged = {
+            id(entry): pool.submit(_one, f, out, limit_s, environment, "judge" if jobs > 1 else "") for f, entry in todo
+        }
+        if jobs > 1:
+            wait(judged.values())
+        outcomes = []
+        for file, entry in zip(files, entries, strict=True):
+            outcome = known.get(_key(entry))
+            if outcome is None:
+                found = judged[id(entry)].result()
+                if found["stage"] == TIMING and "timed_out" not in found:
+                    found = _one(file, out, limit_s - found["seconds"], environment, "time", found)
+                outcome = entry | found
+                outcome["state"] = state(outcome)
+                journal.append(KIND, outcome)
+            outcomes.append(outcome)
+            say(outcome)
     return outcomes
 
 
@@ -71,23 +92,33 @@ def _key(entry: Outcome) -> tuple[str, ...]:
     return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device"))
 
 
-def _one(file: Path, out: Path, limit_s: float, environment: dict[str, str]) -> Outcome:
-    """One problem in its process; at the limit it is killed, and what it had answered stands."""
+def _one(
+    file: Path,
+    out: Path,
+    limit_s: float,
+    environment: dict[str, str],
+    part: str = "",
+    known: Outcome | None = None,
+) -> Outcome:
+    """One problem, or a part of it, in its process; at the limit it is killed, and what it had answered stands."""
     began = time.monotonic()
+    before = known["seconds"] if known else 0.0
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        log = out / "logs" / f"{file.stem}.txt"
+        if known:
+            write_atomic(answer, json.dumps(known))
+        log = out / "logs" / f"{file.stem}{'-timed' if known else ''}.txt"
         write_atomic(log, "")
-        command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
+        command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer), part]
         with log.open("w", encoding="utf-8") as stream:
             try:
                 code = run_isolated(command, limit_s, stream, environment)
             except subprocess.TimeoutExpired:
                 code = None
         found: Outcome = json.loads(answer.read_text("utf-8")) if answer.is_file() else {"stage": "start"}
-    found["seconds"] = round(time.monotonic() - began, 2)
+    found["seconds"] = round(before + time.monotonic() - began, 2)
     if code is None:
-        found |= {"timed_out": True, "reason": f"still at '{found['stage']}' after {limit_s:g} s"}
+        found |= {"timed_out": True, "reason": f"still at '{found['stage']}' after {before + limit_s:g} s"}
     elif code != 0:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         found |= {"fault": True, "reason": f"the process ended with {how} at '{found['stage']}'"}

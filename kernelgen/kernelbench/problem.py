@@ -1,6 +1,7 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER`.
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER [judge | time]`.
 
-ANSWER is written again after each stage, so that what a time limit cuts short is known up to there.
+ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. `judge` stops
+before the timing, `time` goes on from there with the answer that it finds.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import import_file
+from kernelgen.kernelbench import TIMING
 from kernelgen.spec import load_spec
 
 DTYPE = "float32"
 """What is timed: KernelBench's own precision."""
+TIME_CAP_S = 3.0
+"""For each opponent: these shapes take milliseconds, of which this is hundreds of samples."""
 
 
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path) -> None:
+    def __init__(self, file: Path, out: Path, answer: Path, known: dict[str, Any] | None = None) -> None:
         self.file, self.out, self._path = file, out, answer
-        self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
+        first: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
+        self.answer = known or first
         self._began = time.perf_counter()
         self._save()
 
@@ -42,19 +47,34 @@ class Problem:
         self.answer["stage"] = name
         self._save()
 
-    def run(self) -> None:
-        """All stages; a refusal ends them and is the answer's reason."""
-        try:
-            spec = self._generated()
-        except KernelgenError as error:
-            self.answer["reason"] = str(error).splitlines()[0]
-            self._save()
-            return
+    def run(self, part: str = "") -> None:
+        """All stages, or a part of them; a refusal ends them and is the answer's reason."""
+        if part != "time":
+            try:
+                spec = self._generated()
+            except KernelgenError as error:
+                self.answer["reason"] = str(error).splitlines()[0]
+                self._save()
+                return
+            self._judge(spec)
+        if part != "judge" and self.answer["stage"] == TIMING:
+            self._prepare(self.answer["operator"])
+            self._timed(importlib.import_module(f"{self.answer['operator']}_performance"))
+            self._stage("done")
+
+    def _prepare(self, name: str) -> str:
+        """The device, with the quartet's folder on the path; before the kernel is imported."""
         from kernelgen import judge
 
-        judge.prepare()  # before the kernel is imported
-        device = judge.device.find()
-        sys.path.insert(0, str(self.out / "operators" / spec.folder))
+        judge.prepare()
+        sys.path.insert(0, str(self.out / "operators" / load_spec(self.out / f"{name}.yaml").folder))
+        return judge.device.find()
+
+    def _judge(self, spec: Any) -> None:
+        """Right at small shapes, and on a GPU at its own; a kernel that is wrong there is not timed."""
+        from kernelgen import judge
+
+        device = self._prepare(spec.name)
         accuracy = importlib.import_module(f"{spec.name}_accuracy")
         self._stage("accuracy")
         cases = list(accuracy.CASES)
@@ -67,9 +87,9 @@ class Problem:
             self._within_tolerance(spec.name, dict(spec.dtypes))
             self._stage("its own shapes, our tolerance")
             self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, performance.CASES, device)
-            self._stage("performance")
-            self._timed(performance)
-        self._stage("done")
+            self._stage("done" if self.answer["accuracy_at_its_shapes"]["failed"] else TIMING)
+        else:
+            self._stage("done")
 
     def _generated(self) -> Any:
         found = import_file(self.file)
@@ -89,12 +109,14 @@ class Problem:
         from kernelgen import judge
 
         seeds = 3 if key == "accuracy" and device == "cuda" else 1
-        counts: dict[str, Any] = {"cases": len(cases), "passed": 0, "failed": 0, "left_out": 0, "first_failure": ""}
+        counts: dict[str, Any] = {"cases": len(cases), "passed": 0, "failed": 0, "left_out": 0}
+        counts |= {"first_failure": "", "first_left_out": ""}
         self.answer[key] = counts
         for case in cases:
             report = judge.accuracy_case(operator, case, device=device, seeds=seeds)
             if report.left_out:
                 counts["left_out"] += 1
+                counts["first_left_out"] = counts["first_left_out"] or f"{case.label}: {report.left_out}"
             elif report.passed:
                 counts["passed"] += 1
             else:
@@ -120,7 +142,9 @@ class Problem:
         for case in performance.CASES:
             if DTYPE not in case.dtypes.values() and case.dtypes:
                 continue
-            report = judge.performance_case(performance.OPERATOR, case, ["eager", "compile"], time_cap_s=5.0)
+            report = judge.performance_case(
+                performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, check=False
+            )
             against = {
                 key: {"speedup": c.speedup, "low": c.low, "high": c.high, "verdict": c.verdict, "us": c.a_us}
                 for key, c in report.comparisons.items()
@@ -134,9 +158,9 @@ class Problem:
             self._save()
 
 
-def main(file: Path, out: Path, answer: Path) -> None:
-    problem = Problem(file, out, answer)
-    _guarded(problem.run, problem)
+def main(file: Path, out: Path, answer: Path, part: str = "") -> None:
+    problem = Problem(file, out, answer, json.loads(answer.read_text("utf-8")) if part == "time" else None)
+    _guarded(lambda: problem.run(part), problem)
 
 
 def _guarded(action: Callable[[], None], problem: Problem) -> None:
@@ -153,4 +177,4 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
