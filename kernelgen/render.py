@@ -118,13 +118,15 @@ def quartet(plan: Plan) -> dict[str, str]:
 def interface_hash(spec: OperatorSpec) -> str:
     """Changes with the operator's interface or meaning, not with its schedules."""
     parts = [repr((t.name, t.shape, t.dtype, t.role)) for t in (*spec.inputs, *spec.outputs)]
-    return hashlib.sha256("\n".join([spec.name, *parts, *(c.text for c in spec.constraints)]).encode()).hexdigest()[:16]
+    parts += [c.text for c in spec.constraints] + ([] if spec.deterministic else ["any order"])
+    return hashlib.sha256("\n".join([spec.name, *parts]).encode()).hexdigest()[:16]
 
 
 def _operator(plan: Plan) -> dict[str, Any]:
     if plan.family == CUSTOM:  # nothing is known of the reference but what it returns: it is judged whole
         return _whole(plan.spec)
     judged = _judged(plan.spec, independent_dims(plan), plan.body.exact and not plan.steps)
+    judged |= {"any_order": plan.body.any_order}
     return judged | {"stored": stored_dtype(plan)} if plan.calls else judged
 
 
@@ -152,6 +154,7 @@ def _judged(spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool) -> 
         ],
         "exact": exact,
         "stored": "",
+        "any_order": False,
     }
 
 

@@ -234,6 +234,7 @@ def test_a_reference_that_does_something_else_is_refused_before_anything_is_aske
         ("family: custum", "spec:2:9: unknown family 'custum'; did you mean 'custom'?"),
         ("family: custom\ntype: scan", "spec:3:7: with 'family: custom' no family writes the kernel"),
         ("family: custom\nbackward: true", "spec:3:11: gradients are derived by families"),
+        ("family: custom\ndeterministic: false", "spec:3:16: float atomics are a family's"),
         ("family: custom\noptimization_strategies: [llm, block_size]", "spec:3:32: block_size tunes the kernel of a"),
     ],
 )

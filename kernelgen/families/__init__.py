@@ -66,7 +66,8 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         raise UnsupportedError(
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
-    plan = Plan(spec, name, bodies[0], (), (*notes, *_notes(spec, bodies[0])))
+    order = scatter.notes(bodies[0]) if name == scatter.NAME else ()
+    plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])))
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))

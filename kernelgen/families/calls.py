@@ -241,6 +241,7 @@ class _Cut:
         spec = replace(
             self.spec, name="_".join([self.spec.name, *(t.name for t in tensors.values())]), inputs=inputs,
             outputs=tuple(tensors.values()), constraints=(*self.spec.constraints, *made), type=None, backward=False,
+            deterministic=True,
         )  # fmt: skip
         return self.lower(spec, graph)
 

@@ -53,6 +53,8 @@ class Body:
     keeps_nan: frozenset[int]
     exact: bool
     """Moves elements without arithmetic, so results are bit-identical and nothing is converted."""
+    any_order: bool = False
+    """Floats are added by atomics, in whatever order these come."""
 
     def columns(self) -> frozenset[int]:
         return frozenset(self.layout.columns.axes if self.layout.columns else range(len(self.lowered.space.axes)))

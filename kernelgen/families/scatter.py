@@ -1,6 +1,6 @@
 """Scatters: what is added to where integers say, the same sum at every call.
 
-Four variants, of which a reference has those that serve its operation:
+Variants, of which a reference has those that serve its operation:
 `histogram`: few bins; a program counts its part in registers and adds the counts to the bins with integer atomics.
 `atomics`: many bins; every element is one integer atomic. Integers come to the same sum in whatever order.
 `owners` (index_add): a program owns a tile of the result, walks the whole index and adds what names its rows in the
@@ -8,6 +8,7 @@ order of the index, in float32, what rounding takes from the sum kept beside it.
 the L2 holds: for results of some thousand rows.
 `blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block. What
 names one place within a block is added up by the first that does; only that one reads and writes the result.
+Where a spec says `deterministic: false`, floats are added by atomics too (`scatter_atomics.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernelgen.families import scatter_atomics
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
-from kernelgen.families.scatter_text import text_of
+from kernelgen.families.scatter_text import MAKERS
 from kernelgen.families.space import sizes_of
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref
@@ -32,15 +34,19 @@ FEW_BINS = 1024
 """Up to so many a warp counts in registers; the work for an element grows with the bins."""
 MEANINGS = {
     "histogram": "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
-    "atomics": "one block of elements a program, an integer atomic each",
+    "atomics": "one block of elements a program, an atomic each",
     "owners": "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
     "blocks": "BLOCK_SIZE_M rows a program, walked in blocks in which equal indices are added up first",
+    **scatter_atomics.MEANINGS,
 }
 SUMS = ("float32", "int32", "int64")
+IN_ORDER = "sums of floats are made in an order that never changes, without atomics: results repeat bit for bit"
 
 
 def variants(body: Body) -> tuple[str, ...]:
     scatter = body.lowered.values[-1]
+    if body.any_order:
+        return scatter_atomics.variants(body)
     if scatter.op == "bincount":
         bins = scatter.args[1]
         return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
@@ -52,6 +58,8 @@ def default(variant: str) -> Schedule:
         return Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4)
     if variant == "atomics":
         return Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4)
+    if variant == scatter_atomics.TILE:
+        return scatter_atomics.DEFAULT
     if variant == "owners":
         return Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4)
     return Schedule.make("blocks", BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
@@ -64,6 +72,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
 
 def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
+    if body.any_order and body.layout.rows:
+        return (scatter_atomics.start(body),)
     found = tuple(default(variant) for variant in variants(body))
     if body.lowered.values[-1].op == "scatter_add" and body.lowered.values[-1].attr == "0":
         return tuple(schedule.replace(BLOCK_SIZE_M=8, num_warps=4) for schedule in found)
@@ -79,6 +89,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
     if variant in ("histogram", "atomics"):
         tiles = (block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"),) if variant == "histogram" else ()
         return (block("BLOCK_SIZE", (512, 1024, 2048, 4096, 8192), "elements of a block"), *tiles, warps)
+    if variant == scatter_atomics.TILE:
+        return scatter_atomics.space()
     if variant == "owners":
         return (
             block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
@@ -107,10 +119,9 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 def begin(body: Body) -> str | None:
     """What the result holds before the kernel: zeros, a copy of an input by its name, or nothing in particular."""
     scatter = body.lowered.values[-1]
-    if scatter.op == "index_add":
+    if scatter.op == "index_add" and not body.any_order:
         return None
-    source = scatter.args[0]
-    added = scatter.op == "scatter_add" and isinstance(source, Use)
+    added = scatter.op != "bincount" and isinstance(scatter.args[0], Use)
     return body.lowered.values[0].tensor if added else "zeros"
 
 
@@ -155,7 +166,7 @@ def _bins(node: Node) -> tuple[int, ...]:
 
 def _check_dtypes(spec: OperatorSpec, node: Node, dtype: str) -> None:
     for one in dict(spec.dtypes).get(dtype, (dtype,)):
-        if node.op == "scatter_add" and one not in SUMS:
+        if node.op == "scatter_add" and one not in SUMS and spec.deterministic:
             raise Unlowerable(
                 f"scatter_add of {one} (supported: {', '.join(SUMS)}, because sums are kept where they are stored)",
                 node.statement,
@@ -218,7 +229,23 @@ def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Sprea
     )
     levels = tuple(ROW if v.axes == {0} and by_rows else FULL for v in lowered.values)
     names = Names({i: str(v.name) for i, v in enumerate(lowered.values)}, levels, frozenset())
-    return Body(lowered, graph.statements, layout, names, (), frozenset(), exact=False)
+    floats = lowered.values[-1].dtype == "float"
+    return Body(
+        lowered, graph.statements, layout, names, (), frozenset(), exact=False,
+        any_order=floats and not spec.deterministic,
+    )  # fmt: skip
+
+
+def notes(body: Body) -> tuple[str, ...]:
+    """What a reviewer should know of the order of sums."""
+    if body.lowered.values[-1].op == "bincount":
+        return ()
+    return (scatter_atomics.NOTE if body.any_order else IN_ORDER,)
+
+
+def widened(spec: OperatorSpec, body: Body) -> bool:
+    """Whether the result is made in float32 memory of its own, which the wrapper casts at the end."""
+    return body.any_order and scatter_atomics.in_float32(spec)
 
 
 def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]:
@@ -240,4 +267,6 @@ def kernels(
     """The kernel for one schedule's structure."""
     if schedule.variant == "owners" and body.lowered.values[-1].dtype == "float":
         helpers["two_sum"] = None
-    return (text_of(spec, body, schedule, name),)
+    makers = scatter_atomics.MAKERS if body.any_order else MAKERS
+    arguments, constexprs, lines, grid = makers[schedule.variant](spec, body)
+    return (KernelText(name, schedule.variant, schedule, arguments, constexprs, (), tuple(lines), grid=grid),)

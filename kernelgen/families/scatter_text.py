@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body, KernelText
-from kernelgen.plan import Schedule
+from collections.abc import Callable
+
+from kernelgen.families.kernel import Body
 from kernelgen.spec.model import OperatorSpec
-
-
-def text_of(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
-    """The kernel of a schedule's variant."""
-    make = {"histogram": _histogram, "atomics": _atomics, "owners": _owners, "blocks": _blocks}[schedule.variant]
-    arguments, constexprs, lines, grid = make(spec, body)
-    return KernelText(name, schedule.variant, schedule, arguments, constexprs, (), tuple(lines), grid=grid)
-
 
 Made = tuple[tuple[str, ...], tuple[str, ...], list[str], str]
 """Arguments, constexprs, lines and the wrapper's grid of a kernel."""
 
 
-def _tensors(body: Body) -> list[str]:
+def tensors(body: Body) -> list[str]:
     """The inputs in the order of the arguments: what is added to (if not zeros), integers, what is added."""
     return [str(v.tensor) for v in body.lowered.values if v.op == "load"]
 
 
-def _quoted(body: Body) -> list[str]:
+def quoted(body: Body) -> list[str]:
     statement = body.lowered.values[-1].statement
     return [] if statement is None else [f"# {body.statements[statement].text}"]
 
 
-def _limit(body: Body, shape: tuple[int | str, ...], dim: int) -> str:
+def limit(body: Body, shape: tuple[int | str, ...], dim: int) -> str:
     """What indices stay below: a number, or the kernel's parameter for a size."""
     sizes = body.layout.sizes
     return sizes[0][1] if sizes else str(shape[dim])
 
 
-def _widened(spec: OperatorSpec, tensor: str) -> str:
+def widened(spec: OperatorSpec, tensor: str) -> str:
     """What makes a float32 of what a load of a tensor reads."""
     dtype = next(t.dtype for t in spec.inputs if t.name == tensor)
     kinds = dict(spec.dtypes).get(dtype, (dtype,))
@@ -46,8 +39,8 @@ def _zero(body: Body) -> str:
 
 
 def _histogram(spec: OperatorSpec, body: Body) -> Made:
-    (x,), out = _tensors(body), spec.outputs[0].name
-    bins = int(_limit(body, spec.outputs[0].shape, 0))
+    (x,), out = tensors(body), spec.outputs[0].name
+    bins = int(limit(body, spec.outputs[0].shape, 0))
     slots = 1 << (bins - 1).bit_length()
     lines = [
         "# a program counts its part in registers",
@@ -60,7 +53,7 @@ def _histogram(spec: OperatorSpec, body: Body) -> Made:
         f"    is_bin &= {x} < {bins}",
         f"    counts += tl.histogram({x}.to(tl.int32), {slots}, mask=is_bin)",
         "# integer atomics come to the same sums in whatever order",
-        *_quoted(body),
+        *quoted(body),
         f"bins = tl.arange(0, {slots})",
         f'tl.atomic_add({out}_ptr + bins, counts.to(tl.int64), mask=counts > 0, sem="relaxed")',
     ]
@@ -69,13 +62,13 @@ def _histogram(spec: OperatorSpec, body: Body) -> Made:
 
 
 def _atomics(spec: OperatorSpec, body: Body) -> Made:
-    (x,), out = _tensors(body), spec.outputs[0].name
-    bins = _limit(body, spec.outputs[0].shape, 0)
+    (x,), out = tensors(body), spec.outputs[0].name
+    bins = limit(body, spec.outputs[0].shape, 0)
     lines = [
         "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
         f"{x} = tl.load({x}_ptr + offsets, mask=offsets < N, other=-1)",
         "# integer atomics come to the same sums in whatever order",
-        *_quoted(body),
+        *quoted(body),
         f"is_bin = {x} >= 0",
         f"is_bin &= {x} < {bins}",
         f'tl.atomic_add({out}_ptr + {x}, 1, mask=is_bin, sem="relaxed")',
@@ -84,11 +77,11 @@ def _atomics(spec: OperatorSpec, body: Body) -> Made:
 
 
 def _owners(spec: OperatorSpec, body: Body) -> Made:
-    *base, index, source = _tensors(body)
-    out, limit = spec.outputs[0].name, _limit(body, spec.outputs[0].shape, 0)
+    *base, index, source = tensors(body)
+    out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, 0)
     start = f"{out} = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.{_accumulated(body)})"
     if base:
-        start = f"{out} = tl.load({base[0]}_ptr + offsets, mask=mask){_widened(spec, base[0])}"
+        start = f"{out} = tl.load({base[0]}_ptr + offsets, mask=mask){widened(spec, base[0])}"
     read = f"tl.load({source}_ptr + place.to(tl.int64) * N + cols, mask=col_mask)"
     is_float = _accumulated(body) == "float32"
     lines = [
@@ -98,11 +91,11 @@ def _owners(spec: OperatorSpec, body: Body) -> Made:
         "rows = first + tl.arange(0, BLOCK_SIZE_V)",
         "cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)",
         "col_mask = cols < N",
-        f"mask = (rows < {limit})[:, None] & col_mask[None, :]",
+        f"mask = (rows < {size})[:, None] & col_mask[None, :]",
         "offsets = rows[:, None] * N + cols[None, :]",
         start,
         *_LOST * is_float,
-        *_quoted(body),
+        *quoted(body),
         "for start in range(0, M, BLOCK_SIZE_M):",
         "    places = start + tl.arange(0, BLOCK_SIZE_M)",
         f"    {index} = tl.load({index}_ptr + places, mask=places < M, other=-1)",
@@ -112,16 +105,16 @@ def _owners(spec: OperatorSpec, body: Body) -> Made:
         "    place = tl.min(left, axis=0)",
         "    while place < M:",
         f"        row = tl.load({index}_ptr + place)",
-        f"        {source} = {read}{_widened(spec, source)}",
+        f"        {source} = {read}{widened(spec, source)}",
         *(_added_exactly(out, source) if is_float else _added(out, source)),
         "        left = tl.where(left == place, M, left)",
         "        place = tl.min(left, axis=0)",
         f"tl.store({out}_ptr + offsets, {out}{' + lost' * is_float}, mask=mask)",
     ]
     pointers = [f"{t}_ptr" for t in (*base, index, source, out)]
-    sizes = ["M", "N", *([limit] if not limit.isdigit() else [])]
+    sizes = ["M", "N", *([size] if not size.isdigit() else [])]
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V")
-    rows = f'triton.cdiv({limit}, options["BLOCK_SIZE_V"])'
+    rows = f'triton.cdiv({size}, options["BLOCK_SIZE_V"])'
     return (*pointers, *sizes), constexprs, lines, f'({rows} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)'
 
 
@@ -151,11 +144,11 @@ def _accumulated(body: Body) -> str:
 
 
 def _blocks(spec: OperatorSpec, body: Body) -> Made:
-    index, source = _tensors(body)[-2:]
+    index, source = tensors(body)[-2:]
     scatter, out = body.lowered.values[-1], spec.outputs[0].name
     along_last = scatter.attr == "-1"
-    limit = _limit(body, spec.outputs[0].shape, -1 if along_last else 0)
-    offsets, place = "rows[:, None] * N + cols[None, :]", f"rows[:, None] * {limit} + {index}"
+    size = limit(body, spec.outputs[0].shape, -1 if along_last else 0)
+    offsets, place = "rows[:, None] * N + cols[None, :]", f"rows[:, None] * {size} + {index}"
     if not along_last:
         offsets, place = "cols[None, :] * M + rows[:, None]", f"{index} * M + rows[:, None]"
     if not body.layout.rows:
@@ -176,15 +169,24 @@ def _blocks(spec: OperatorSpec, body: Body) -> Made:
         "    earliest = tl.where(is_same, lanes[None, :, None], BLOCK_SIZE_N)",
         "    is_first = tl.min(earliest, axis=1) == lanes[None, :]",
         f"    is_first &= {index} >= 0",
-        f"    is_first &= {index} < {limit}",
+        f"    is_first &= {index} < {size}",
         f"    places = {out}_ptr + {place}",
-        *(f"    {line}" for line in _quoted(body)),
+        *(f"    {line}" for line in quoted(body)),
         f"    {out} = tl.load(places, mask=is_first) + total",
         f"    tl.store(places, {out}, mask=is_first)",
         "    # the next block reads what this one wrote",
         "    tl.debug_barrier()",
     ]
-    sizes = ["M", "N", *([limit] if not limit.isdigit() else [])]
+    sizes = ["M", "N", *([size] if not size.isdigit() else [])]
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
     pointers = [f"{t}_ptr" for t in (index, source, out)]
     return (*pointers, *sizes), constexprs, lines, '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
+
+
+MAKERS: dict[str, Callable[[OperatorSpec, Body], Made]] = {
+    "histogram": _histogram,
+    "atomics": _atomics,
+    "owners": _owners,
+    "blocks": _blocks,
+}
+"""By the name of the variant."""

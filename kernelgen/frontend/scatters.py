@@ -1,4 +1,4 @@
-"""Operations that add to where an integer tensor says. Sums of floats are made in an order that never changes."""
+"""Operations that add to where an integer tensor says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ def scatter_add(b: Builder, c: Call) -> Ref:
 def _check(b: Builder, index: Ref) -> None:
     _check_index(b, index)
     b.note("an index outside its range adds nothing, where torch raises")
-    b.note("sums of floats are made in an order that never changes, without atomics: results repeat bit for bit")
 
 
 def _check_index(b: Builder, index: Ref) -> None:

@@ -7,8 +7,8 @@ An element with fp64 reference r and error e passes if
 
 T: dtype of the output; S: largest |r|, or the largest element of the operator's terms if that is larger; g: the binade
 of r; E(g), P(g), R(g): the largest error of PyTorch, of the disturbed oracle and of the oracle that rounds what lies in
-memory around calls of torch's (0 where there are none) among elements up to binade g (at least POOL of them); f: the
-operator's tolerance_factor.
+memory around calls of torch's, or that is off by the worst order of its sums (0 where neither is), among elements up to
+binade g (at least POOL of them); f: the operator's tolerance_factor.
 docs/measuring.md gives the reasons.
 """
 

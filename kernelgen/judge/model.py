@@ -121,6 +121,9 @@ class Operator:
     """The dtype, or its variable, of what lies in memory around calls of torch's; "" where there are none."""
     repeatable: bool = True
     """Two calls on the same inputs must agree in every bit."""
+    any_order: bool = False
+    """Results are sums of elements of the inputs in whatever order, as atomics make them: two calls may differ, each by
+    as much as the worst order costs."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ def _custom(tree: Map) -> Iterator[Finding]:
     backward = tree.text("backward")
     if backward == "true":
         yield backward.place, "gradients are derived by families; with 'family: custom' there are none"
+    deterministic = tree.text("deterministic")
+    if deterministic == "false":
+        yield deterministic.place, "float atomics are a family's; with 'family: custom' two calls give the same bits"
     for name in tree.entries("optimization_strategies"):
         if isinstance(name, Text) and name in STRATEGIES:
             yield name.place, f"{name} tunes the kernel of a family; with 'family: custom' there is llm alone"

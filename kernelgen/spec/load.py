@@ -119,6 +119,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         folder=file.folder or file.name,
         module=reference.trimmed(file.module or ""),
         backward=file.backward,
+        deterministic=file.deterministic,
         path=path,
         sha256=sha256,
     )

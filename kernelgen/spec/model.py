@@ -143,6 +143,8 @@ class OperatorSpec:
     """CUSTOM where a language model writes the kernel; None: whatever family takes the reference."""
     backward: bool = False
     """Whether kernels for its gradients are generated as well."""
+    deterministic: bool = True
+    """Whether the same inputs have to give the same bits; if not, floats may be added by atomics."""
     path: str = "<spec>"
     """The file as the user named it."""
     sha256: str = ""

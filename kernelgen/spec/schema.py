@@ -139,6 +139,10 @@ class SpecFile(_Entry):
     backward: Flag = Field(
         default=False, description="Whether kernels for the gradients are generated from the reference as well."
     )
+    deterministic: Flag = Field(
+        default=True,
+        description="false: index_add and scatter_add may add floats by atomics, so that two calls differ in bits.",
+    )
     module: FreeText | None = Field(
         default=None,
         description="The nn.Module the operator was imported from, as a block; its forward calls the operator.",

@@ -75,6 +75,8 @@ class FileText:
     """What the rows leave for the kernel that reduces them, with the expressions that allocate it."""
     last: tuple[Launch, ...] = ()
     """The launches that follow whatever branch was taken."""
+    returned: str = ""
+    """What is returned, where that is not the outputs as they are."""
 
 
 def file_text(plan: Plan) -> FileText:
@@ -90,8 +92,8 @@ def file_text(plan: Plan) -> FileText:
         for row in plan.table
     )
     flat = body.layout.columns is None
-    outputs = tuple((o.name, _start(plan, _allocation(plan.spec, o))) for o in plan.spec.outputs)
-    rows = key_tensor(plan.spec, body.lowered).name
+    outputs = tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
+    rows = _sized_like(plan, key_tensor(plan.spec, body.lowered))
     key = f"{rows}.numel() * {rows}.element_size()" if flat else f"N * {rows}.element_size()"
     template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
     instead = getattr(module(plan), "OWN_HELPERS", {})
@@ -100,7 +102,7 @@ def file_text(plan: Plan) -> FileText:
         "a row" if body.layout.rows else "the tensor",
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
-        tuple(_launch_last(plan, kernel) for kernel in last),
+        tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan),
     )  # fmt: skip
 
 
@@ -117,12 +119,30 @@ def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
     return f"torch.empty({_shape(spec, output.shape)}, dtype={dtype}, device={first}.device)"
 
 
-def _start(plan: Plan, allocation: str) -> str:
+def _start(plan: Plan, output: TensorSpec) -> str:
     """What an output holds before the kernels: nothing in particular, zeros, or what an input holds."""
     begin = module(plan).begin(plan.body) if hasattr(module(plan), "begin") else None
-    if begin == "zeros":
-        return allocation.replace("torch.empty", "torch.zeros", 1)
-    return f"{begin}.clone(memory_format=torch.contiguous_format)" if begin else allocation
+    if begin and begin != "zeros":
+        copied = "to(torch.float32, copy=True)" if _widened(plan) else "clone(memory_format=torch.contiguous_format)"
+        return f"{begin}.{copied}"
+    allocation = _allocation(plan.spec, replace(output, dtype="float32") if _widened(plan) else output)
+    return allocation.replace("torch.empty", "torch.zeros", 1) if begin else allocation
+
+
+def _widened(plan: Plan) -> bool:
+    """Whether kernels leave the output in float32, whatever its dtype."""
+    return hasattr(module(plan), "widened") and module(plan).widened(plan.spec, plan.body)
+
+
+def _returned(plan: Plan) -> str:
+    (output, *_) = plan.spec.outputs
+    return f"{output.name}.to({_dtype(plan.spec, output)})" if _widened(plan) else ""
+
+
+def _sized_like(plan: Plan, tensor: TensorSpec) -> str:
+    """A tensor of the wrapper with the dtype of another."""
+    same = (t.name for t in plan.spec.inputs if t.dtype == tensor.dtype)
+    return next(same, tensor.name) if _widened(plan) else tensor.name
 
 
 def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:

@@ -248,14 +248,15 @@ def scatters(draw: st.DrawFn) -> Sample:
     """Rows or elements added to where indices say, of which some are named often and some never."""
     form = draw(st.sampled_from(list(SCATTERS)))
     x, i, y = draw(st.sampled_from(SCATTERS[form]))
-    stored = "scatter_add" in form or len(x.split()) == 1
+    deterministic = draw(st.booleans())
+    stored = deterministic and ("scatter_add" in form or len(x.split()) == 1)
     dtype = draw(st.sampled_from(["float32", "int32", "int64", *([] if stored else ["T", "T"])]))
     index = draw(st.sampled_from(["int32", "int64"])) if "index_add" in form else "int64"
     inputs = (tensor("x", x, dtype), tensor("i", i, index, below="A"), tensor("y", y, dtype))
     sizes = [{k: v for k, v in s.items() if any(k in t.shape for t in inputs)} for s in _SIZES]
     chosen = tuple(draw(st.permutations(sizes))[:2])
     dtypes = (("T", FLOATS),) if dtype == "T" else ()
-    return Sample(inputs, (tensor("out", x, dtype),), (f"return {form}",), chosen, dtypes)
+    return Sample(inputs, (tensor("out", x, dtype),), (f"return {form}",), chosen, dtypes, deterministic=deterministic)
 
 
 def _mentions(text: str, name: str) -> bool:

@@ -33,6 +33,7 @@ class Sample:
     sizes: tuple[dict[str, int | tuple[int, ...]], ...]
     dtypes: tuple[tuple[str, tuple[str, ...]], ...] = (("T", FLOATS),)
     constraints: tuple[str, ...] = field(default=())
+    deterministic: bool = True
 
     def source(self) -> str:
         body = "".join(f"    {line}\n" for line in self.lines)
@@ -50,6 +51,7 @@ class Sample:
             Place(1, 1),
             (),
             (),
+            deterministic=self.deterministic,
         )
 
 
@@ -112,7 +114,7 @@ def failures(found: Sample, *, thorough: bool = True) -> list[str]:
         text = render.triton_source(plan.with_table((TableRow(None, schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,
-            **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored")},
+            **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored", "any_order")},
         )  # fmt: skip
         one = next(picked)
         for case in [one] if one else itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS[:1], DISTRIBUTIONS):

@@ -183,6 +183,35 @@ def test_an_unrepeatable_kernel_fails():
     assert judge.accuracy_case(declared, case("float32"), kernel=kernel).passed
 
 
+def test_sums_in_any_order_may_be_off_by_what_the_worst_order_costs():
+    calls = itertools.count()
+
+    def added(x):
+        return x.float().sum(0)
+
+    def kernel(x):  # large terms first, and others at every call
+        total, flip = torch.zeros(x.shape[1], device=x.device), next(calls) % 2
+        for row in sorted(x.unbind(), key=lambda r: float(r.abs().max()), reverse=True)[:: 1 - 2 * flip]:
+            total = total + row
+        return total
+
+    declared = judge.Operator(
+        "added",
+        kernel,
+        added,
+        added,
+        (judge.Tensor("x", ("A", "B"), "float32"),),
+        (judge.Tensor("out", ("B",), "float32"),),
+    )
+    given = judge.Case({"A": 2000, "B": 3})
+    assert not judge.accuracy_case(declared, given).passed
+    in_any_order = judge.Operator(**{**vars(declared), "any_order": True})
+    assert judge.accuracy_case(in_any_order, given).passed
+    short = judge.Case({"A": 20, "B": 3})
+    less_precise = judge.accuracy_case(in_any_order, short, kernel=lambda x: added(x.bfloat16()))
+    assert "over the bound" in less_precise.message
+
+
 def test_fewer_checks_than_the_baseline_fail():
     torch_version = SCALED_ADD.reference
     hidden = case("float16", layout="transposed", hidden=True)
