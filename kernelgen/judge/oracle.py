@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,16 +51,37 @@ def as_tuple(result: Any) -> tuple[Any, ...]:
     return tuple(result) if isinstance(result, tuple | list) else (result,)
 
 
-class _Disturb(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Moves every float64 result of a step, of an automatic gradient's too, by one ulp of fp32."""
+@dataclass(frozen=True)
+class Noise:
+    """Moves elements by one ulp of fp32, up or down at random."""
 
-    def __init__(self, generator: torch.Generator) -> None:
+    generator: torch.Generator
+    alike: bool = False
+    """Whether equal elements move alike. Rounding does that to them, and what it costs a sum of them does not average
+    out; where each moves on its own, differences between them show instead."""
+
+    def moved(self, x: torch.Tensor) -> torch.Tensor:
+        if self.alike:
+            some = torch.randint(2**62, (), generator=self.generator, device=x.device)
+            falls = x.view(torch.int64) * (2 * some + 1) < 0
+        else:
+            falls = torch.empty(x.shape, dtype=torch.bool, device=x.device).random_(0, 2, generator=self.generator)
+        return x * torch.where(falls, 1 - PROBE, 1 + PROBE).double()
+
+
+class _Disturb(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Moves every float64 result of a step, of an automatic gradient's too, also where torch takes several in one."""
+
+    def __init__(self, noise: Noise) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._generator = generator
+        self._noise = noise
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func.overloadpacket.__name__.endswith("_norm_backward") and func in _steps():
+            with self:
+                return _steps()[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__.strip("_") in _SELECTING:
             return result
@@ -67,7 +90,19 @@ class _Disturb(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _moved(self, x: torch.Tensor, memory: set[int]) -> torch.Tensor:
         view = x.untyped_storage().data_ptr() in memory
-        return x if view or x.dtype != torch.float64 else _moved(x, self._generator)
+        return x if view or x.dtype != torch.float64 else self._noise.moved(x)
+
+
+@functools.cache
+def _steps() -> Mapping[Any, Callable[..., Any]]:
+    """The gradients of norms, step by step. They are differences of terms of which a kernel rounds every one: of a row
+    of one element they are zero, but fma(grad, weight, -mean) is what rounding took from grad * weight."""
+    from torch._decomp import get_decompositions  # takes a while, and not every judgement asks for gradients
+
+    norms = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
+    norms += ("native_batch_norm", "batch_norm", "cudnn_batch_norm")
+    known = (getattr(torch.ops.aten, f"{norm}_backward", None) for norm in norms)
+    return get_decompositions([gradient for gradient in known if gradient is not None])
 
 
 _SELECTING = frozenset([
@@ -83,7 +118,7 @@ _SELECTING = frozenset([
 def in_float64(
     function: Function,
     inputs: Sequence[torch.Tensor],
-    noise: torch.Generator | None = None,
+    noise: Noise | None = None,
     selections: Selections | None = None,
     stored: torch.dtype | None = None,
 ) -> tuple[torch.Tensor, ...]:
@@ -91,14 +126,14 @@ def in_float64(
 
     `selections` hears of every topk.
 
-    `noise`: every input and the result of every step is moved by one ulp of fp32, up or down at random. What the result
+    `noise`: every input and the result of every step is moved by one ulp of fp32. What the result
     moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
     is sensitive where x * x is close to y, although not to x.
     `stored`: what calls of torch's read and return is rounded to this dtype.
     """
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
     if noise is not None:
-        raised = [_moved(x, noise) if x.dtype.is_floating_point else x for x in raised]
+        raised = [noise.moved(x) if x.dtype.is_floating_point else x for x in raised]
     if selections is not None:
         selections.given.update(x.untyped_storage().data_ptr() for x in raised)
     before = torch.get_default_dtype()
@@ -110,11 +145,6 @@ def in_float64(
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)
-
-
-def _moved(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    signs = torch.randint(0, 2, x.shape, generator=generator, device=x.device, dtype=torch.int8).mul_(2).sub_(1)
-    return x * signs.double().mul_(PROBE).add_(1)
 
 
 class Tiling:

@@ -12,7 +12,7 @@ from .bounds import Tally, misplaced
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
-from .oracle import Box, Tiling, in_float64
+from .oracle import Box, Noise, Tiling, in_float64
 from .selections import Selections
 
 _SETTLING = 8
@@ -21,6 +21,8 @@ _PROBES = 8
 """Disturbed oracles where there are few elements: by chance two disturbances may cancel in all that are sensitive."""
 _ROUNDING = 2.0**-24
 """Of float32, relative to the result."""
+_MANY = 2**22
+"""Results beyond which there is one disturbed oracle; else equal elements are disturbed alike in another."""
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
@@ -131,14 +133,15 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
     operator, tiling = run.operator, Tiling(run.operator, run.case)
     elements = sum(math.prod(run.case.shape(t)) for t in operator.outputs)
     floats = any(x.dtype.is_floating_point for x in run.arguments)
-    probes = min(_PROBES, max(1, 2**17 // max(elements, 1))) if probe and floats else 0
+    least = 1 if elements > _MANY else 2
+    probes = min(_PROBES, max(least, 2**17 // max(elements, 1))) if probe and floats else 0
     device = run.arguments[0].device.type if run.arguments else "cpu"
     generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
         selections = Selections()
         refs = list(in_float64(operator.reference, cut, selections=selections))
-        moved = [in_float64(operator.reference, cut, generator) for _ in range(probes)]
+        moved = [in_float64(operator.reference, cut, Noise(generator, alike=n % 2 > 0)) for n in range(probes)]
         stored = in_float64(operator.reference, cut, stored=run.stored) if run.stored and probe else None
         stored = _worst_order(operator, cut, refs) if operator.any_order and probe else stored
         for i, tensor in enumerate(operator.outputs):
@@ -209,7 +212,7 @@ def _settled(
     and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding."""
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
-        moved = in_float64(operator.reference, cut, generator)[output]
+        moved = in_float64(operator.reference, cut, Noise(generator))[output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
     return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 
