@@ -62,8 +62,8 @@ class Noise:
 
     def moved(self, x: torch.Tensor) -> torch.Tensor:
         if self.alike:
-            some = torch.randint(2**62, (), generator=self.generator, device=x.device)
-            falls = x.view(torch.int64) * (2 * some + 1) < 0
+            odd = torch.randint(2**62, (), generator=self.generator, device=x.device) | 1
+            falls = x.view(torch.int64) * odd < 0
         else:
             falls = torch.empty(x.shape, dtype=torch.bool, device=x.device).random_(0, 2, generator=self.generator)
         return x * torch.where(falls, 1 - PROBE, 1 + PROBE).double()
@@ -99,8 +99,8 @@ def _steps() -> Mapping[Any, Callable[..., Any]]:
     of one element they are zero, but fma(grad, weight, -mean) is what rounding took from grad * weight."""
     from torch._decomp import get_decompositions  # takes a while, and not every judgement asks for gradients
 
-    norms = ("native_layer_norm", "native_group_norm", "_fused_rms_norm")
-    norms += ("native_batch_norm", "batch_norm", "cudnn_batch_norm")
+    norms = ["native_layer_norm", "native_group_norm", "_fused_rms_norm"]
+    norms += ["native_batch_norm", "batch_norm", "cudnn_batch_norm"]
     known = (getattr(torch.ops.aten, f"{norm}_backward", None) for norm in norms)
     return get_decompositions([gradient for gradient in known if gradient is not None])
 

@@ -22,7 +22,8 @@ _PROBES = 8
 _ROUNDING = 2.0**-24
 """Of float32, relative to the result."""
 _MANY = 2**22
-"""Results beyond which there is one disturbed oracle; else equal elements are disturbed alike in another."""
+"""Elements beyond which one disturbed oracle does, if many results speak for it; else there is one at least in which
+equal elements are disturbed alike."""
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
@@ -131,10 +132,7 @@ def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
 def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
     """Call `visit` for every output of every tile; a tile's memory is freed before the next one is computed."""
     operator, tiling = run.operator, Tiling(run.operator, run.case)
-    elements = sum(math.prod(run.case.shape(t)) for t in operator.outputs)
-    floats = any(x.dtype.is_floating_point for x in run.arguments)
-    least = 1 if elements > _MANY else 2
-    probes = min(_PROBES, max(least, 2**17 // max(elements, 1))) if probe and floats else 0
+    probes = _probes(run) if probe else 0
     device = run.arguments[0].device.type if run.arguments else "cpu"
     generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
@@ -156,6 +154,17 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
             if selections.found and not refs[i].dtype.is_floating_point:
                 got, eager, *probed = selections.settled(refs[i], (got, eager, *probed))
             visit(i, box, got, eager, refs[i], probed, stored[i] if stored else None)
+
+
+def _probes(run: _Run) -> int:
+    """How many disturbed oracles there are: all that few results need, and no more than many elements allow, since
+    each moves every element of every step."""
+    if not any(x.dtype.is_floating_point for x in run.arguments):
+        return 0
+    results = sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
+    if results + sum(x.numel() for x in run.arguments) > _MANY:
+        return min(_PROBES, max(1, 2**10 // max(results, 1)))
+    return min(_PROBES, max(2, 2**17 // max(results, 1)))
 
 
 def _worst_order(

@@ -90,33 +90,32 @@ def through_norm(norm):
     return gradient
 
 
-@pytest.mark.parametrize("norm", [
-    lambda x, w: F.layer_norm(x, (1,), w), lambda x, w: F.group_norm(x[..., None], 1, w)[..., 0],
-    lambda x, w: F.batch_norm(x.T, None, None, w.expand(5), training=True).T,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "norm", [lambda x, w: F.layer_norm(x, (1,), w), lambda x, w: F.group_norm(x[..., None], 1, w)[..., 0]]
+)
 def test_steps_of_a_gradient_that_torch_computes_in_one_are_disturbed(norm):
     """Of rows of one element the gradient is 0, and fma(grad, weight, -mean) what rounding took from the product."""
     x, grad, weight = torch.randn(3, 5, 1, generator=torch.Generator().manual_seed(1)).unbind()
     weight = weight[:1, 0]
     honest = ((grad.double() * weight) - (grad * weight).double()).abs() * 1e-5**-0.5
-    moved = oracle.in_float64(through_norm(norm), [x, grad, weight], noise(2))[0]
-    assert bool((honest <= 4 * moved.abs()).all())
+    moved = [oracle.in_float64(through_norm(norm), [x, grad, weight], noise(n))[0].abs() for n in range(8)]
+    assert bool((honest <= 2 * torch.stack(moved).amax(0)).all())
 
 
 def test_equal_elements_are_disturbed_alike_as_they_are_rounded():
     """What rounding took from products of equal rows was seen in their sum, 1.2 times the bound."""
-    x = torch.tensor([1.1, -1.0999]).repeat_interleave(4096)
+    x = torch.tensor([1.1, -1.0999]).repeat_interleave(2**16)
 
     def signed_squares(x):
         return (x * x.abs()).sum()
 
     ref = oracle.in_float64(signed_squares, [x])[0]
-    honest = difference((x * x.abs()).double().sum(), ref)
+    honest = float(difference((x * x.abs()).double().sum(), ref))
     on_its_own, alike = (
         max(float(difference(oracle.in_float64(signed_squares, [x], noise(n, how))[0], ref)) for n in range(4))
         for how in (False, True)
     )
-    assert 8 * on_its_own < honest < 4 * alike < 8 * 2**-23 * 2 * 1.21 * 4096
+    assert 8 * on_its_own < honest < alike < 2**-20 * float(x.double().square().sum())
 
 
 def test_what_is_selected_is_not_disturbed():
