@@ -27,7 +27,7 @@ def kernelbench(
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
     ] = None,
     jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N", help="Problems judged at once; timing is done one by one.")
+        str, typer.Option("--jobs", metavar="N", help="Problems prepared at once; the device has one at a time.")
     ] = "1",
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
     device: DeviceName = None,

@@ -6,23 +6,19 @@ import hashlib
 import json
 import re
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import UsageError
 from kernelgen.files import write_atomic
-from kernelgen.importer.isolated import run_isolated
 from kernelgen.journal import Journal
+from kernelgen.kernelbench.turns import Turns
 
 KIND = "problem"
-TIMING = "performance"
-"""The stage that wants the device for itself."""
 
 Outcome = dict[str, Any]
 """A problem's record: which stages it passed, why it was refused, and its figures."""
@@ -57,68 +53,50 @@ def run(
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
-    `jobs`: so many problems are imported, generated and judged at once; each is timed with the device to itself,
-    when all are judged. A record belongs to the file's text and the device: a problem that changed is run again.
+    `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has the device to
+    itself. A record belongs to the file's text and the device: a problem that changed is run again.
     """
     journal = Journal.open(out)
     known = {} if again else {_key(r.data): r.data for r in journal.records(KIND)}
-    entries: list[Outcome] = [
-        {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device} for f in files
-    ]
+    entries: dict[Path, Outcome] = {
+        f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device} for f in files
+    }
     environment = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
-    todo = [(f, entry) for f, entry in zip(files, entries, strict=True) if _key(entry) not in known]
-    with ThreadPoolExecutor(jobs) as pool:
-        judged = {
-            id(entry): pool.submit(_one, f, out, limit_s, environment, "judge" if jobs > 1 else "") for f, entry in todo
-        }
-        if jobs > 1:
-            wait(judged.values())
-        outcomes = []
-        for file, entry in zip(files, entries, strict=True):
-            outcome = known.get(_key(entry))
-            if outcome is None:
-                found = judged[id(entry)].result()
-                if found["stage"] == TIMING and "timed_out" not in found:
-                    found = _one(file, out, limit_s - found["seconds"], environment, "time", found)
-                outcome = entry | found
-                outcome["state"] = state(outcome)
-                journal.append(KIND, outcome)
-            outcomes.append(outcome)
-            say(outcome)
-    return outcomes
+    todo = [f for f, entry in entries.items() if _key(entry) not in known]
+    for start in range(0, len(todo), jobs):
+        batch = todo[start : start + jobs]
+        turns = Turns(len(batch))
+        with ThreadPoolExecutor(len(batch)) as pool:
+            try:
+                running = {pool.submit(_one, f, out, limit_s, environment, turns): f for f in batch}
+                for done in as_completed(running):
+                    outcome = entries[running[done]] | done.result()
+                    outcome["state"] = state(outcome)
+                    journal.append(KIND, outcome)
+                    known[_key(outcome)] = outcome
+                    say(outcome)
+            finally:
+                turns.end()
+    return [known[_key(entry)] for entry in entries.values()]
 
 
 def _key(entry: Outcome) -> tuple[str, ...]:
     return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device"))
 
 
-def _one(
-    file: Path,
-    out: Path,
-    limit_s: float,
-    environment: dict[str, str],
-    part: str = "",
-    known: Outcome | None = None,
-) -> Outcome:
-    """One problem, or a part of it, in its process; at the limit it is killed, and what it had answered stands."""
-    began = time.monotonic()
-    before = known["seconds"] if known else 0.0
+def _one(file: Path, out: Path, limit_s: float, environment: dict[str, str], turns: Turns) -> Outcome:
+    """One problem in its process; at the limit it is killed, and what it had answered stands."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        if known:
-            write_atomic(answer, json.dumps(known))
-        log = out / "logs" / f"{file.stem}{'-timed' if known else ''}.txt"
+        log = out / "logs" / f"{file.stem}.txt"
         write_atomic(log, "")
-        command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer), part]
+        command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
         with log.open("w", encoding="utf-8") as stream:
-            try:
-                code = run_isolated(command, limit_s, stream, environment)
-            except subprocess.TimeoutExpired:
-                code = None
+            code, seconds = turns.run(command, answer, limit_s, stream, environment)
         found: Outcome = json.loads(answer.read_text("utf-8")) if answer.is_file() else {"stage": "start"}
-    found["seconds"] = round(before + time.monotonic() - began, 2)
+    found["seconds"] = round(seconds, 2)
     if code is None:
-        found |= {"timed_out": True, "reason": f"still at '{found['stage']}' after {before + limit_s:g} s"}
+        found |= {"timed_out": True, "reason": f"still at '{found['stage']}' after {limit_s:g} s"}
     elif code != 0:
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         found |= {"fault": True, "reason": f"the process ended with {how} at '{found['stage']}'"}

@@ -1,7 +1,7 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER [judge | time]`.
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER`.
 
-ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. `judge` stops
-before the timing, `time` goes on from there with the answer that it finds.
+ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the stages
+that want the device for themselves it reads a line from its input.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,61 +19,43 @@ from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import import_file
-from kernelgen.kernelbench import TIMING
+from kernelgen.kernelbench.turns import READY
 from kernelgen.spec import load_spec
 
 DTYPE = "float32"
 """What is timed: KernelBench's own precision."""
-TIME_CAP_S = 3.0
+TIME_CAP_S = 2.0
 """For each opponent: these shapes take milliseconds, of which this is hundreds of samples."""
 
 
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path, known: dict[str, Any] | None = None) -> None:
+    def __init__(self, file: Path, out: Path, answer: Path) -> None:
         self.file, self.out, self._path = file, out, answer
-        first: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
-        self.answer = known or first
-        self._began = time.perf_counter()
+        self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
         self._save()
 
     def _save(self) -> None:
-        self.answer["seconds"] = round(time.perf_counter() - self._began, 2)
         write_atomic(self._path, json.dumps(self.answer))
 
     def _stage(self, name: str) -> None:
         self.answer["stage"] = name
         self._save()
 
-    def run(self, part: str = "") -> None:
-        """All stages, or a part of them; a refusal ends them and is the answer's reason."""
-        if part != "time":
-            try:
-                spec = self._generated()
-            except KernelgenError as error:
-                self.answer["reason"] = str(error).splitlines()[0]
-                self._save()
-                return
-            self._judge(spec)
-        if part != "judge" and self.answer["stage"] == TIMING:
-            self._prepare(self.answer["operator"])
-            self._timed(importlib.import_module(f"{self.answer['operator']}_performance"))
-            self._stage("done")
-
-    def _prepare(self, name: str) -> str:
-        """The device, with the quartet's folder on the path; before the kernel is imported."""
+    def run(self) -> None:
+        """All stages; a refusal ends them and is the answer's reason."""
+        try:
+            spec = self._generated()
+        except KernelgenError as error:
+            self.answer["reason"] = str(error).splitlines()[0]
+            self._save()
+            return
         from kernelgen import judge
 
-        judge.prepare()
-        sys.path.insert(0, str(self.out / "operators" / load_spec(self.out / f"{name}.yaml").folder))
-        return judge.device.find()
-
-    def _judge(self, spec: Any) -> None:
-        """Right at small shapes, and on a GPU at its own; a kernel that is wrong there is not timed."""
-        from kernelgen import judge
-
-        device = self._prepare(spec.name)
+        judge.prepare()  # before the kernel is imported
+        device = judge.device.find()
+        sys.path.insert(0, str(self.out / "operators" / spec.folder))
         accuracy = importlib.import_module(f"{spec.name}_accuracy")
         self._stage("accuracy")
         cases = list(accuracy.CASES)
@@ -82,14 +63,21 @@ class Problem:
             cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
         self._accuracy("accuracy", accuracy.OPERATOR, cases, device)
         if device == "cuda":
-            performance = importlib.import_module(f"{spec.name}_performance")
-            self._stage("its own shapes, KernelBench's tolerance")
-            self._within_tolerance(spec.name, dict(spec.dtypes))
-            self._stage("its own shapes, our tolerance")
-            self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, performance.CASES, device)
-            self._stage("done" if self.answer["accuracy_at_its_shapes"]["failed"] else TIMING)
-        else:
-            self._stage("done")
+            self._at_its_shapes(spec)
+        self._stage("done")
+
+    def _at_its_shapes(self, spec: Any) -> None:
+        """Right at its own shapes, and then timed; one problem at a time, since some fill the device's memory."""
+        performance = importlib.import_module(f"{spec.name}_performance")
+        self._stage(READY)
+        sys.stdin.readline()
+        self._stage("its own shapes, KernelBench's tolerance")
+        self._within_tolerance(spec.name, dict(spec.dtypes))
+        self._stage("its own shapes, our tolerance")
+        self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, performance.CASES, "cuda")
+        if not self.answer["accuracy_at_its_shapes"]["failed"]:
+            self._stage("performance")
+            self._timed(performance)
 
     def _generated(self) -> Any:
         found = import_file(self.file)
@@ -158,9 +146,9 @@ class Problem:
             self._save()
 
 
-def main(file: Path, out: Path, answer: Path, part: str = "") -> None:
-    problem = Problem(file, out, answer, json.loads(answer.read_text("utf-8")) if part == "time" else None)
-    _guarded(lambda: problem.run(part), problem)
+def main(file: Path, out: Path, answer: Path) -> None:
+    problem = Problem(file, out, answer)
+    _guarded(problem.run, problem)
 
 
 def _guarded(action: Callable[[], None], problem: Problem) -> None:
@@ -177,4 +165,4 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,77 @@
+"""Processes that prepare side by side and then have the device to themselves, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from kernelgen.importer.isolated import start_isolated
+
+READY = "ready"
+"""The stage at which a process waits for its turn: it goes on when it reads a line."""
+_POLL_S = 0.05
+
+
+class Turns:
+    """So many processes at once: when all are ready or have ended, each gets its turn, in the order of arrival."""
+
+    def __init__(self, count: int) -> None:
+        self._everyone = threading.Barrier(count)
+        self._turn = threading.Lock()
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def run(
+        self, command: Sequence[str], answer: Path, limit_s: float, output: IO[str], extra: Mapping[str, str]
+    ) -> tuple[int | None, float]:
+        """The exit code, None where it was killed at its limit, and the seconds it took, those that it waited left out.
+
+        `answer`: the JSON file in which the process says its stage.
+        """
+        began = time.monotonic()
+        process = start_isolated(command, output, extra)
+        self._running.append(process)
+        try:
+            while process.poll() is None and stage(answer) != READY and time.monotonic() - began < limit_s:
+                time.sleep(_POLL_S)
+            used = time.monotonic() - began
+            if process.poll() is None and stage(answer) != READY:
+                _kill(process)
+                return None, used
+        finally:
+            self._everyone.wait()
+        with self._turn:
+            began = time.monotonic()
+            try:
+                process.communicate(b"\n", timeout=max(limit_s - used, 0.0))
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                return None, used + time.monotonic() - began
+            return process.returncode, used + time.monotonic() - began
+
+    def end(self) -> None:
+        """Kill what still runs, with all that it started, and let nobody wait."""
+        for process in self._running:
+            _kill(process)
+        self._everyone.abort()
+
+
+def stage(answer: Path) -> str:
+    """What a process has said that it is doing; "" before it says anything."""
+    try:
+        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+    except FileNotFoundError:
+        return ""
+    return str(found["stage"])
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
