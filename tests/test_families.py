@@ -111,12 +111,6 @@ REFUSED = {
         "out: [A, B] T",
         "what is computed from a scatter",
     ),
-    "rounded at every addition": (
-        "return x.scatter_add(0, i, y)",
-        "x: [A] T; i: [D] int64; y: [D] T",
-        "out: [A] T",
-        "scatter_add of float16 (supported: float32, int32, int64",
-    ),
     "beside a selection": (
         "return x.topk(3).values, x * 2",
         "x: [A, 64] T",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kernelgen.backward.gathers import through_index
 from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import BOOLEAN, Refused
@@ -102,6 +103,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
         part = _through_view(tape, node, refs[0], g)
         if part is not None:
             yield refs[0].node, part
+    elif node.op == "index":
+        yield refs[0].node, through_index(tape, node, g)
     elif node.op in RULES:
         yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
     else:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kernelgen.backward.source import needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Ref
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, Atom, Ref
 
 Key = tuple[Atom, ...]
 """The sizes that reductions run over; empty where there are none."""
@@ -31,10 +31,30 @@ class Part:
 
 
 def partition(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
-    """The parts in the order in which they run. A gradient that is an output's gradient itself is in none."""
+    """The parts in the order in which they run. A gradient that is an output's gradient itself is in none.
+
+    What is scattered is a part for itself and the last; what it is computed from, it gets from a part before.
+    """
+    scattered = {name: ref.node for name, ref in found.items() if tape.node(ref).op in SCATTERS}
+    given = {name: _scattered(tape, node) for name, node in scattered.items()}
+    handed = dict.fromkeys(node for nodes in given.values() for node in nodes)
+    parts = _of_rows(tape, {name: ref for name, ref in found.items() if name not in scattered}, handed)
+    return (*parts, *(Part(((name, node),), (), given[name]) for name, node in scattered.items()))
+
+
+def _scattered(tape: Tape, scatter: int) -> tuple[int, ...]:
+    """What a scatter adds, if that is no input."""
+    i, views = tape.nodes[scatter].args[-1], ("reshape",)
+    while isinstance(i, Ref) and tape.node(i).op in views:
+        (i,) = tape.node(i).args
+    return () if not isinstance(i, Ref) or tape.node(i).op == "input" else (i.node,)
+
+
+def _of_rows(tape: Tape, found: Mapping[str, Ref], handed: Iterable[int]) -> tuple[Part, ...]:
+    """The parts of gradients that no scatter makes, which also compute what is `handed` on to scatters."""
     keys = {name: _final(tape, ref.node) for name, ref in found.items() if tape.node(ref).op != "input"}
     wanted: dict[str, tuple[int, ...]] = {name: _cut(tape, found[name].node, keys[name]) for name in keys}
-    saved = dict.fromkeys(node for nodes in wanted.values() for node in nodes)
+    saved = dict.fromkeys([*(node for nodes in wanted.values() for node in nodes), *handed])
     groups: dict[Key, list[str]] = {}
     for name, key in keys.items():
         groups.setdefault(key, []).append(name)

@@ -188,6 +188,10 @@ def _entropy(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     return (t.map("add", logarithm, t.over(t.times(g, x), x)),)
 
 
+def _special_embedding(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    raise Refused("the gradient of an embedding with padding_idx or scale_grad_by_freq")
+
+
 SHORTCUTS: dict[str, Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]] = {
     "log_sigmoid": _log_sigmoid,
     "gelu_tanh": _gelu_tanh,
@@ -196,5 +200,6 @@ SHORTCUTS: dict[str, Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]] = {
     "norm": _norm,
     "cosine_similarity": _cosine_similarity,
     "entropy": _entropy,
+    "special_embedding": _special_embedding,
 }
 """By the name of a composite: what its operands get, from them, the result and the gradient of the result."""

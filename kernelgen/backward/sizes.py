@@ -64,6 +64,13 @@ class Sizes:
             raise Refused("a gradient of the leading dimensions of no input")
         return ", ".join(self.number(dim) for dim in shape)
 
+    def like(self, shape: Shape) -> str:
+        """A tensor of a shape."""
+        tensor = next((t for t in self.inputs if _shape(t) == shape), None)
+        if tensor is None:
+            raise Refused("a gradient of the shape of no input")
+        return tensor.name
+
     def counted(self, node: Node, dim: int) -> str:
         """The numbers along a dimension, which is counted from the end."""
         count = f"torch.arange({self.number(node.shape[dim])}, device={self.inputs[0].name}.device)"

@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from kernelgen.backward.differentiate import NOUNS
+from kernelgen.backward.gathers import read
 from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import REDUCTIONS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.frontend.graph import REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.spec.model import ELLIPSIS
@@ -76,7 +77,7 @@ class Source:
     def _is_plain(self, node: Node) -> bool:
         """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
         long = node.op == "reshape" and sum(dim != () for dim in node.shape) > 3
-        return node.op in _PLAIN and not long
+        return node.op in _PLAIN and not long and node.name != "zeros"
 
     def _uses(self, order: list[int]) -> Counter[int]:
         """How often values are written, those of views being written where the views are."""
@@ -173,6 +174,10 @@ class Source:
         if op in (*_FUNCTIONS, *_CALLED, "maximum", "minimum", "abs"):
             function = ast.Attribute(ast.Name("torch"), _CALLED.get(op, op))
             return ast.Call(function, [self._arg(a) for a in args], [])
+        if op in SCATTERS:
+            return self._scatter(node)
+        if op == "index":
+            return self._read(node)
         if op == "convert":
             return _method(self._arg(args[0]), "float") if node.dtype == "float" else self._to(node)
         if op == "iota":
@@ -182,8 +187,38 @@ class Source:
         if op == OPERATION:
             return self._mask(node)
         if op == "full":
-            return self._arg(args[0])
+            return self._zeros(node) if node.name == "zeros" else self._arg(args[0])
         raise Refused(f"the gradient of what {node.op} gave")
+
+    def _scatter(self, node: Node) -> ast.expr:
+        """What is added to zeros: rows by an index of one dimension, or every element by its own."""
+        zeros, *args = node.args
+        value = [self._flat(a) if node.op == "index_add" else self._arg(a) for a in args]
+        return _method(self._arg(zeros), node.op, _number(int(node.attrs[0])), *value)
+
+    def _zeros(self, node: Node) -> ast.expr:
+        like = ast.parse(f"torch.zeros_like({self.sizes.like(node.shape)}, dtype=torch.float32)", mode="eval")
+        return like.body
+
+    def _flat(self, arg: Arg) -> ast.expr:
+        """With one dimension in the place of all that lead."""
+        assert isinstance(arg, Ref)
+        shape, inner = self.tape.node(arg).shape, arg
+        while self.tape.node(inner).op == "reshape" and self._is_inlined(inner):
+            (inner,) = (a for a in self.tape.node(inner).args if isinstance(a, Ref))
+        if inner == arg and shape[0] != (ELLIPSIS,):
+            return self._arg(arg)
+        return _method(self._arg(inner), "reshape", *(ast.parse(e, mode="eval").body for e in self.sizes.rows(shape)))
+
+    def _read(self, node: Node) -> ast.expr:
+        """What indices read, once more."""
+        found = read(self.tape, node)
+        source, index = self._arg(found.source), self._arg(found.index)
+        if found.dim is not None:
+            return _method(source, "gather", _number(found.dim), index)
+        if self.tape.rank(found.source) == 2:
+            return ast.Call(ast.Attribute(ast.Name("F"), "embedding"), [index, source], [])
+        return _method(source, "index_select", _number(0), index)
 
     def _place(self, node: Node, expr: Expr) -> ast.expr:
         """What a place counts, in terms of the numbers along its dimensions."""

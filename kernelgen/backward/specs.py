@@ -11,6 +11,7 @@ from kernelgen.backward.parts import Part
 from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.source import LINE, Source, needed
 from kernelgen.backward.tape import Tape
+from kernelgen.frontend.graph import SCATTERS
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
@@ -66,9 +67,9 @@ class _Writer:
             *(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n, _ in part.gradients), *self.saved.values()
         ]  # fmt: skip
         inputs = [t for t in (*outputs, *spec.inputs) if t.name in read] + list(given.values())
+        inputs += self._likes(inputs, [own[n] for n, _ in part.gradients])
         bound = {n for t in inputs for e in t.shape for n in names_in(e)}
-        inputs = [t if set(names_in(t.below)) <= bound else replace(t, below=None) for t in inputs]
-        self.inputs = [*inputs, *self._likes(inputs, [own[n] for n, _ in part.gradients])]
+        self.inputs = [t if set(names_in(t.below)) <= bound else replace(t, below=None) for t in inputs]
 
     def _saved(self, i: int, taken: set[str]) -> TensorSpec:
         """A value of whole rows as an output; its name is none of those `taken`, to which it is added."""
@@ -85,9 +86,11 @@ class _Writer:
         sizes = {n for t in inputs for e in t.shape for n in names_in(e)}
         kinds = {t.dtype for t in inputs}
         variables = {name for name, _ in self.spec.dtypes}
+        scattered = {name for name, i in self.part.gradients if self.tape.nodes[i].op in SCATTERS}
         for tensor in wanted:
             new = {n for e in tensor.shape for n in names_in(e)} - sizes
-            if new or (tensor.dtype in variables and tensor.dtype not in kinds):
+            zeros = tensor.name in scattered and tensor.name not in {t.name for t in inputs}
+            if new or zeros or (tensor.dtype in variables and tensor.dtype not in kinds):
                 sizes |= new
                 kinds.add(tensor.dtype)
                 yield TensorSpec(tensor.name, tensor.shape, tensor.dtype, "like")
@@ -111,6 +114,8 @@ class _Writer:
             accuracy=_bindings(self.spec.accuracy, sizes),
             performance=_bindings(self.spec.performance, sizes),
             timed=_timed(self.spec, kinds),
+            any_order=not self.spec.deterministic
+            and any(self.tape.nodes[i].op in SCATTERS for _, i in self.part.gradients),
             folder=self.folder,
             rounds=self.spec.max_rounds,
         )

@@ -21,7 +21,7 @@ from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
 from kernelgen.families.scatter_text import MAKERS
-from kernelgen.families.space import sizes_of
+from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref
 from kernelgen.plan import Parameter, Schedule
@@ -39,7 +39,6 @@ MEANINGS = {
     "blocks": "BLOCK_SIZE_M rows a program, walked in blocks in which equal indices are added up first",
     **scatter_atomics.MEANINGS,
 }
-SUMS = ("float32", "int32", "int64")
 IN_ORDER = "sums of floats are made in an order that never changes, without atomics: results repeat bit for bit"
 
 
@@ -138,20 +137,29 @@ def body(spec: OperatorSpec, graph: Graph) -> Body:
     """The values of a scatter of inputs. Raises Unlowerable for one of anything else."""
     number = next(i for i, node in enumerate(graph.nodes) if node.op in SCATTERS)
     node, output = graph.nodes[number], graph.outputs[0]
-    if len(graph.outputs) > 1 or output.node != number:
+    stored = graph.nodes[output.node]
+    kinds = (output.dtype, *(("float32",) if dict(spec.dtypes).get(output.dtype) == ("float32",) else ()))
+    is_cast = stored.op == "round" and stored.args == (Ref(number),) and stored.attrs[0] in kinds
+    if len(graph.outputs) > 1 or (output.node != number and not is_cast):
         raise Unlowerable("what is computed from a scatter, or returned beside it", node.statement)
     _check_dtypes(spec, node, output.dtype)
-    operands = [_input(graph, node, arg) for arg in node.args]
-    spread = _spread(operands[-1].shape, node)
-    kept: Index = tuple(() if d == int(node.attrs[0]) % len(node.shape) else e for d, e in enumerate(spread.index))
+    operands = [_input(spec, graph, node, arg) for arg in node.args]
+    seen = [graph.nodes[_ref(arg)].shape for arg in node.args]
+    spread = _spread(_in_order(operands[-1].shape, seen[-1], node), node)
+    counted = range(len(node.shape))[int(node.attrs[0])]
+    kept: Index = tuple(() if d == counted else e for d, e in enumerate(spread.index))
     places = {"bincount": (spread.index,), "index_add": (kept, spread.index[:1], spread.index)}
     indices = places.get(node.op, (kept, spread.index, spread.index))
-    values = [_load(n, index) for n, index in zip(operands, indices, strict=True) if n.op == "input"]
+    values = [
+        _load(n, shape, index, spread, node)
+        for n, shape, index in zip(operands, seen, indices, strict=True)
+        if n.op == "input"
+    ]
     args = (*((0,) if operands[0].op != "input" else ()), *(Use(i) for i in range(len(values))), *_bins(node))
     everywhere, dim = frozenset(range(len(spread.axes))), str(node.attrs[0] if len(node.shape) > 1 else -1)
     values.append(Value(node.op, args, node.dtype, everywhere, output.name, node.statement, attr=dim))
-    stored = Stored(output.name, len(values) - 1, output.dtype, () if node.op == "bincount" else kept)
-    lowered = Lowered(Space(spread.axes, spread.outer), tuple(values), (stored,))
+    result = Stored(output.name, len(values) - 1, output.dtype, () if node.op == "bincount" else kept)
+    lowered = Lowered(Space(spread.axes, spread.outer), tuple(values), (result,))
     return _laid_out(spec, graph, lowered, spread)
 
 
@@ -166,23 +174,33 @@ def _bins(node: Node) -> tuple[int, ...]:
 
 def _check_dtypes(spec: OperatorSpec, node: Node, dtype: str) -> None:
     for one in dict(spec.dtypes).get(dtype, (dtype,)):
-        if node.op == "scatter_add" and one not in SUMS and spec.deterministic:
-            raise Unlowerable(
-                f"scatter_add of {one} (supported: {', '.join(SUMS)}, because sums are kept where they are stored)",
-                node.statement,
-            )
         if one in ("bool", "uint8", "int8", "int16"):
             raise Unlowerable(f"{node.op} of {one}", node.statement)
 
 
-def _input(graph: Graph, node: Node, arg: object) -> Node:
-    """An operand, which has to be an input; what is added to may also be zeros."""
+def _ref(arg: object) -> int:
     assert isinstance(arg, Ref)
-    operand = graph.nodes[arg.node]
+    return arg.node
+
+
+def _input(spec: OperatorSpec, graph: Graph, node: Node, arg: object) -> Node:
+    """An operand, which has to be an input, in whatever shape and in no less precision; what is added to may also be
+    zeros."""
+    operand = graph.nodes[_ref(arg)]
     zeros = operand.op == "full" and operand.args == (0,) and node.args[0] == arg and node.op != "bincount"
+    views = () if node.args[0] == arg and node.op != "bincount" else ("reshape",)
+    while operand.op in views or (operand.op == "round" and _keeps(spec, graph, operand)):
+        operand = graph.nodes[_ref(operand.args[0])]
     if operand.op != "input" and not zeros:
         raise Unlowerable(f"{node.op} of what is computed (supported: of inputs, to an input or zeros)", node.statement)
     return operand
+
+
+def _keeps(spec: OperatorSpec, graph: Graph, rounding: Node) -> bool:
+    """Whether a cast changes no value: to float32, or to the dtype that an input has already."""
+    source = graph.nodes[_ref(rounding.args[0])]
+    own = [t.dtype for t in spec.inputs if source.op == "input" and t.name == source.attrs[0]]
+    return rounding.attrs[0] in ("float32", *own)
 
 
 @dataclass(frozen=True)
@@ -194,29 +212,44 @@ class _Spread:
     outer: int
     """How many of the axes, from the first, scatter on their own."""
     index: Index
+    counted: tuple[int, ...]
+    """The axes that scatter."""
 
 
 def _spread(shape: tuple[Dim, ...], node: Node) -> _Spread:
-    counted = int(node.attrs[0]) % len(shape)
+    counted = range(len(shape))[int(node.attrs[0])]
     kept = [d for d, dim in enumerate(shape) if d != counted and dim != ()]
     if shape[counted] == () or (node.op == "index_add" and not kept):
         raise Unlowerable(f"{node.op} of one element", node.statement)
     order = [counted, *kept] if node.op == "index_add" else [*kept, counted]
-    place = {d: i for i, d in enumerate(order)}
-    axes = sizes_of(tuple(shape[d] for d in order))
-    index: Index = tuple((place[d],) if d in place else () for d in range(len(shape)))
-    return _Spread(axes, 0 if node.op == "index_add" else len(kept), index)
+    axes = tuple(atom for d in order for atom in shape[d])
+    numbers = iter(range(len(axes)))
+    place = {d: tuple(next(numbers) for _ in shape[d]) for d in order}
+    index: Index = tuple(place.get(d, ()) for d in range(len(shape)))
+    return _Spread(axes, 0 if node.op == "index_add" else place[counted][0], index, place[counted])
 
 
-def _load(node: Node, index: Index) -> Value:
-    axes = frozenset(a for entry in index for a in axes_of(entry))
-    return Value("load", (), node.dtype, axes, node.name, None, str(node.attrs[0]), index)
+def _in_order(shape: tuple[Dim, ...], seen: tuple[Dim, ...], node: Node) -> tuple[Dim, ...]:
+    """A shape in which an input of another shape is seen, the sizes that one of its dimensions is a product of in the
+    order in which they lie in memory."""
+    if shape == seen:
+        return seen
+    atoms = tuple(atom for dim in shape for atom in dim)
+    index = split(seen, tuple(range(len(atoms))), Space(atoms, 0), node.statement)
+    return tuple(tuple(atoms[a] for a in axes_of(dim)) for dim in index)
+
+
+def _load(source: Node, shape: tuple[Dim, ...], index: Index, spread: _Spread, node: Node) -> Value:
+    """An input as it lies in memory, of which the scatter sees the dimensions merged or taken apart, as `shape`."""
+    found = [a for entry in index for a in axes_of(entry)]
+    if source.shape != shape:
+        index = split(source.shape, tuple(found), Space(spread.axes, spread.outer), node.statement)
+    return Value("load", (), source.dtype, frozenset(found), source.name, None, str(source.attrs[0]), index)
 
 
 def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Spread) -> Body:
-    count, by_rows = len(spread.axes), lowered.values[-1].op == "index_add"
-    rows = (0,) if by_rows else tuple(range(count - 1))
-    columns = tuple(range(1, count)) if by_rows else (count - 1,)
+    by_rows, others = lowered.values[-1].op == "index_add", tuple(set(range(len(spread.axes))) - set(spread.counted))
+    rows, columns = (spread.counted, others) if by_rows else (others, spread.counted)
     loads = [(i, v) for i, v in enumerate(lowered.values) if v.op == "load"]
     layout = Layout(
         (Group(rows, "M", "row"),) if rows else (),
@@ -227,7 +260,7 @@ def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Sprea
         (),
         _length(spec, lowered),
     )
-    levels = tuple(ROW if v.axes == {0} and by_rows else FULL for v in lowered.values)
+    levels = tuple(ROW if v.axes == set(spread.counted) and by_rows else FULL for v in lowered.values)
     names = Names({i: str(v.name) for i, v in enumerate(lowered.values)}, levels, frozenset())
     floats = lowered.values[-1].dtype == "float"
     return Body(
@@ -245,7 +278,9 @@ def notes(body: Body) -> tuple[str, ...]:
 
 def widened(spec: OperatorSpec, body: Body) -> bool:
     """Whether the result is made in float32 memory of its own, which the wrapper casts at the end."""
-    return body.any_order and scatter_atomics.in_float32(spec)
+    kinds = dict(spec.dtypes).get(spec.outputs[0].dtype, (spec.outputs[0].dtype,))
+    stored = any("float" in kind for kind in kinds) and kinds != ("float32",)
+    return stored and (body.any_order or body.lowered.values[-1].op == "scatter_add")
 
 
 def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]:

@@ -41,13 +41,6 @@ def space() -> tuple[Parameter, ...]:
     )
 
 
-def in_float32(spec: OperatorSpec) -> bool:
-    """Whether sums are made in memory of their own, in float32, because results are stored with less precision."""
-    dtype = spec.outputs[0].dtype
-    kinds = dict(spec.dtypes).get(dtype, (dtype,))
-    return any("float" in kind for kind in kinds) and kinds != ("float32",)
-
-
 def line(spec: OperatorSpec, body: Body) -> Made:
     """A run of elements, each of which has an index."""
     index, source = tensors(body)[-2:]

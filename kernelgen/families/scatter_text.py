@@ -162,7 +162,7 @@ def _blocks(spec: OperatorSpec, body: Body) -> Made:
         "    mask = (rows < M)[:, None] & (cols < N)[None, :]",
         f"    offsets = {offsets}",
         f"    {index} = tl.load({index}_ptr + offsets, mask=mask, other=-1)",
-        f"    {source} = tl.load({source}_ptr + offsets, mask=mask, other={_zero(body)})",
+        f"    {source} = tl.load({source}_ptr + offsets, mask=mask, other={_zero(body)}){widened(spec, source)}",
         "    # the first that names a place adds up all that the block adds there",
         f"    is_same = {index}[:, :, None] == {index}[:, None, :]",
         f"    total = tl.sum(tl.where(is_same, {source}[:, :, None], {_zero(body)}), axis=1)",

@@ -23,7 +23,9 @@ def _gathered(b: Builder, c: Call, x: Ref, index: Ref, places: list[Expr], dim: 
 def embedding(b: Builder, c: Call) -> Ref:
     weight, index = c.args[:2]
     index = b.view("reshape", index, (*b.node(index).shape, ()))
-    return _gathered(b, c, weight, index, [ix.value(0), ix.axis(-1)], b.node(weight).shape[0])
+    chosen = _gathered(b, c, weight, index, [ix.value(0), ix.axis(-1)], b.node(weight).shape[0])
+    special = c.get(2, "padding_idx", -1) != -1 or c.get(3, "scale_grad_by_freq", False)
+    return b.shortcut(chosen, "special_embedding", weight) if special else chosen
 
 
 def index_select(b: Builder, c: Call) -> Ref:

@@ -322,6 +322,53 @@ def test_the_gradients_of_row_reductions_agree_with_autograd(found: Sample) -> N
     check(found)
 
 
+# what indices read
+
+GATHERS: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]] = {
+    "embedding": (
+        "return F.embedding(i, w)", {"w": "V D", "i": "...: int64 < V"}, {"out": "... D"}, {"...": (3, 5), "V": 4, "D": 19}
+    ),
+    "embedding of a matrix of indices": (
+        "return F.embedding(i, w)", {"w": "V D", "i": "A B: int64 < V"}, {"out": "A B D"}, {"A": 3, "B": 5, "V": 4, "D": 19}
+    ),
+    "scaled embedding beside others": (
+        "return F.embedding(i, w) * s + p",
+        {"w": "V D", "i": "A B: int64 < V", "s": "D", "p": "B D"}, {"out": "A B D"}, {"A": 3, "B": 5, "V": 4, "D": 19},
+    ),
+    "rows": (
+        "return x.index_select(0, i)", {"x": "V 3 D", "i": "A: int64 < V"}, {"out": "A 3 D"}, {"A": 9, "V": 4, "D": 7}
+    ),
+    "elements of rows": (
+        "return x.gather(-1, i)", {"x": "... V", "i": "... A: int64 < V"}, {"out": "... A"}, {"...": (3,), "A": 9, "V": 4}
+    ),
+    "elements of columns": (
+        "return x.gather(0, i)",
+        {"x": "V B", "i": "A B: int64 < V"}, {"out": "A B"}, {"A": 9, "V": 4, "B": 5},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_the_gradient_of_what_indices_read_is_added_up(name: str) -> None:
+    lines, inputs, outputs, sizes = GATHERS[name]
+    check(replace(sample(lines, inputs, outputs, sizes), dtypes=(("T", ("float32",)),)))
+
+
+def test_opcheck_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(SPECS.parent / "operators" / "embedding")
+    importlib.import_module("embedding_autograd")
+    weight, index = torch.randn(11, 5, requires_grad=True), torch.randint(0, 11, (3, 2))
+    torch.library.opcheck(torch.ops.kernelgen.embedding.default, (weight, index))
+
+
+def test_where_sums_may_come_in_any_order_those_of_a_gradient_do() -> None:
+    text = (SPECS / "embedding.yaml").read_text("utf-8")
+    made = derived(parse_spec(text + "deterministic: false\n"))
+    assert "deterministic: false" in made.parts[0].text
+    assert "any_order=True" in made.files["embedding_gradients_accuracy.py"]
+    assert "any_order" not in derived(parse_spec(text)).files["embedding_gradients_accuracy.py"]
+
+
 # what is refused
 
 
@@ -331,12 +378,18 @@ def test_the_gradients_of_row_reductions_agree_with_autograd(found: Sample) -> N
         ("return torch.round(x)", "the gradient of rint, which is zero wherever it exists"),
         ("return x / x.amax(-1, keepdim=True)", "the gradient of max"),
         ("return x.cumsum(-1)", "the gradient of cumsum"),
-        ("return x.flip(-1)", "the gradient of index"),
+        ("return x.flip(-1)", "the gradient of moved elements"),
     ],
 )
 def test_what_has_no_derivative_here_is_refused_by_name(lines: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         derived(of(lines).spec())
+
+
+def test_the_gradient_of_an_embedding_with_special_rows_is_refused() -> None:
+    table = {"w": "V D", "i": "A: int64 < V"}, {"out": "A D"}
+    with pytest.raises(UnsupportedError, match="the gradient of an embedding with padding_idx"):
+        derived(of("return F.embedding(i, w, padding_idx=1)", *table).spec())
 
 
 def test_an_operator_without_gradients_is_refused() -> None:
