@@ -7,8 +7,6 @@ import time
 import unittest
 from collections.abc import Sequence
 
-import torch
-
 from . import device as devices
 from . import inputs, memory, trial
 from .inputs import DISTRIBUTIONS
@@ -62,7 +60,9 @@ def accuracy_case(
         passed, message = case.hidden, str(refused)
     except trial.UncomputableError as error:
         passed, message, left_out = case.hidden, str(error), str(error) if case.hidden else ""
-    except torch.OutOfMemoryError as error:
+    except devices.FULL as error:
+        if not devices.is_full(error):
+            raise
         left_out = f"ran out of memory: {trial.first_line(error)}"
     return CaseReport(
         case,

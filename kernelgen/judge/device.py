@@ -12,6 +12,8 @@ import torch
 from .interpreter import as_on_a_gpu
 from .model import Function
 
+FULL: tuple[type[Exception], ...] = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
+"""What torch raises where the device's memory is full; the second where its driver says so, who says more than that."""
 SIMULATED = "KERNELGEN_SIMULATED_NPU"
 """A variable that asks for the simulated NPU."""
 
@@ -133,14 +135,29 @@ def is_lost(device: str) -> bool:
     return False
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that the device has no memory left, which is no fault of a kernel's."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, FULL) and "out of memory" in str(error)
+
+
 def free_bytes(device: str) -> int:
-    """Memory that a case may still take: free on the device plus what the caching allocator holds unused."""
+    """Memory that a case may still take: free on the device plus what the caching allocator holds unused.
+
+    0 where others have taken so much that this process cannot even begin on the device.
+    """
     if device == "npu":
         from . import npu
 
         return npu.free_bytes()
     if device == "cuda":
-        return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        try:
+            return torch.cuda.mem_get_info()[0] + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+        except FULL as error:
+            if not is_full(error):
+                raise
+            return 0
     for line in _meminfo():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

@@ -46,6 +46,8 @@ def accuracy_main(operator: Operator, cases: Sequence[Case], argv: Sequence[str]
     ran = sum(bool(r.trials or r.message) for r in reports)
     left_out = sum(bool(r.left_out) for r in reports)
     say(_verdict(len(reports) - failed - left_out, failed, left_out, len(chosen) - len(reports)))
+    if left_out and not ran:
+        say("Nothing was tested: no case fits in the memory that is free now.")
     remarks = [*mutants.complaints(reports), *lint.reference_lint(operator, cases, device, seed)]
     for remark in remarks:
         say(remark)

@@ -66,7 +66,9 @@ def performance_case(
                 time_cap_s=time_cap_s,
                 half_width=half_width,
             )
-        except torch.OutOfMemoryError as error:
+        except devices.FULL as error:
+            if not devices.is_full(error):
+                raise
             notes.append(f"{name}: ran out of memory: {str(error).splitlines()[0]}")
         else:
             notes += _notes(name, comparisons[name])

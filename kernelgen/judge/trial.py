@@ -97,9 +97,9 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
     except ValueError as refusal:
         _expect_refusal(setting, buffers, refusal)
         raise RefusedError(f"refused by both: {first_line(refusal)}") from None
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if devices.is_full(error):
+            raise
         raise UncomputableError(f"the reference cannot be computed: {first_line(error)}") from error
     for tensor, output in zip(setting.operator.outputs, outputs, strict=True):
         if (tuple(output.shape), output.dtype) != (setting.case.shape(tensor), setting.case.dtype(tensor)):
@@ -123,9 +123,9 @@ def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) ->
             warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy on NaN and infinity
             outputs = list(as_tuple(devices.there(setting.kernel)(*(b.view for b in buffers))))
         devices.synchronize(setting.device)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:
+        if devices.is_full(error):
+            raise
         kind = LostError if devices.is_lost(setting.device) else WrongError
         raise kind(f"kernel raises {type(error).__name__}: {first_line(error)}") from error
     if not fences.intact():

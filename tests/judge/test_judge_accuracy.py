@@ -330,12 +330,32 @@ def test_a_case_that_does_not_fit_is_left_out_with_figures(monkeypatch):
     assert "GiB" in report.left_out
 
 
-def test_running_out_of_memory_leaves_the_case_out():
+@pytest.mark.parametrize("kind", devices.FULL)
+def test_running_out_of_memory_leaves_the_case_out(kind):
     def hungry(x):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore lines")
+        raise kind("CUDA out of memory. Tried to allocate 9 GiB\nmore lines")
 
     report = judge.accuracy_case(SOFTMAX, case("float16"), kernel=hungry)
     assert "9 GiB" in report.left_out
+
+
+def test_a_device_that_is_full_before_this_process_begins_on_it_has_nothing_free(monkeypatch):
+    def full():
+        raise torch.AcceleratorError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    assert devices.free_bytes("cuda") == 0
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 0)
+    assert "0.00 GiB free" in judge.accuracy_case(SOFTMAX, case("float16")).left_out
+
+
+def test_what_a_driver_says_of_other_things_is_no_lack_of_memory():
+    def faulty(x):
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    report = judge.accuracy_case(SOFTMAX, case("float16"), kernel=faulty)
+    assert not report.passed
+    assert "illegal memory access" in report.message
 
 
 def test_assert_accurate():

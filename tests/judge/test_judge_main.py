@@ -57,7 +57,9 @@ def test_a_run_without_cases_fails(capsys):
 def test_a_run_that_leaves_everything_out_fails(capsys, monkeypatch):
     monkeypatch.setattr(devices, "free_bytes", lambda device: 0)
     assert accuracy("--no-hidden", "--skip", "2048") == 1
-    assert "3 left out" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "3 left out" in out
+    assert "Nothing was tested: no case fits" in out
 
 
 def test_json_is_one_object_on_stdout(capsys):
