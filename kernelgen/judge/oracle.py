@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
@@ -86,11 +85,14 @@ class _Disturb(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.overloadpacket.__name__.strip("_") in _SELECTING:
             return result
         memory = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
-        return tree_map_only(torch.Tensor, lambda x: self._moved(x, memory), result)
+        if isinstance(result, tuple | list):
+            return type(result)(self._moved(x, memory) for x in result)
+        return self._moved(result, memory)
 
-    def _moved(self, x: torch.Tensor, memory: set[int]) -> torch.Tensor:
-        view = x.untyped_storage().data_ptr() in memory
-        return x if view or x.dtype != torch.float64 else self._noise.moved(x)
+    def _moved(self, x: Any, memory: set[int]) -> Any:
+        if not isinstance(x, torch.Tensor) or x.dtype != torch.float64 or x.untyped_storage().data_ptr() in memory:
+            return x
+        return self._noise.moved(x)
 
 
 @functools.cache

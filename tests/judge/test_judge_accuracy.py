@@ -13,7 +13,7 @@ import triton.language as tl
 
 from kernelgen import judge
 from kernelgen.judge import device as devices
-from kernelgen.judge import guards
+from kernelgen.judge import guards, values
 
 SOFTMAX, SCALED_ADD = softmax_accuracy.OPERATOR, scaled_add_accuracy.OPERATOR
 DTYPES = ("float16", "bfloat16", "float32")
@@ -356,6 +356,22 @@ def test_what_a_driver_says_of_other_things_is_no_lack_of_memory():
     report = judge.accuracy_case(SOFTMAX, case("float16"), kernel=faulty)
     assert not report.passed
     assert "illegal memory access" in report.message
+
+
+@pytest.mark.parametrize(("many", "times"), [(2**22, 1 + 8), (2**10, 1 + 1)])
+def test_many_elements_are_disturbed_once_where_many_results_speak_for_them(monkeypatch, many, times):
+    """The sum of 2**30 elements to 1024 was disturbed eight times, which moved most of the bytes of its test."""
+    monkeypatch.setattr(values, "_MANY", many)
+    calls = []
+
+    def sums(x):
+        calls.append(x.dtype)
+        return x.sum(0)
+
+    x, out = judge.Tensor("x", ("A", 1024), "float32"), judge.Tensor("out", (1024,), "float32")
+    operator = judge.Operator("sums", lambda x: x.sum(0), lambda x: x.sum(0), sums, (x,), (out,))
+    assert judge.accuracy_case(operator, judge.Case({"A": 4}), seeds=1, distributions=("normal",), mutants=False).passed
+    assert calls == [torch.float64] * times
 
 
 def test_assert_accurate():
