@@ -41,6 +41,28 @@ class _Raise(TorchFunctionMode):
         return func(*(_raise(a) for a in args), **raised)
 
 
+class _SpelledOut(TorchFunctionMode):
+    """Fused operations as the formula that torch documents for them."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.nn.functional.group_norm:
+            return _group_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    """(x - E[x]) / sqrt(Var[x] + eps) * weight + bias, where torch's kernels add what a mean of E[x] contributes to
+    the bias and so turn an infinite weight into NaN."""
+    groups = input.reshape(input.shape[0], num_groups, -1)
+    variance, mean = torch.var_mean(groups, dim=-1, correction=0, keepdim=True)
+    normal = ((groups - mean) / torch.sqrt(variance + eps)).reshape(input.shape)
+    channels = (-1, *(1 for _ in input.shape[2:]))
+    normal = normal if weight is None else normal * weight.reshape(channels)
+    return normal if bias is None else normal + bias.reshape(channels)
+
+
 def _raise(value: Any) -> Any:
     return torch.float64 if isinstance(value, torch.dtype) and value in _LOWER else value
 
@@ -123,6 +145,7 @@ def in_float64(
     noise: Noise | None = None,
     selections: Selections | None = None,
     stored: torch.dtype | None = None,
+    spelled_out: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """The function of the inputs, upcast exactly, with all float arithmetic in float64.
 
@@ -132,6 +155,7 @@ def in_float64(
     moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
     is sensitive where x * x is close to y, although not to x.
     `stored`: what calls of torch's read and return is rounded to this dtype.
+    `spelled_out`: fused operations are computed by the formula that torch documents for them.
     """
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
     if noise is not None:
@@ -143,7 +167,8 @@ def in_float64(
     try:
         disturbed = _Disturb(noise) if noise else nullcontext()
         rounded = Stored(stored, raised) if stored else nullcontext()
-        with torch.no_grad(), _Raise(), selections or nullcontext(), disturbed, rounded:
+        spelled = _SpelledOut() if spelled_out else nullcontext()
+        with torch.no_grad(), _Raise(), spelled, selections or nullcontext(), disturbed, rounded:
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

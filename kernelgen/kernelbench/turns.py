@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,6 +54,7 @@ class Turns:
             except subprocess.TimeoutExpired:
                 _kill(process)
                 return None, used + time.monotonic() - began
+            _kill(process)  # what it started and left
             return process.returncode, used + time.monotonic() - began
 
     def end(self) -> None:
@@ -72,6 +74,6 @@ def stage(answer: Path) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
+    with suppress(ProcessLookupError):  # all have ended
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    process.wait()

@@ -239,6 +239,8 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
     if plan.then is not None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"
+    if most == "2**30" and not body.layout.rows:  # a part begins at most SPLITS blocks, 2**25 elements, after the last
+        most = "2**31 - 2**26"
     return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"
 
 

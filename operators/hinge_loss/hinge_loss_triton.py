@@ -159,8 +159,8 @@ def hinge_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         return loss
     N = prediction.numel()
     D = prediction.shape[1]
-    if N > 2**30:
-        raise ValueError(f"hinge_loss: at most 2**30 elements, got {N}")
+    if N > 2**31 - 2**26:
+        raise ValueError(f"hinge_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * loss.element_size())
     if kernel is hinge_loss_kernel:
         kernel[(1,)](

@@ -126,8 +126,8 @@ def huber_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     N = x.numel()
-    if N > 2**30:
-        raise ValueError(f"huber_loss: at most 2**30 elements, got {N}")
+    if N > 2**31 - 2**26:
+        raise ValueError(f"huber_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is huber_loss_kernel:
         kernel[(1,)](

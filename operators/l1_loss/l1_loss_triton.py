@@ -116,8 +116,8 @@ def l1_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     N = x.numel()
-    if N > 2**30:
-        raise ValueError(f"l1_loss: at most 2**30 elements, got {N}")
+    if N > 2**31 - 2**26:
+        raise ValueError(f"l1_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is l1_loss_kernel:
         kernel[(1,)](

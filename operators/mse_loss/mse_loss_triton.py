@@ -119,8 +119,8 @@ def mse_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     N = x.numel()
-    if N > 2**30:
-        raise ValueError(f"mse_loss: at most 2**30 elements, got {N}")
+    if N > 2**31 - 2**26:
+        raise ValueError(f"mse_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is mse_loss_kernel:
         kernel[(1,)](

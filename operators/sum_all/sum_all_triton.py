@@ -97,8 +97,8 @@ def sum_all(x: torch.Tensor) -> torch.Tensor:
     if out.numel() == 0:
         return out
     N = x.numel()
-    if N > 2**30:
-        raise ValueError(f"sum_all: at most 2**30 elements, got {N}")
+    if N > 2**31 - 2**26:
+        raise ValueError(f"sum_all: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is sum_all_kernel:
         kernel[(1,)](

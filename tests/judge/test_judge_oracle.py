@@ -287,3 +287,16 @@ def test_tf32_has_ten_bits():
     ulp = 2.0**-10
     values = torch.tensor([1 + ulp, 1 + 0.4 * ulp, 1 + 0.6 * ulp, -3.0], dtype=torch.float64)
     assert tf32(values).tolist() == [1 + ulp, 1, 1 + ulp, -3]
+
+
+def test_a_fused_norm_spelled_out_keeps_the_infinity_of_a_weight():
+    """torch adds -mean * rstd * weight to the bias: an infinite weight makes NaN of what its formula makes infinite."""
+    x, weight = torch.tensor([[1.0, 2.0, 3.0, 5.0]]), torch.tensor([1.0, math.inf, 1.0, 1.0])
+
+    def norm(x, weight):
+        return torch.nn.functional.group_norm(x, 2, weight)
+
+    [fused], [spelled] = (oracle.in_float64(norm, [x, weight], spelled_out=s) for s in (False, True))
+    assert fused.isnan().tolist() == [[False, True, False, False]]
+    assert spelled.isinf().tolist() == [[False, True, False, False]]
+    torch.testing.assert_close(fused[:, 2:], spelled[:, 2:])

@@ -136,8 +136,10 @@ def cross_entropy_backward(
     if grad_loss_sum.numel() == 0:
         return grad_loss_sum
     N = target.shape[0]
-    if N > 2**30:
-        raise ValueError(f"cross_entropy_backward: at most 2**30 elements, got {N}")
+    if N > 2**31 - 2**26:
+        raise ValueError(
+            f"cross_entropy_backward: at most 2**31 - 2**26 elements, got {N}"
+        )
     kernel, options = pick_schedule(N * target.element_size())
     if kernel is cross_entropy_backward_kernel:
         kernel[(1,)](
