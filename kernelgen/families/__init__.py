@@ -73,6 +73,9 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = FAMILIES[name].first_table(plan.body, shapes)
+    kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
+    if name == scan.NAME and "float32" in kinds:
+        table = scan.of_float32(plan.body, table)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
 
 
