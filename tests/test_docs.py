@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +14,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from kernelgen import generate
 from kernelgen.cli import app
 from kernelgen.frontend.aten import supported
 from kernelgen.settings import Settings
-from kernelgen.spec import load_spec
 
 REPO = Path(__file__).parent.parent
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
@@ -104,14 +104,57 @@ def test_the_list_of_operations_is_whole() -> None:
     assert [name.strip() for name in listed.replace("\n", " ").split(",")] == supported()
 
 
+def blocks(heading: str, language: str) -> list[str]:
+    """The blocks of code in a language below a heading of the guide."""
+    text = (REPO / "docs" / "adding.md").read_text("utf-8").split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+GENERATED_AND_RIGHT = """
+import runpy, sys
+from pathlib import Path
+from kernelgen import generate
+from kernelgen.spec import load_spec
+
+made = generate.new(load_spec(Path(sys.argv.pop())), Path("operators"))
+sys.path.insert(0, str(made.folder))
+runpy.run_path(made.folder / f"{made.folder.name}_accuracy.py", run_name="__main__")
+"""
+
+
+def generated(spec: str, folder: Path, package: Path) -> str:
+    """The kernel of a spec by a copy of kernelgen, where its accuracy test has passed."""
+    name = spec.split()[1]
+    (folder / f"{name}.yaml").write_text(spec, encoding="utf-8")
+    ran = subprocess.run(
+        [sys.executable, "-c", GENERATED_AND_RIGHT, f"{name}.yaml"],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(package)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " 0 failed" in ran.stdout
+    return (folder / "operators" / name / f"{name}_triton.py").read_text("utf-8")
+
+
 def test_the_operator_of_the_guide_is_generated_and_right(tmp_path: Path) -> None:
-    guide = (REPO / "docs" / "adding.md").read_text("utf-8")
-    spec = re.search(r"^## An operator$.*?^```yaml\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
-    assert spec is not None
-    (tmp_path / "double.yaml").write_text(spec[1], encoding="utf-8")
-    generate.new(load_spec(tmp_path / "double.yaml"), tmp_path)
-    test = subprocess.run(
-        [sys.executable, "double_accuracy.py"], cwd=tmp_path / "double", capture_output=True, text=True
-    )
-    assert test.returncode == 0, test.stdout + test.stderr
-    assert " 0 failed" in test.stdout
+    assert "x * 2" in generated(*blocks("An operator", "yaml"), tmp_path, REPO)
+
+
+def test_the_family_of_the_guide_is_one_module_one_macro_and_one_name(tmp_path: Path) -> None:
+    package = tmp_path / "kernelgen"
+    shutil.copytree(REPO / "kernelgen", package, ignore=shutil.ignore_patterns("__pycache__"))
+    module, names = blocks("A family", "python")
+    (macro,), (spec,) = blocks("A family", "jinja"), blocks("A family", "yaml")
+    (package / "families" / "resident.py").write_text(module, encoding="utf-8")
+    with (package / "templates" / "kernels.py.jinja").open("a", encoding="utf-8") as template:
+        template.write(f"\n{macro}")
+    model = package / "spec" / "model.py"
+    text, count = re.subn(r"^FAMILIES = .*\n", names, model.read_text("utf-8"), flags=re.MULTILINE)
+    assert count == 1
+    assert names.replace(', "resident"', "") in (REPO / "kernelgen" / "spec" / "model.py").read_text("utf-8")
+    model.write_text(text, encoding="utf-8")
+    kernel = generated(spec, tmp_path, tmp_path)
+    assert "for block_start in range(first, n_elements, PROGRAMS * BLOCK_SIZE):" in kernel
+    for source, how in ((kernel, ["--isolated"]), (module, [])):
+        ruff = [sys.executable, "-m", "ruff", "format", "--diff", *how, "--stdin-filename", str(REPO / "a.py"), "-"]
+        said = subprocess.run(ruff, input=source, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stdout

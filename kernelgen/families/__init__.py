@@ -1,18 +1,19 @@
 """The families: what each can express, how it is scheduled, and which schedules are legal.
 
-A family is a module of this package with NAME, variants, default, first_table, starts, space, legal and kernels. What
-the rest of kernelgen asks is asked here.
+A family is a module of this package with NAME, takes, variants, default, first_table, starts, space, legal and kernels;
+`spec.model.FAMILIES` names them all. What the rest of kernelgen asks is asked here.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import calls, npu, planes, pointwise, reduction, scan, scatter, selection
+from kernelgen.families import calls, npu, planes, reduction
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
@@ -22,19 +23,14 @@ from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, SELECTIONS, Graph
+from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
+from kernelgen.spec import model
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
-FAMILIES: dict[str, ModuleType] = {
-    pointwise.NAME: pointwise,
-    reduction.NAME: reduction,
-    scan.NAME: scan,
-    selection.NAME: selection,
-    scatter.NAME: scatter,
-    **npu.MODULES,
-}
+_GENERAL = {name: importlib.import_module(f"{__name__}.{name}") for name in model.FAMILIES}
+FAMILIES: dict[str, ModuleType] = {**_GENERAL, **npu.MODULES}
 
 RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
 """How a plan is made anew for a chip, by the family of chips."""
@@ -50,32 +46,28 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
     """The plan of a graph with its first schedules. Raises UnsupportedError where no family takes it."""
     if calls.has_calls(graph):
         return _with_calls(spec, graph, notes)
-    name = _family(graph)
-    if spec.type is not None and spec.type != name:
-        place = spec.type_place
-        raise SpecError(
-            [Mistake(spec.path, place.line, place.column, f"type says {spec.type}, but the reference is {name}")]
-        )
+    name = _family(spec, graph)
+    family = FAMILIES[name]
     check_names(spec)
     try:
-        parts = stages(spec, selection.prepared(graph) if name == selection.NAME else graph)
-        bodies = [scatter.body(spec, graph)] if name == scatter.NAME else [_body(part) for part in parts]
+        parts = stages(spec, family.prepared(graph) if hasattr(family, "prepared") else graph)
+        bodies = [family.body(spec, graph)] if hasattr(family, "body") else [_body(part) for part in parts]
     except Unlowerable as error:
         line = graph.statements[error.statement].line if error.statement is not None else 1
         place = spec.reference_place
         raise UnsupportedError(
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
-    order = scatter.notes(bodies[0]) if name == scatter.NAME else ()
+    order = family.notes(bodies[0]) if hasattr(family, "notes") else ()
     plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])))
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
-    table = FAMILIES[name].first_table(plan.body, shapes)
+    table = family.first_table(plan.body, shapes)
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
-    if name == scan.NAME and "float32" in kinds:
-        table = scan.of_float32(plan.body, table)
+    if hasattr(family, "of_float32") and "float32" in kinds:
+        table = family.of_float32(plan.body, table)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
 
 
@@ -119,13 +111,16 @@ def _body(part: Stage) -> Body:
     return make_body(part.spec, lowered, part.graph.statements, layout(part.spec, lowered))
 
 
-def _family(graph: Graph) -> str:
-    ops = {n.op for n in graph.nodes}
-    if ops & set(SCATTERS):
-        return scatter.NAME
-    if ops & set(SELECTIONS):
-        return selection.NAME
-    return scan.NAME if ops & set(SCANS) else reduction.NAME if ops & set(REDUCTIONS) else pointwise.NAME
+def _family(spec: OperatorSpec, graph: Graph) -> str:
+    """The family that a spec states, or the first that takes the graph."""
+    taking = [name for name, family in _GENERAL.items() if family.takes(graph)]
+    if spec.type in taking:
+        return spec.type
+    if spec.type is not None:
+        place, found = spec.type_place, " or ".join(taking)
+        message = f"type says {spec.type}, but the reference is {found}"
+        raise SpecError([Mistake(spec.path, place.line, place.column, message)])
+    return taking[0]
 
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:

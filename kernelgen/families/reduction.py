@@ -16,6 +16,7 @@ from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.split import split_kernels
 from kernelgen.families.split_schedules import SPLIT, can_split, few_lanes, few_long_rows, fitted
+from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -34,6 +35,11 @@ MAX_ROW_BYTES = 32768
 VAST_ROW_BYTES = 2**29
 """Where blocks of a divided row become smaller, for more programs at once: such tensors are most likely float32 (H200,
 hinge loss of two tensors of 4 GiB: 1.03 ms, in blocks of 4096 1.24)."""
+
+
+def takes(graph: Graph) -> bool:
+    """Whether a reference is its own: one with reductions, but neither scans nor what selects or scatters."""
+    return graph.kind == "reduction"
 
 
 def variants(body: Body) -> tuple[str, ...]:

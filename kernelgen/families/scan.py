@@ -17,7 +17,7 @@ from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
 from kernelgen.families.triton_text import number
 from kernelgen.families.values import REVERSE, Value
-from kernelgen.frontend.graph import SCANS
+from kernelgen.frontend.graph import SCANS, Graph
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -32,6 +32,11 @@ single elements, and the sums of every 32 are added one after the other. Of equa
 blocks of 4096 up to 31, and torch's own sum 2. Of half precision none of it shows."""
 
 legal = reduction.legal
+
+
+def takes(graph: Graph) -> bool:
+    """Whether a reference is its own: one with scans, and with reductions perhaps."""
+    return graph.kind == "scan"
 
 
 def variants(body: Body) -> tuple[str, ...]:

@@ -42,6 +42,11 @@ MEANINGS = {
 IN_ORDER = "sums of floats are made in an order that never changes, without atomics: results repeat bit for bit"
 
 
+def takes(graph: Graph) -> bool:
+    """Whether a reference is its own: one that adds to where integers say."""
+    return graph.kind == "scatter"
+
+
 def variants(body: Body) -> tuple[str, ...]:
     scatter = body.lowered.values[-1]
     if body.any_order:

@@ -29,6 +29,11 @@ TAKEN = "-(2**31)"
 """Below the order of every float: what is no longer there to be selected."""
 
 
+def takes(graph: Graph) -> bool:
+    """Whether a reference is its own: one that selects, whatever is computed before."""
+    return graph.kind == "selection"
+
+
 def variants(body: Body) -> tuple[str, ...]:
     if not body.layout.rows:
         return ("looped",)

@@ -116,6 +116,13 @@ class Graph:
     shortcuts: tuple[tuple[int, str, tuple[Ref, ...]], ...] = ()
     """Results of composites whose derivative is better known as a whole: the node, what it is, its operands."""
 
+    @property
+    def kind(self) -> str:
+        """What decides how it is computed: "scatter", "selection", "scan", "reduction", or "map" without these."""
+        ops = {node.op for node in self.nodes}
+        kinds = {"scatter": SCATTERS, "selection": SELECTIONS, "scan": SCANS, "reduction": REDUCTIONS}
+        return next((kind for kind, own in kinds.items() if ops & set(own)), "map")
+
     def is_view(self, node: Node) -> bool:
         return node.op in VIEWS
 
