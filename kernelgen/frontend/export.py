@@ -53,7 +53,7 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
     for name in _NOISY:
         logging.getLogger(name).disabled = True
     try:
-        with _floor_division():
+        with _floor_division(), _without_cache():
             return torch.export.export(Module(), tuple(args), strict=False, dynamic_shapes=(dynamic,))
     except Exception as error:
         raise mistake(spec, raised_at(error, reference.file), f"the reference fails: {first_line(error)}") from error
@@ -68,6 +68,14 @@ def _floor_division() -> Any:
     import torch._meta_registrations as shapes
 
     return mock.patch.object(shapes, "div_rtn", operator.floordiv)
+
+
+def _without_cache() -> Any:
+    """No cache of what operations make of tensors without memory: with symbolic sizes hardly one is met again, and
+    keeping them takes a quarter of a trace."""
+    import torch._dynamo.config
+
+    return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
 
 
 def _dynamic(shape: tuple[Size, ...], leading: int) -> dict[int, Any]:

@@ -7,6 +7,8 @@ dimensions, and all must agree: a kernel is generated only for a reference that 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -32,14 +34,11 @@ def trace(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
         raise unsupported(spec, reference.branch, "a branch on a size (one kernel serves all sizes)")
     halves = _halves(spec)
     graph, notes = _trace_once(spec, reference, halves[0], 1)
-    others = [_trace_again(spec, reference, graph, binding, 1) for binding in halves[1:]]
-    for binding in map(dict, spec.dtype_bindings()):
-        if binding not in halves:
-            _trace_again(spec, reference, graph, binding, 1)
-    if any(ELLIPSIS in t.shape for t in spec.inputs):
-        for leading in (0, 2):
-            _trace_again(spec, reference, graph, halves[0], leading)
-    return replace(graph, nodes=_with_variables(spec, [graph, *others], halves)), notes
+    bindings = [*halves[1:], *(b for b in map(dict, spec.dtype_bindings()) if b not in halves)]
+    ranks = (2, 0) if any(ELLIPSIS in t.shape for t in spec.inputs) else ()
+    others = itertools.zip_longest(bindings, ranks)
+    again = [_trace_other(spec, reference, graph, halves[0], *other) for other in others]
+    return replace(graph, nodes=_with_variables(spec, [graph, *again[: len(halves) - 1]], halves)), notes
 
 
 def _halves(spec: OperatorSpec) -> list[Binding]:
@@ -54,6 +53,20 @@ def _halves(spec: OperatorSpec) -> list[Binding]:
     kinds = ("float16", "bfloat16")
     first = base | dict(zip(floats, kinds, strict=False))
     return [first, base | dict(zip(floats, reversed(kinds), strict=False))] if floats else [first]
+
+
+def _trace_other(
+    spec: OperatorSpec, reference: Reference, first: Graph, usual: Binding, binding: Binding | None, leading: int | None
+) -> Graph:
+    """Trace under other conditions, None being the usual one. Another dtype and another number of leading dimensions
+    are looked at together, a trace taking a tenth of a second and more, and one by one only where that goes wrong."""
+    if binding is None or leading is None:
+        return _trace_again(spec, reference, first, binding or usual, 1 if leading is None else leading)
+    with contextlib.suppress(SpecError):
+        return _trace_again(spec, reference, first, binding, leading)
+    again = _trace_again(spec, reference, first, binding, 1)
+    _trace_again(spec, reference, first, usual, leading)
+    return again
 
 
 def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding: Binding, leading: int) -> Graph:
