@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .eager import EagerMode
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
 from .stored import Stored
@@ -90,7 +90,7 @@ class Noise:
         return x * torch.where(falls, 1 - PROBE, 1 + PROBE).double()
 
 
-class _Disturb(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Disturb(EagerMode):
     """Moves every float64 result of a step, of an automatic gradient's too, also where torch takes several in one."""
 
     def __init__(self, noise: Noise) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from .eager import EagerMode
 
 NEARLY = 2.0**-20
 """Eight ulp of float32: what the arithmetic before a selection may cost two scores that are next to each other."""
@@ -61,7 +62,7 @@ def _selected(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, torch
 
 
 @dataclass
-class Selections(TorchDispatchMode):
+class Selections(EagerMode):
     """Hears of every topk while a reference runs, and of every arg reduction of what it computed: of inputs, every
     kernel finds the same extreme, of which the first place is wanted."""
 

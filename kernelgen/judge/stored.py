@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
+
+from .eager import EagerMode
 
 CALLS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
 """What calls of torch's in generated wrappers arrive as at the dispatcher; attention beside these."""
@@ -20,7 +21,7 @@ _TF32_BITS = 13
 """Bits of a float32's mantissa that the matrix units leave out."""
 
 
-class Stored(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Stored(EagerMode):
     """Rounds what calls read and return to a dtype; what lies in the inputs' memory is of that dtype already.
 
     Triton's interpreter truncates where it stores bfloat16. A convolution of float32 on a GPU may leave out bits of all

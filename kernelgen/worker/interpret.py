@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
@@ -9,6 +10,7 @@ from kernelgen.judge import npu
 from kernelgen.worker import accuracy
 
 os.environ[npu.VISIBLE] = ""  # an NPU that is here is not what this role runs on
+importlib.import_module("triton")  # once, and not in the child of every request
 
 
 def canary() -> dict[str, Any]:
