@@ -53,9 +53,11 @@ def folder(tmp_path):
 
 
 def test_the_generated_files_run_as_scripts(folder):
-    done = python("softmax_accuracy.py", folder=folder)
+    done = python("-X", "importtime", "softmax_accuracy.py", folder=folder)
     assert done.returncode == 0, done.stderr
     assert "✓ [7] D=33 float16" in done.stdout
+    assert "torch.overrides\n" in done.stderr
+    assert " torch._dynamo\n" not in done.stderr, "torch's compiler takes two seconds to import"
     assert "✓ [] D=5 bfloat16" in done.stdout
     assert python("softmax_performance.py", "--help", folder=folder).returncode == 0
 
