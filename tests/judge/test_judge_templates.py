@@ -27,6 +27,7 @@ def texts(name="softmax", exact=False, cases=None):
         "outputs": [tensor("out", ("...", "D"), rows=0)],
         "exact": exact,
         "stored": None,
+        "any_order": None,
     }
     cases = cases or [
         Case((("...", (7,)), ("D", 33)), (("T", "float16"),)),
