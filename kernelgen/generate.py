@@ -88,14 +88,15 @@ def backward_of(spec: OperatorSpec) -> Backward | None:
     return backward(spec, _traced(spec)[0])
 
 
-def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None) -> Plan:
+def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived: bool = False) -> Plan:
     """The plan of a spec, with the schedule table that was last chosen for it where that still fits.
 
     `chip`: what it is made for, where the folder does not say so already.
+    `derived`: the reference is a gradient that was just written for one that means one thing, see `frontend.trace`.
     """
     if spec.family == CUSTOM:
         return _custom(spec, root, chip)
-    graph, notes = _traced(spec)
+    graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
     plan = families.lower(spec, graph, notes)
     manifest = read_manifest(folder_of(spec, root))
     chip = chip or (Chip(**manifest["chip"]) if "chip" in manifest else None)
@@ -188,15 +189,23 @@ def check_unedited(folders: Sequence[Path]) -> None:
 
 
 def _made(
-    spec: OperatorSpec, root: Path, chip: Chip | None = None, table: tuple[TableRow, ...] = ()
+    spec: OperatorSpec,
+    root: Path,
+    chip: Chip | None = None,
+    table: tuple[TableRow, ...] = (),
+    *,
+    thorough: bool = False,
 ) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
-    """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be."""
+    """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be.
+
+    `thorough`: gradients are traced for every dtype and number of leading dimensions, as references of users are.
+    """
     plan = custom.plan_of(spec, table) if table else plan_of(spec, root, chip)
     derived = backward_of(spec)
     made = [(spec, plan, render.quartet(plan) | (derived.files if derived else {}))]
     for part in derived.parts if derived else ():
         try:
-            plan = plan_of(part.spec, root, chip)
+            plan = plan_of(part.spec, root, chip, derived=not thorough)
         except SpecError as error:
             place = spec.reference_place
             message = f"unsupported: the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
@@ -235,7 +244,7 @@ def _change(spec: OperatorSpec, folder: Path, before: dict[str, str | None], cha
 def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
     """The files that are missing or no longer what the spec renders to, each with why."""
     found = []
-    for one, _, files in _made(spec, root):
+    for one, _, files in _made(spec, root, thorough=True):
         folder = folder_of(one, root)
         edited = hand_edited(folder)
         for name, text in files.items():

@@ -23,8 +23,11 @@ from kernelgen.frontend.reference import Reference, compile_reference
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 
 
-def trace(spec: OperatorSpec) -> tuple[Graph, tuple[str, ...]]:
+def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[str, ...]]:
     """The graph of a spec's reference, with notes for the reviewer.
+
+    `derived`: the reference was written from the graph of another, which means one thing for all dtypes and ranks; it
+    is not asked again whether this one does.
 
     Raises SpecError where the reference fails or does not return what `outputs` declares, UnsupportedError where an
     operation has no rule or the reference does different things for different dtypes or ranks.
