@@ -113,7 +113,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
     each = 0.0
     if schedule.variant == "owners":
-        each = schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")
+        each = 2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")  # sums, and what rounding took from them
     elif schedule.variant == "blocks":
         each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
     each /= 32 * schedule.int("num_warps")
