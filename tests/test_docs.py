@@ -98,6 +98,14 @@ def test_the_benchmark_page_is_made_from_its_data(monkeypatch: pytest.MonkeyPatc
     assert (folder / "h200.svg").read_text("utf-8") == measure.chart(data)
 
 
+def test_the_page_of_kernelbench_is_made_from_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = REPO / "docs" / "benchmarks"
+    monkeypatch.syspath_prepend(folder)
+    data = json.loads((folder / "kernelbench.json").read_text("utf-8"))
+    page = importlib.import_module("kernelbench").page(data)
+    assert page == (folder / "kernelbench.md").read_text("utf-8"), "python docs/benchmarks/kernelbench.py"
+
+
 def test_the_list_of_operations_is_whole() -> None:
     text = (REPO / "docs" / "spec.md").read_text("utf-8")
     listed = text.split("### Operations", 1)[1].split("##", 1)[0].split(":", 1)[1]

@@ -33,8 +33,8 @@ SHORT_ROW_BYTES = 512
 MAX_ROW_BYTES = 32768
 """Where the first table switches to blocks; both neighbours are then searched."""
 VAST_ROW_BYTES = 2**29
-"""Where blocks of a divided row become smaller, for more programs at once: such tensors are most likely float32 (H200,
-hinge loss of two tensors of 4 GiB: 1.03 ms, in blocks of 4096 1.24)."""
+"""Where a divided row gets no more programs than run at once, or smaller blocks: such tensors are most likely float32
+(H200, hinge loss of 4 GiB: 256 programs 1.02 ms, 512 1.24; kl_div, blocks of 2048 0.66 ms, of 4096 0.90)."""
 
 
 def takes(graph: Graph) -> bool:
@@ -200,7 +200,10 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[tuple[int 
     divided = _divided(body, few)
     if few[0] > 1 or not any(4 * columns > VAST_ROW_BYTES for _, columns in shapes):
         return [*blocks, (None, divided)]
-    return [*blocks, (VAST_ROW_BYTES, divided), (None, divided.replace(BLOCK_SIZE_N=2048, num_warps=8))]
+    vast = divided.replace(SPLITS=split_schedules.PROGRAMS // 2)  # at once, with blocks of float32 loaded ahead
+    if _is_long(body):
+        vast = divided.replace(BLOCK_SIZE_N=2048, num_warps=8)
+    return [*blocks, (VAST_ROW_BYTES, divided), (None, vast)]
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
