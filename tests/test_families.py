@@ -105,6 +105,12 @@ REFUSED = {
         "out: [A, B] T",
         "index_add of what is computed",
     ),
+    "a kernel's own name": (
+        "return x.index_add(0, left, y)",
+        "x: [A, B] T; left: [D] int64; y: [D, B] T",
+        "out: [A, B] T",
+        "index_add with a tensor called left, a name that its kernel needs itself",
+    ),
     "computed from a scatter": (
         "return x.index_add(0, i, y) + 1",
         "x: [A, B] T; i: [D] int64; y: [D, B] T",

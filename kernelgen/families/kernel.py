@@ -78,6 +78,8 @@ class Scratch:
     name: str
     dtype: str
     """As torch calls it."""
+    shape: str = ""
+    """The wrapper's expression for its shape, where it is no number for every part of every row."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ Variants, of which a reference has those that serve its operation:
 `atomics`: many bins; every element is one integer atomic. Integers come to the same sum in whatever order.
 `owners` (index_add): a program owns a tile of the result, walks the whole index and adds what names its rows in the
 order of the index, in float32, what rounding takes from the sum kept beside it. Every owner reads the index, which
-the L2 holds: for results of some thousand rows.
+the L2 holds: for a short index, or few rows.
+`lists` (index_add): the same sums, made from lists of the places that name a part of the result (`scatter_lists.py`).
 `blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block. What
 names one place within a block is added up by the first that does; only that one reads and writes the result.
 Where a spec says `deterministic: false`, floats are added by atomics too (`scatter_atomics.py`).
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelgen.families import scatter_atomics
+from kernelgen.families import scatter_atomics, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
@@ -35,10 +36,17 @@ FEW_BINS = 1024
 MEANINGS = {
     "histogram": "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
     "atomics": "one block of elements a program, an atomic each",
+    scatter_lists.NAME: scatter_lists.MEANING,
     "owners": "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
     "blocks": "BLOCK_SIZE_M rows a program, walked in blocks in which equal indices are added up first",
     **scatter_atomics.MEANINGS,
 }
+_LOCAL = frozenset([
+    "back", "before", "bounds", "col_mask", "cols", "earliest", "end", "error", "first", "is_before", "is_first",
+    "is_named", "is_own", "is_place", "is_same", "lanes", "left", "listed", "lost", "mask", "num_tiles_n", "number",
+    "offsets", "part", "place", "places", "rank", "row", "rows", "slots", "start", "total",
+])  # fmt: skip
+"""What kernels call values of their own."""
 IN_ORDER = "sums of floats are made in an order that never changes, without atomics: results repeat bit for bit"
 
 
@@ -54,7 +62,7 @@ def variants(body: Body) -> tuple[str, ...]:
     if scatter.op == "bincount":
         bins = scatter.args[1]
         return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
-    return ("owners",) if scatter.op == "index_add" else ("blocks",)
+    return (scatter_lists.NAME, "owners") if scatter.op == "index_add" else ("blocks",)
 
 
 def default(variant: str) -> Schedule:
@@ -64,21 +72,23 @@ def default(variant: str) -> Schedule:
         return Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4)
     if variant == scatter_atomics.TILE:
         return scatter_atomics.DEFAULT
+    if variant == scatter_lists.NAME:
+        return scatter_lists.DEFAULT
     if variant == "owners":
         return Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4)
     return Schedule.make("blocks", BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
-    """One schedule for everything."""
-    return ((None, starts(body, 1, 1)[0]),)
+    """One schedule for everything, fitted to the longest rows that are timed."""
+    return ((None, starts(body, 1, max((columns for _, columns in shapes), default=1))[0]),)
 
 
 def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
     if body.any_order and body.layout.rows:
         return (scatter_atomics.start(body),)
-    found = tuple(default(variant) for variant in variants(body))
+    found = tuple(scatter_lists.fitted(columns) if v == scatter_lists.NAME else default(v) for v in variants(body))
     if body.lowered.values[-1].op == "scatter_add" and body.lowered.values[-1].attr == "0":
         return tuple(schedule.replace(BLOCK_SIZE_M=8, num_warps=4) for schedule in found)
     return found
@@ -93,8 +103,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
     if variant in ("histogram", "atomics"):
         tiles = (block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"),) if variant == "histogram" else ()
         return (block("BLOCK_SIZE", (512, 1024, 2048, 4096, 8192), "elements of a block"), *tiles, warps)
-    if variant == scatter_atomics.TILE:
-        return scatter_atomics.space()
+    if variant in _SPACES:
+        return _SPACES[variant]()
     if variant == "owners":
         return (
             block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
@@ -109,6 +119,9 @@ def space(variant: str) -> tuple[Parameter, ...]:
     )
 
 
+_SPACES = {scatter_atomics.TILE: scatter_atomics.space, scatter_lists.NAME: scatter_lists.space}
+
+
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
     each = 0.0
@@ -116,6 +129,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         each = 2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")  # sums, and what rounding took from them
     elif schedule.variant == "blocks":
         each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
+    elif schedule.variant == scatter_lists.NAME:
+        each = schedule.int("BLOCK_SIZE_N")
     each /= 32 * schedule.int("num_warps")
     return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
 
@@ -148,6 +163,7 @@ def body(spec: OperatorSpec, graph: Graph) -> Body:
     if len(graph.outputs) > 1 or (output.node != number and not is_cast):
         raise Unlowerable("what is computed from a scatter, or returned beside it", node.statement)
     _check_dtypes(spec, node, output.dtype)
+    _check_names(spec, node)
     operands = [_input(spec, graph, node, arg) for arg in node.args]
     seen = [graph.nodes[_ref(arg)].shape for arg in node.args]
     spread = _spread(_in_order(operands[-1].shape, seen[-1], node), node)
@@ -181,6 +197,15 @@ def _check_dtypes(spec: OperatorSpec, node: Node, dtype: str) -> None:
     for one in dict(spec.dtypes).get(dtype, (dtype,)):
         if one in ("bool", "uint8", "int8", "int16"):
             raise Unlowerable(f"{node.op} of {one}", node.statement)
+
+
+def _check_names(spec: OperatorSpec, node: Node) -> None:
+    """Kernels call a value after its tensor."""
+    names = [t.name for t in (*spec.inputs, *(spec.outputs if node.op != "bincount" else ()))]
+    if taken := [name for name in names if name in _LOCAL]:
+        raise Unlowerable(
+            f"{node.op} with a tensor called {taken[0]}, a name that its kernel needs itself", node.statement
+        )
 
 
 def _ref(arg: object) -> int:
@@ -305,8 +330,10 @@ def kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    if schedule.variant == "owners" and body.lowered.values[-1].dtype == "float":
+    if schedule.variant in ("owners", scatter_lists.NAME) and body.lowered.values[-1].dtype == "float":
         helpers["two_sum"] = None
+    if schedule.variant == scatter_lists.NAME:
+        return scatter_lists.kernels(spec, body, schedule, name)
     makers = scatter_atomics.MAKERS if body.any_order else MAKERS
     arguments, constexprs, lines, grid = makers[schedule.variant](spec, body)
     return (KernelText(name, schedule.variant, schedule, arguments, constexprs, (), tuple(lines), grid=grid),)

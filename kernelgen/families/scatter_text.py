@@ -79,11 +79,11 @@ def _atomics(spec: OperatorSpec, body: Body) -> Made:
 def _owners(spec: OperatorSpec, body: Body) -> Made:
     *base, index, source = tensors(body)
     out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, 0)
-    start = f"{out} = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.{_accumulated(body)})"
+    start = f"{out} = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.{accumulated(body)})"
     if base:
         start = f"{out} = tl.load({base[0]}_ptr + offsets, mask=mask){widened(spec, base[0])}"
     read = f"tl.load({source}_ptr + place.to(tl.int64) * N + cols, mask=col_mask)"
-    is_float = _accumulated(body) == "float32"
+    is_float = accumulated(body) == "float32"
     lines = [
         "# a program owns a tile of the result, and adds to it in the order of the index",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
@@ -138,7 +138,7 @@ def _added_exactly(out: str, source: str) -> list[str]:
     ]
 
 
-def _accumulated(body: Body) -> str:
+def accumulated(body: Body) -> str:
     dtype = body.lowered.values[-1].dtype
     return "float32" if dtype == "float" else dtype
 

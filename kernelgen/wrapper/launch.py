@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass, replace
 
 from kernelgen.families import module
@@ -204,9 +205,9 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
     sizes += [("M", "1")] if not outer and any("M" in k.arguments for k in kernels) else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
-    needed = {a for k in kernels for a in (*k.arguments, *k.constexprs)} | {
-        word for _, view in _views(body) for word in view.replace(",", " ").replace("(", " ").replace(")", " ").split()
-    }
+    needed = {a for k in kernels for a in (*k.arguments, *k.constexprs)}
+    needed |= {word for _, view in _views(body) for word in _words(view)}
+    needed |= {word for k in kernels for text in (k.grid, *(s.shape for s in k.scratch)) for word in _words(text)}
     groups = (*body.layout.rows, *body.layout.parts)
     sizes += [
         (g.size, group_sizes(plan.spec, body.lowered, g.axes, places))
@@ -217,7 +218,12 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     known = {name for name, _ in sizes}
     places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
     sizes += [(p, places[name]) for name, p in body.layout.sizes if p in needed and p not in known]
-    return tuple(sizes)
+    return tuple(dict.fromkeys(sizes))
+
+
+def _words(text: str) -> list[str]:
+    """The names in an expression."""
+    return re.findall(r"[A-Za-z_]\w*", text)
 
 
 def _too_large(plan: Plan) -> tuple[str, str] | None:
@@ -300,7 +306,9 @@ def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:
     parts = 'options["SPLITS"]'
     shape = f"({parts}, M)" if plan.body.layout.rows else parts
     scratch = [
-        (s.name, f"torch.empty({shape}, dtype=torch.{s.dtype}, device={device})") for k in sequence for s in k.scratch
+        (s.name, f"torch.empty({s.shape or shape}, dtype=torch.{s.dtype}, device={device})")
+        for k in sequence
+        for s in k.scratch
     ]
     launches = tuple(_launch(plan, kernel, first=number == 0) for number, kernel in enumerate(sequence))
     return Branch(sequence[0].name, tuple(scratch), launches)

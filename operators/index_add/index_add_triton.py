@@ -25,49 +25,80 @@ def _two_sum(a, b):
 
 @triton.jit
 def index_add_kernel(
-    x_ptr,
     index_ptr,
-    source_ptr,
-    out_ptr,
+    listed_ptr,
+    bounds_ptr,
     M,
-    N,
-    V,
     BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
     BLOCK_SIZE_V: tl.constexpr,
 ):
-    # a program owns a tile of the result, and adds to it in the order of the index
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_V
-    rows = first + tl.arange(0, BLOCK_SIZE_V)
-    cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    col_mask = cols < N
-    mask = (rows < V)[:, None] & col_mask[None, :]
-    offsets = rows[:, None] * N + cols[None, :]
-    out = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
-    # what rounding takes from the sums, which many additions would show
-    lost = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.float32)
-    # return x.index_add(0, index, source)
+    # a program lists the places that name its part of the result, in the order of the index
+    part = tl.program_id(0).to(tl.int64)
+    first = part * BLOCK_SIZE_V
+    lanes = tl.arange(0, BLOCK_SIZE_M)
+    # the lists of the parts before it come first
+    before = tl.zeros([BLOCK_SIZE_M], tl.int32)
     for start in range(0, M, BLOCK_SIZE_M):
-        places = start + tl.arange(0, BLOCK_SIZE_M)
+        places = start + lanes
+        index = tl.load(index_ptr + places, mask=places < M, other=-1)
+        is_before = index >= 0
+        is_before &= index < first
+        before += is_before.to(tl.int32)
+    end = tl.sum(before, axis=0)
+    tl.store(bounds_ptr + 2 * part, end)
+    for start in range(0, M, BLOCK_SIZE_M):
+        places = start + lanes
         index = tl.load(index_ptr + places, mask=places < M, other=-1)
         is_own = index >= first
         is_own &= index < first + BLOCK_SIZE_V
-        left = tl.where(is_own, places, M)
+        rank = tl.cumsum(is_own.to(tl.int32), axis=0)
+        # a number for the place and the row within the part
+        number = places.to(tl.int64) * BLOCK_SIZE_V + (index - first)
+        tl.store(listed_ptr + end + rank - 1, number, mask=is_own)
+        end += tl.sum(is_own.to(tl.int32), axis=0)
+    tl.store(bounds_ptr + 2 * part + 1, end)
+
+
+@triton.jit
+def index_add_sums_kernel(
+    x_ptr,
+    source_ptr,
+    listed_ptr,
+    bounds_ptr,
+    out_ptr,
+    M,
+    N,
+    BLOCK_SIZE_L: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+):
+    # a program adds up columns of a row, in the order of its part's list
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    out = tl.load(x_ptr + row * N + cols, mask=mask).to(tl.float32)
+    # what rounding takes from the sums, which many additions would show
+    lost = tl.zeros([BLOCK_SIZE_N], tl.float32)
+    bounds = bounds_ptr + row // BLOCK_SIZE_V * 2
+    end = tl.load(bounds + 1)
+    # return x.index_add(0, index, source)
+    for start in range(tl.load(bounds), end, BLOCK_SIZE_L):
+        slots = start + tl.arange(0, BLOCK_SIZE_L)
+        number = tl.load(listed_ptr + slots, mask=slots < end, other=-1)
+        is_own = number % BLOCK_SIZE_V == row % BLOCK_SIZE_V  # -1 is no row's
+        left = tl.where(is_own, (number // BLOCK_SIZE_V).to(tl.int32), M)
         place = tl.min(left, axis=0)
         while place < M:
-            row = tl.load(index_ptr + place)
             source = tl.load(
                 source_ptr + place.to(tl.int64) * N + cols,
-                mask=col_mask,
+                mask=mask,
             ).to(tl.float32)
-            is_named = rows[:, None] == row
-            total, error = _two_sum(out, source[None, :])
-            out = tl.where(is_named, total, out)
-            lost += tl.where(is_named, error, 0.0)
+            out, error = _two_sum(out, source)
+            lost += error
             left = tl.where(left == place, M, left)
             place = tl.min(left, axis=0)
-    tl.store(out_ptr + offsets, out + lost, mask=mask)
+    tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -75,7 +106,13 @@ SCHEDULES = (
     (
         None,
         index_add_kernel,
-        {"BLOCK_SIZE_M": 1024, "BLOCK_SIZE_N": 512, "BLOCK_SIZE_V": 4, "num_warps": 4},
+        {
+            "BLOCK_SIZE_L": 128,
+            "BLOCK_SIZE_M": 4096,
+            "BLOCK_SIZE_N": 1024,
+            "BLOCK_SIZE_V": 32,
+            "num_warps": 4,
+        },
     ),
 )
 
@@ -148,23 +185,34 @@ def index_add(
         return out
     M = source.shape[0]
     N = x.shape[1]
-    M = source.shape[0]
     V = x.shape[0]
     if max(M, N) > 2**30:
         raise ValueError(f"index_add: at most 2**30 rows and columns, got {M} and {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(V, options["BLOCK_SIZE_V"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+    listed = torch.empty(M, dtype=torch.int64, device=x.device)
+    bounds = torch.empty(
+        (triton.cdiv(V, options["BLOCK_SIZE_V"]), 2), dtype=torch.int32, device=x.device
     )
-    kernel[grid](
-        x,
+    kernel[(triton.cdiv(V, options["BLOCK_SIZE_V"]),)](
         index,
+        listed,
+        bounds,
+        M,
+        num_warps=16,
+        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+        BLOCK_SIZE_V=options["BLOCK_SIZE_V"],
+    )
+    index_add_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+        x,
         source,
+        listed,
+        bounds,
         out,
         M,
         N,
-        V,
-        **options,
+        num_warps=options["num_warps"],
+        BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
+        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+        BLOCK_SIZE_V=options["BLOCK_SIZE_V"],
     )
     return out

@@ -128,7 +128,6 @@ def index_add_atomic(
         return out.to(x.dtype)
     M = source.shape[0]
     N = x.shape[1]
-    M = source.shape[0]
     V = x.shape[0]
     if max(M, N) > 2**30:
         raise ValueError(

@@ -131,7 +131,6 @@ def scatter_add_atomic(
         return out.to(x.dtype)
     M = x.shape[:-1].numel()
     N = index.shape[-1]
-    M = x.shape[:-1].numel()
     V = x.shape[-1]
     if max(M, N) > 2**30:
         raise ValueError(

@@ -138,7 +138,6 @@ def gather_backward(
         return grad_x.to(grad_out.dtype)
     M = grad_out.shape[0]
     N = grad_out.shape[1]
-    M = grad_out.shape[0]
     L = x.shape[1]
     if max(M, N) > 2**30:
         raise ValueError(
