@@ -15,16 +15,16 @@ Where a spec says `deterministic: false`, floats are added by atomics too (`scat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelgen.families import scatter_atomics, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
-from kernelgen.families.scatter_text import MAKERS
+from kernelgen.families.scatter_text import FROM_END, MAKERS
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
-from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref
+from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -130,7 +130,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     elif schedule.variant == "blocks":
         each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
     elif schedule.variant == scatter_lists.NAME:
-        each = schedule.int("BLOCK_SIZE_N")
+        each = 2 * schedule.int("BLOCK_SIZE_N")
     each /= 32 * schedule.int("num_warps")
     return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
 
@@ -221,9 +221,21 @@ def _input(spec: OperatorSpec, graph: Graph, node: Node, arg: object) -> Node:
     views = () if node.args[0] == arg and node.op != "bincount" else ("reshape",)
     while operand.op in views or (operand.op == "round" and _keeps(spec, graph, operand)):
         operand = graph.nodes[_ref(operand.args[0])]
+    if node.op == "scatter_add" and _is_from_end(graph, node, operand):
+        index = graph.nodes[_ref(operand.args[2])]
+        operand = replace(index, attrs=(*index.attrs, FROM_END)) if index.op == "input" else index
     if operand.op != "input" and not zeros:
         raise Unlowerable(f"{node.op} of what is computed (supported: of inputs, to an input or zeros)", node.statement)
     return operand
+
+
+def _is_from_end(graph: Graph, node: Node, index: Node) -> bool:
+    """Whether negative numbers of an index count from the end: where(index < 0, index + size, index)."""
+    if index.op != "where" or not all(isinstance(a, Ref) for a in index.args):
+        return False
+    is_negative, moved = (graph.nodes[_ref(a)] for a in index.args[:2])
+    own, length = index.args[2], SizeOf(graph.nodes[_ref(node.args[0])].shape[int(node.attrs[0])])
+    return is_negative.op == "lt" and is_negative.args == (own, 0) and moved.op == "add" and moved.args == (own, length)
 
 
 def _keeps(spec: OperatorSpec, graph: Graph, rounding: Node) -> bool:
@@ -274,7 +286,8 @@ def _load(source: Node, shape: tuple[Dim, ...], index: Index, spread: _Spread, n
     found = [a for entry in index for a in axes_of(entry)]
     if source.shape != shape:
         index = split(source.shape, tuple(found), Space(spread.axes, spread.outer), node.statement)
-    return Value("load", (), source.dtype, frozenset(found), source.name, None, str(source.attrs[0]), index)
+    attr = FROM_END if FROM_END in source.attrs else None
+    return Value("load", (), source.dtype, frozenset(found), source.name, None, str(source.attrs[0]), index, attr=attr)
 
 
 def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Spread) -> Body:

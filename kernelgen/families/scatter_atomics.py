@@ -5,7 +5,7 @@ A program reads a tile of what is added, and each element is one atomic."""
 from __future__ import annotations
 
 from kernelgen.families.kernel import Body
-from kernelgen.families.scatter_text import Made, limit, quoted, tensors, widened
+from kernelgen.families.scatter_text import Made, limit, loaded, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -48,7 +48,7 @@ def line(spec: OperatorSpec, body: Body) -> Made:
     lines = [
         "# a program adds a run of elements, in whatever order atomics come",
         "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
-        f"{index} = tl.load({index}_ptr + offsets, mask=offsets < N, other=-1)",
+        *loaded(body, index, "offsets", "offsets < N", size),
         f"is_place = {index} >= 0",
         f"is_place &= {index} < {size}",
         f"{source} = tl.load({source}_ptr + offsets, mask=is_place){widened(spec, source)}",
@@ -68,8 +68,8 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
     out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, -1 if along_last else 0)
     offsets = "rows[:, None] * N + cols[None, :]" if along_last else "cols[None, :].to(tl.int64) * M + rows[:, None]"
     place = f"rows[:, None] * {size} + {index}" if along_last else f"{index} * M + rows[:, None]"
-    read = f"tl.load({index}_ptr + offsets, mask=mask, other=-1)"
-    checks = ["mask = (rows < M)[:, None] & (cols < N)[None, :]", f"offsets = {offsets}", f"{index} = {read}"]
+    checks = ["mask = (rows < M)[:, None] & (cols < N)[None, :]", f"offsets = {offsets}"]
+    checks += loaded(body, index, "offsets", "mask", size)
     checks += [f"is_place = {index} >= 0", f"is_place &= {index} < {size}"]
     where, added = "is_place", "offsets"
     if scatter.op == "index_add":

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from kernelgen.families.kernel import Body
 from kernelgen.spec.model import OperatorSpec
 
+FROM_END = "from end"
+"""The attribute of an index of which negative numbers count from the end."""
 Made = tuple[tuple[str, ...], tuple[str, ...], list[str], str]
 """Arguments, constexprs, lines and the wrapper's grid of a kernel."""
 
@@ -32,6 +34,13 @@ def widened(spec: OperatorSpec, tensor: str) -> str:
     dtype = next(t.dtype for t in spec.inputs if t.name == tensor)
     kinds = dict(spec.dtypes).get(dtype, (dtype,))
     return ".to(tl.float32)" if any("float" in k for k in kinds) and kinds != ("float32",) else ""
+
+
+def loaded(body: Body, index: str, offsets: str, mask: str, size: str) -> list[str]:
+    """An index for every element: -1 or the size where there is none, which is the place of nothing."""
+    wraps = any(v.tensor == index and v.attr == FROM_END for v in body.lowered.values)
+    lines = [f"{index} = tl.load({index}_ptr + {offsets}, mask={mask}, other={size if wraps else -1})"]
+    return [*lines, *([f"{index} = tl.where({index} < 0, {index} + {size}, {index})"] if wraps else [])]
 
 
 def _zero(body: Body) -> str:
@@ -161,7 +170,7 @@ def _blocks(spec: OperatorSpec, body: Body) -> Made:
         f"    cols = start + {'lanes' if along_last else 'lanes.to(tl.int64)'}",
         "    mask = (rows < M)[:, None] & (cols < N)[None, :]",
         f"    offsets = {offsets}",
-        f"    {index} = tl.load({index}_ptr + offsets, mask=mask, other=-1)",
+        *(f"    {line}" for line in loaded(body, index, "offsets", "mask", size)),
         f"    {source} = tl.load({source}_ptr + offsets, mask=mask, other={_zero(body)}){widened(spec, source)}",
         "    # the first that names a place adds up all that the block adds there",
         f"    is_same = {index}[:, :, None] == {index}[:, None, :]",

@@ -342,7 +342,7 @@ GATHERS: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]] =
         "return x.gather(-1, i)", {"x": "... V", "i": "... A: int64 < V"}, {"out": "... A"}, {"...": (3,), "A": 9, "V": 4}
     ),
     "elements of columns": (
-        "return x.gather(0, i)",
+        "return torch.take_along_dim(x, i, dim=0)",
         {"x": "V B", "i": "A B: int64 < V"}, {"out": "A B"}, {"A": 9, "V": 4, "B": 5},
     ),
 }  # fmt: skip
