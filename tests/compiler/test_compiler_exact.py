@@ -505,6 +505,9 @@ def test_indices_outside_their_range_add_nothing() -> None:
     for one in (columns, replace(columns, deterministic=False)):
         by_columns = load(render.triton_source(plan_of(one.spec()))).op
         assert torch.equal(by_columns(x, index[:, None].expand(7, 3), y), want)
+    lines = ("return x.scatter_add(0, torch.where(i < 0, i + x.shape[0], i), y)",)
+    from_end = load(render.triton_source(plan_of(replace(columns, lines=lines).spec()))).op
+    assert torch.equal(from_end(x, index[:, None].expand(7, 3), y), x.index_add(0, index[[0, 1, 4]] % 5, y[:3]))
     for bins in (5, 3000):
         counts = sample(f"return torch.bincount(x, minlength={bins})", {"x": "A: int64"}, {"out": f"{bins}: int64"})
         found = load(render.triton_source(plan_of(counts.spec()))).op(index)
