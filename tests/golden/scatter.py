@@ -45,7 +45,8 @@ def index_add_kernel(
         is_before &= index < first
         before += is_before.to(tl.int32)
     end = tl.sum(before, axis=0)
-    tl.store(bounds_ptr + 2 * part, end)
+    bounds = bounds_ptr + 2 * part
+    tl.store(bounds, end)
     for start in range(0, M, BLOCK_SIZE_M):
         places = start + lanes
         index = tl.load(index_ptr + places, mask=places < M, other=-1)
@@ -56,7 +57,7 @@ def index_add_kernel(
         number = places.to(tl.int64) * BLOCK_SIZE_V + (index - first)
         tl.store(listed_ptr + end + rank - 1, number, mask=is_own)
         end += tl.sum(is_own.to(tl.int32), axis=0)
-    tl.store(bounds_ptr + 2 * part + 1, end)
+    tl.store(bounds + 1, end)
 
 
 @triton.jit
