@@ -1,10 +1,12 @@
 """Makes the table of docs/ascend.md: every shipped operator lowered, planned and run on the CPU for one NPU.
 
-    python docs/ascend_table.py [--target ascend910b3] [--only NAME ...]
+    python docs/ascend_table.py [--target ascend910b3] [--only NAME ...] [--all]
 
 Needs the compiler (`kernelgen doctor --setup ascend`). Each operator is kept in docs/ascend.json as soon as it is done,
-with the hashes of its kernel and of what asks the compiler: an interrupted run goes on, and what has changed is made
-anew. --only looks at some operators alone; rows that were made by asking in another way are marked with †.
+with the hash of the file with its kernels and the hash of the compiler's version and of what asks it: an interrupted
+run goes on, what has changed is made anew, and what has not is taken over. What judges results is not hashed: after a
+change of it, --all makes every row anew. --only looks at some operators alone; rows made by another version of
+the compiler, or by asking it in another way, are marked with †.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen import generate
-from kernelgen.ascend import room_client
+from kernelgen.ascend import room_client, venv
 from kernelgen.ascend.report import Report
 from kernelgen.cli.lowered import Chosen, report_of
 from kernelgen.devices import find
@@ -37,13 +39,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="ascend910b3")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--all", action="store_true", help="take no row over")
     options = parser.parse_args()
     known: dict[str, Any] = json.loads(DATA.read_text(encoding="utf-8")) if DATA.is_file() else {}
     for path in shipped_specs():
         spec = load_spec(path)
         if options.only and spec.name not in options.only:
             continue
-        made = examined(spec, path, options.target, known.get(spec.name, {}))
+        made = examined(spec, path, options.target, {} if options.all else known.get(spec.name, {}))
         if made is None:
             continue
         known[spec.name] = made
@@ -64,16 +67,21 @@ def examined(spec: OperatorSpec, path: Path, target: str, known: dict[str, Any])
             device = find("npu", target)
             made = generate.new(spec, Path(folder), chip=generate.chip_of(device)).folder / f"{spec.name}_triton.py"
             source = digest(made)
-            if known.get("source") == source and known.get("asked") == digest(ROOM):
+            if known.get("source") == source and known.get("asked") == asked():
                 return None
             report = report_of(str(path), device, Chosen(planned=planned, judged=judged), root=Path(folder))
         except KernelgenError as error:
             return {"refused": str(error).splitlines()[0].replace(f"{path.parent.parent}/", "")}
-    return {"source": source, "asked": digest(ROOM), **shortened(report)}
+    return {"source": source, "asked": asked(), **shortened(report)}
 
 
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def asked() -> str:
+    """What tells two ways of asking apart: the compiler's version, the script that asks it and what runs its answer."""
+    return digest(venv.folder() / "ready", ROOM, ROOM.with_name("runtime.c"), ROOM.with_name("launches.py"))
+
+
+def digest(*paths: Path) -> str:
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
 
 def choice(spec: OperatorSpec) -> tuple[frozenset[str], frozenset[str]]:
@@ -113,7 +121,7 @@ def row(name: str, data: dict[str, Any]) -> str:
     """One line of the table; † where the compiler was asked in another way than today."""
     if "refused" in data:
         return f"| {name} | – | – | – | – | refused: {data['refused']} |"
-    name += "" if data.get("asked") == digest(ROOM) else " †"
+    name += "" if data.get("asked") == asked() else " †"
     severe = sorted({f["kind"] for f in data["faults"] if f["severe"]}) + data["refused_kernels"][:1]
     slow = sum(f["kind"] in ("scalar fallback", "int64") for f in data["faults"])
     share = f"{data['ub'] / data['ub_of']:.0%}"

@@ -17,7 +17,7 @@ from kernelgen.families import calls, npu, planes, reduction
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
-from kernelgen.families.keys import key_tensor
+from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first
@@ -204,7 +204,7 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
 def itemsize(plan: Plan, case: Case) -> int:
     """Bytes an element of the tensor that the schedule table is keyed by."""
     body: Body = plan.body
-    return ITEMSIZE[case.dtype(key_tensor(plan.own, body.lowered).dtype)]
+    return key_itemsize(module(plan)) or ITEMSIZE[case.dtype(key_tensor(plan.own, body.lowered).dtype)]
 
 
 def elements(body: Body, case: Case, axes: Iterable[int]) -> int:

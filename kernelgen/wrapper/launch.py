@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from kernelgen.families import module
 from kernelgen.families.access import COLS, group_sizes, is_contiguous
 from kernelgen.families.kernel import Body, KernelText
-from kernelgen.families.keys import key_tensor
+from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
@@ -95,12 +95,14 @@ def file_text(plan: Plan) -> FileText:
     flat = body.layout.columns is None
     outputs = tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
     rows = _sized_like(plan, key_tensor(plan.spec, body.lowered))
-    key = f"{rows}.numel() * {rows}.element_size()" if flat else f"N * {rows}.element_size()"
+    counted = key_itemsize(module(plan))
+    size = str(counted or f"{rows}.element_size()")
+    key = f"{rows}.numel() * {size}" if flat else f"N * {size}"
     template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
     instead = getattr(module(plan), "OWN_HELPERS", {})
     return FileText(
         kernels, template, tuple(instead.get(h, h) for h in HELPERS if h in helpers), table, key,
-        "a row" if body.layout.rows else "the tensor",
+        ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
         tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan),

@@ -7,7 +7,9 @@ from dataclasses import replace
 from kernelgen.families import reduction
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.looped import looped
+from kernelgen.families.npu import held
 from kernelgen.families.npu.budget import tile_elements
+from kernelgen.families.npu.held import row_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, floor_power, walked
 from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, VARIANTS, block
 from kernelgen.families.split_schedules import SPLIT
@@ -19,6 +21,8 @@ TEMPLATE = "npu_kernels.py.jinja"
 PACKED = True
 MEANINGS = VARIANTS
 OWN_HELPERS = HELPERS
+KEY_ITEMSIZE = held.VECTOR_BYTES
+"""Rows are computed in float32, whatever they are in memory: how long one may be does not depend on its dtype."""
 TILES = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
 WHOLE = ("BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1))",)
 
@@ -37,10 +41,7 @@ def default(variant: str) -> Schedule:
 
 
 def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
-    """Several rows a tile, then one, then blocks of a row, each as large as the buffer allows.
-
-    A key counts two bytes an element, the least that rows are computed in: no line gets a row that is too long.
-    """
+    """Several rows a tile, then one whole as long as the buffer holds it, then blocks of a row."""
     most = tile_elements(body, chip, whole_rows=True)
     if body.lowered.space.order:
         across = min(64, floor_power(most // 32))
@@ -49,9 +50,10 @@ def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ..
     if body.layout.rows:
         for length in (64, 256, 1024):
             if length * 2 <= most:
-                rows.append((2 * length, default("rows").replace(BLOCK_SIZE_M=min(most // length, 64))))
+                tile = default("rows").replace(BLOCK_SIZE_M=min(most // length, 64))
+                rows.append((KEY_ITEMSIZE * length, tile))
     walk = default("looped").replace(BLOCK_SIZE_N=most)
-    return (*rows, (2 * most, default("row")), (None, walk))
+    return (*rows, (KEY_ITEMSIZE * row_elements(body, chip), default("row")), (None, walk))
 
 
 def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
@@ -61,7 +63,7 @@ def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
         return tuple(schedule for _, schedule in first_table(body, chip))
     length = column_elements(columns)
     found = [default("looped").replace(BLOCK_SIZE_N=most)]
-    if length <= most:
+    if length <= row_elements(body, chip):
         found.append(default("row"))
     if body.layout.rows:
         found += [default("rows").replace(BLOCK_SIZE_M=max(2, most // length))] if 2 * length <= most else []
@@ -91,7 +93,8 @@ def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None
     assert isinstance(length, int)
     rows = schedule.get("BLOCK_SIZE_M", 1)
     assert isinstance(rows, int)
-    most = tile_elements(body, chip, whole_rows=True)
+    held_whole = schedule.variant == "row"
+    most = row_elements(body, chip) if held_whole else tile_elements(body, chip, whole_rows=True)
     return f"a tile of {rows * length} elements, of which the buffer holds {most}" if rows * length > most else None
 
 

@@ -6,6 +6,7 @@ from kernelgen.families import scan
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
+from kernelgen.families.npu.held import row_elements
 from kernelgen.families.npu.lines import PackedLines, walked
 from kernelgen.families.npu.space import HELPERS, VARIANTS
 from kernelgen.plan import Chip, Parameter, Schedule
@@ -16,6 +17,7 @@ TEMPLATE = "npu_kernels.py.jinja"
 PACKED = True
 MEANINGS = VARIANTS
 OWN_HELPERS = HELPERS
+KEY_ITEMSIZE = reduction.KEY_ITEMSIZE
 variants = scan.variants
 default = reduction.default
 legal = reduction.legal
@@ -25,8 +27,10 @@ fits = reduction.fits
 def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
     """Several short rows a tile, then one, then blocks of a row, as large as the buffer allows."""
     most = tile_elements(body, chip, whole_rows=True)
-    rows = [(512, default("rows").replace(BLOCK_SIZE_M=max(1, min(most // 256, 16))))] if body.layout.rows else []
-    return (*rows, (2 * most, default("row")), (None, default("looped").replace(BLOCK_SIZE_N=most)))
+    several = default("rows").replace(BLOCK_SIZE_M=max(1, min(most // 256, 16)))
+    rows = [(KEY_ITEMSIZE * 256, several)] if body.layout.rows else []
+    longest = KEY_ITEMSIZE * row_elements(body, chip)
+    return (*rows, (longest, default("row")), (None, default("looped").replace(BLOCK_SIZE_N=most)))
 
 
 def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
