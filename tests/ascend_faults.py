@@ -6,11 +6,11 @@ import triton.language as tl
 
 
 @triton.jit
-def large_kernel(x_ptr, out_ptr, N, BLOCK_SIZE: tl.constexpr):  # fault: tile too large
+def large_kernel(x_ptr, out_ptr, N, BLOCK_SIZE: tl.constexpr):
     for block in range(tl.program_id(0), tl.cdiv(N, BLOCK_SIZE), tl.num_programs(0)):
         offsets = block * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
         mask = offsets < N
-        x = tl.load(x_ptr + offsets, mask=mask)
+        x = tl.load(x_ptr + offsets, mask=mask)  # fault: tile too large
         tl.store(out_ptr + offsets, x * x + x, mask=mask)
 
 

@@ -84,22 +84,63 @@ def quartet(name: str, root: Path) -> Path:
     return done.folder / f"{name}_triton.py"
 
 
-@pytest.mark.parametrize("name", ["softmax", "layer_norm"])
-def test_no_row_overflows_the_buffer_and_only_long_ones_are_walked(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "held"), [("softmax", 16384), ("log_softmax", 16384), ("layer_norm", 4096)])
+def test_no_row_overflows_the_buffer_and_only_long_ones_are_walked(name: str, held: int, tmp_path: Path) -> None:
+    """Up to the longest that the compiler plans whole; `docs/ascend_rows.py` looks at every length and dtype."""
     wrapper = load.candidate(str(quartet(name, tmp_path)), name)
-    walked = []
-    for length in (64, 1000, 2048, 4096, 131072):
-        inputs = [[[64, length], "float16"], *([[[length], "float16"]] * 2 if name == "layer_norm" else [])]
+    for length, dtype in (
+        (64, "float16"),
+        (held, "float16"),
+        (held, "float32"),
+        (held + 1, "float16"),
+        (131072, "float32"),
+    ):
+        inputs = [[[64, length], dtype], *([[[length], dtype]] * 2 if name == "layer_norm" else [])]
         (launch,) = launches.recorded(wrapper, inputs, TARGET)
         result = launch.lowered()
         assert result.planned, (length, result)
         assert not [f for f in result.findings if f.severe]
         assert 0 < result.ub_bytes <= 196608
         assert launch.grid[0] <= 40
-        walked.append("looped" in launch.kernel)
-    assert walked == sorted(walked)
-    assert not walked[0]
-    assert walked[-1]
+        assert ("looped" in launch.kernel) == (length > held)
+
+
+ROWS = """\
+name: rows
+summary: Rows that need much of the buffer beside them.
+inputs:
+  - {name: x, shape: [A, D], dtype: T}
+  - {name: y, shape: [A, D], dtype: T}
+outputs:
+  - {name: out, shape: [A, D], dtype: T}
+dtypes: {T: [float32]}
+reference: |
+  def rows(x, y):
+      return RESULT
+accuracy: {shapes: [{A: 5, D: 129}]}
+performance: {shapes: [{A: 512, D: 512}]}
+"""
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "torch.log1p(x) - torch.log1p(x).sum(-1, keepdim=True)",
+        "torch.softmax(x.masked_fill(y > 0, float('-inf')), -1)",
+        "x * (x > y).sum(-1, keepdim=True)",
+        "torch.where(torch.isinf(x), y, x) / x.amax(-1, keepdim=True)",
+    ],
+)
+def test_the_longest_row_that_is_held_fits(result: str, tmp_path: Path) -> None:
+    """Also with operations that need several times a row while they run."""
+    (tmp_path / "rows.yaml").write_text(ROWS.replace("RESULT", result))
+    chip = generate.chip_of(find("npu", "ascend910b3"))
+    folder = generate.new(load_spec(tmp_path / "rows.yaml"), tmp_path, chip=chip).folder
+    wrapper = load.candidate(str(folder / "rows_triton.py"), "rows")
+    schedules = wrapper.__globals__["SCHEDULES"]
+    (launch,) = launches.recorded(wrapper, [[[16, schedules[-2][0] // 4], "float32"]] * 2, TARGET)
+    assert launch.kernel == "rows_row_kernel"
+    assert launch.lowered().planned, launch.lowered()
 
 
 @pytest.mark.parametrize("name", ["channels_last", "rms_norm_channels"])

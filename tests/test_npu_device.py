@@ -155,8 +155,6 @@ def test_the_other_files(tmp_path: Path) -> None:
         32,
         "scalar",
     )
-    (mean,) = msprof.statistics(OP_STATISTIC)
-    assert (mean.count, mean.mean_us, mean.least_us) == (2, 42.3, 42.1)
     for name, text in OP_FILES.items():
         (tmp_path / name).write_text(text)
     profile = msprof.op_files(tmp_path)

@@ -7,14 +7,18 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelgen import families, frontend, generate, render
+from kernelgen.ascend.largest import largest_line
+from kernelgen.cli import lowered
 from kernelgen.devices import find
 from kernelgen.errors import SpecError
 from kernelgen.families.line import fit
+from kernelgen.families.npu.held import row_elements
 from kernelgen.plan import Plan
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -75,6 +79,42 @@ def test_a_mask_stays_an_interval() -> None:
     source = render.triton_source(plan_of("pad"))
     assert "x = tl.load(x_ptr + x_offsets, mask=mask)" in source
     assert "x = tl.where(x_within, x, 0.5)" in source
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [("softmax", 16384), ("log_softmax", 16384), ("rms_norm", 8192), ("layer_norm", 4096), ("argmax", 8192),
+     ("quantize_int8_rows", 8192), ("cross_entropy", 16384), ("cumsum", 16384)],
+)  # fmt: skip
+def test_a_row_is_held_whole_as_long_as_the_buffer_takes_it(name: str, held: int) -> None:
+    """In every dtype alike: the table counts float32, which all are computed in. `docs/ascend_rows.py` has what the
+    compiler says."""
+    plan = plan_of(name)
+    *_, row, walked = plan.table
+    assert (row.schedule.variant, row.max_bytes) == ("row", 4 * held)
+    assert (walked.schedule.variant, walked.max_bytes) == ("looped", None)
+    assert plan.chip is not None
+    assert families.module(plan).fits(plan.body, plan.chip, row.schedule, held) is None
+    assert families.module(plan).fits(plan.body, plan.chip, row.schedule, held + 1) is not None
+    assert "pick_schedule(N * 4)" in render.triton_source(plan)
+    for case in plan.spec.accuracy:
+        assert families.key_bytes(plan, case) == 4 * families.columns(plan, case)
+
+
+def test_the_line_of_the_largest_load() -> None:
+    """What is named where a buffer overflows: rows times columns count, a row's own number does not."""
+    source = render.triton_source(plan_of("layer_norm"))
+    tile = {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024}
+    shown = source.splitlines()
+    assert shown[largest_line(source, "layer_norm_kernel", tile) - 1].strip() == "x = tl.load("
+    assert shown[largest_line(source, "layer_norm_kernel", {}) - 1].startswith("def layer_norm_kernel(")
+
+
+def test_a_smaller_buffer_holds_shorter_rows() -> None:
+    plan = plan_of("softmax")
+    assert plan.chip is not None
+    half = replace(plan.chip, buffer_bytes=plan.chip.buffer_bytes // 2)
+    assert row_elements(plan.body, half) == row_elements(plan.body, plan.chip) // 2
 
 
 def test_a_tile_is_as_large_as_the_buffer_allows() -> None:
@@ -179,6 +219,26 @@ def test_the_folder_remembers_its_chip(tmp_path: Path) -> None:
     generate.new(spec, tmp_path, chip=generate.chip_of(find("npu", "ascend910b3")))
     assert generate.stale(spec, tmp_path) == ()
     assert "num_cores" in (tmp_path / "relu" / "relu_triton.py").read_text()
+
+
+def test_check_says_that_a_quartet_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is there is checked as it is."""
+    monkeypatch.setattr("kernelgen.ascend.require", lambda: None)
+    monkeypatch.setattr("kernelgen.cli.lowered._asked", lambda *_: ({"launches": [], "left_out": []}, []))
+    device = find("npu", "ascend910b3")
+    source = tmp_path / "relu" / "relu_triton.py"
+    for edit, said in (
+        (None, "relu had no kernel"),
+        (None, ""),
+        ("# more\n", f"{source}: changed by hand; what is there is checked"),
+    ):
+        if edit:
+            source.write_text(source.read_text() + edit)
+        lowered.report_of("relu", device, lowered.Chosen(), tmp_path)
+        shown = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("spec: ")]
+        assert [line.startswith(said) for line in shown] == [True] * bool(said)
 
 
 def test_the_four_files_run_on_the_simulated_npu(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.ascend import room_client, venv
+from kernelgen.ascend.largest import largest_line
 from kernelgen.ascend.reading import SLOW
 from kernelgen.ascend.room_client import RoomError
 from kernelgen.devices import cache_folder
@@ -121,10 +122,12 @@ def _read(answer: dict[str, Any], kept: Path, request: Request) -> Lowered:
         raise RoomError(answer["refused"])
     findings = [Finding(**one) for one in answer["findings"]]
     overflow = tuple(answer["overflow"]) if answer["overflow"] else None
-    start = _line_of(request)
+    text = Path(request.path).read_text(encoding="utf-8")
+    start = _line_of(text, request.kernel)
     if overflow:
         memory, needs, has = overflow
-        findings.append(Finding("overflow", start, f"{memory} overflows: {needs} bytes are needed, {has} there are"))
+        line = largest_line(text, request.kernel, dict(request.constants))
+        findings.append(Finding("overflow", line, f"{memory} overflows: {needs} bytes are needed, {has} there are"))
     elif not answer["planned"]:
         findings.append(Finding("unsupported", answer["line"] or start, answer["message"]))
     if answer["multibuffer_dropped"]:
@@ -137,7 +140,6 @@ def _read(answer: dict[str, Any], kept: Path, request: Request) -> Lowered:
     )  # fmt: skip
 
 
-def _line_of(request: Request) -> int:
+def _line_of(text: str, kernel: str) -> int:
     """The line that a kernel's definition begins on."""
-    lines = Path(request.path).read_text(encoding="utf-8").splitlines()
-    return next((i for i, line in enumerate(lines, 1) if line.startswith(f"def {request.kernel}(")), 1)
+    return next((i for i, line in enumerate(text.splitlines(), 1) if line.startswith(f"def {kernel}(")), 1)

@@ -1,4 +1,6 @@
-"""What Ascend's profilers write: torch-npu's kernel_details.csv and op_statistic.csv, msprof's op_summary and op files.
+"""What Ascend's profilers write: torch-npu's kernel_details.csv, msprof's op_summary and op files.
+
+torch-npu's op_statistic.csv is not read: it has the means of what kernel_details.csv has run by run.
 
 Times are microseconds in every file, ratios 0 to 1, bandwidths GB/s. The traps: a comma at the end of every line, `NA`
 and `N/A`, tabs around start times, columns that were renamed, and files that hold more kernels than the one meant.
@@ -54,18 +56,6 @@ class KernelProfile:
         return max(self.busy, key=lambda unit: unit[1])[0] if self.busy else None
 
 
-@dataclass(frozen=True)
-class OpStatistic:
-    """All runs of a kernel taken together."""
-
-    name: str
-    core: str
-    count: int
-    mean_us: float
-    least_us: float
-    total_us: float
-
-
 def kernels(text: str) -> tuple[KernelProfile, ...]:
     """The runs in kernel_details.csv or op_summary_*.csv, in the order of the file, those without a duration left out.
 
@@ -78,17 +68,6 @@ def kernels(text: str) -> tuple[KernelProfile, ...]:
         if duration is not None and name:
             core = row.get("Accelerator Core") or row.get("Task Type") or ""
             found.append(KernelProfile(name, core, duration, _whole(row, "Block Dim", "Block Num"), _busy([row])))
-    return tuple(found)
-
-
-def statistics(text: str) -> tuple[OpStatistic, ...]:
-    """The kernels in op_statistic.csv. Raises ValueError where the text is something else."""
-    found = []
-    for row in _rows(text, "Avg Time(us)"):
-        mean, least, total = (_number(row, f"{kind} Time(us)") for kind in ("Avg", "Min", "Total"))
-        if mean is not None:
-            name, core = row.get("OP Type", ""), row.get("Core Type", "")
-            found.append(OpStatistic(name, core, _whole(row, "Count"), mean, least or mean, total or mean))
     return tuple(found)
 
 
