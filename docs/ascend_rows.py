@@ -30,9 +30,9 @@ PAGE = Path(__file__).parent / "ascend.md"
 BEGIN, END = "<!-- rows -->", "<!-- end of rows -->"
 OPERATORS = (
     "add_rms_norm", "argmax", "cosine_similarity", "cross_entropy", "cross_entropy_rows", "cummax", "cumsum",
-    "kl_div", "l2_normalize", "layer_norm", "log_softmax", "logsumexp", "masked_cumsum", "quantize_int8_rows",
-    "reverse_cumsum", "rms_norm", "row_any", "row_sum", "row_var", "silu_mul_int8_rows", "softmax",
-    "triplet_margin_loss",
+    "cumsum_exclusive", "kl_div", "l2_normalize", "layer_norm", "log_softmax", "logsumexp", "masked_cumsum",
+    "quantize_int8_rows", "reverse_cumsum", "rms_norm", "row_any", "row_sum", "row_var", "silu_mul_int8_rows",
+    "softmax", "triplet_margin_loss",
 )  # fmt: skip
 """Those that reduce or scan rows of one dimension."""
 LENGTHS = tuple(1 << n for n in range(6, 18))
@@ -129,10 +129,12 @@ def lowered(
 
 def lines(name: str, found: dict[str, Longest], buffer_bytes: int) -> Iterator[str]:
     """The operator's lines of the table, one for all dtypes of which the same is true."""
-    for one in dict.fromkeys(found.values()):
-        dtypes = ", ".join(dtype for dtype, other in found.items() if other == one)
+    shown: dict[str, list[str]] = {}
+    for dtype, one in found.items():
         held, planned = (f"{used / buffer_bytes:.0%}" for used in (one.held_bytes, one.planned_bytes))
-        yield f"| {name} | {dtypes} | {one.held} | {held} | {one.planned} | {planned} |"
+        shown.setdefault(f"{one.held} | {held} | {one.planned} | {planned} |", []).append(dtype)
+    for figures, dtypes in shown.items():
+        yield f"| {name} | {', '.join(dtypes)} | {figures}"
 
 
 if __name__ == "__main__":

@@ -53,20 +53,27 @@ class PackedLines(Lines):
         if not value.conditions and not self._steps(i):
             return super().load(i, other) + (".to(tl.int32)" if counts(self.body.lowered, i) else "")
         access, name = self.access[i], self.body.names.of[i]
-        within = " & ".join(self.index_text.condition(c, level) for c in value.conditions) or self.mask(level)
+        within = " & ".join(self.index_text.condition(c, level) for c in value.conditions)
+        if len(value.conditions) == 1 and not self.two_d:
+            within = within.removeprefix("(").removesuffix(")")
         offset = self.offset(access, FULL if self.variant == "flat" else level) or "0"
         mask = self.mask(level)
         args = [f"{access.tensor}_ptr + {name}_offsets", *([f"mask={mask}"] if mask else [])]
+        fill = None if value.fill is None else number(value.fill).text
+        if fill is None and self.body.lowered.space.inner_axes() and level in (FULL, COLUMN):
+            # what reduces or scans the row sees every lane
+            fill = number(other).text if value.dtype == "float" else "0"
+            args += [f"other={fill}"] if mask else []
         widen = value.dtype == "float" and not self.body.exact and self._narrow(access.tensor)
-        chosen = f"{name}_within" if value.conditions else f"{within}"
+        chosen = f"{name}_within" if value.conditions else f"{mask}"
         cast = ".to(tl.float32)" if widen else ".to(tl.int32)" if counts(self.body.lowered, i) else ""
         lines = [
             *([f"{name}_within = {within}"] if value.conditions else []),
             call(f"{name}_offsets", "tl.where", [chosen, offset, "0"]),
             call(name, "tl.load", args, cast),
         ]
-        if value.conditions and value.fill is not None:
-            lines.append(call(name, "tl.where", [f"{name}_within", name, number(value.fill).text]))
+        if value.conditions and fill is not None:
+            lines.append(call(name, "tl.where", [f"{name}_within", name, fill]))
         return "\n".join(lines)
 
     def _steps(self, i: int) -> bool:
