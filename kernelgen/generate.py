@@ -198,20 +198,26 @@ def _made(
 ) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be.
 
+    For a chip that has no kernels for a gradient the operator is made without any; its notes say so.
+
     `thorough`: gradients are traced for every dtype and number of leading dimensions, as references of users are.
     """
     plan = custom.plan_of(spec, table) if table else plan_of(spec, root, chip)
     derived = backward_of(spec)
-    made = [(spec, plan, render.quartet(plan) | (derived.files if derived else {}))]
+    parts = []
     for part in derived.parts if derived else ():
         try:
-            plan = plan_of(part.spec, root, chip, derived=not thorough)
+            parts.append((part.spec, plan_of(part.spec, root, plan.chip, derived=not thorough)))
         except SpecError as error:
+            message = f"the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
+            if plan.chip is not None:
+                alone = replace(plan, notes=(*plan.notes, f"Without gradients; {message}"))
+                return [(spec, alone, render.quartet(alone))]
             place = spec.reference_place
-            message = f"unsupported: the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
+            message = f"unsupported: {message}"
             raise UnsupportedError([Mistake(spec.path, place.line, place.column, message)]) from None
-        made.append((part.spec, plan, render.quartet(plan)))
-    return made
+    files = derived.files if derived else {}
+    return [(spec, plan, render.quartet(plan) | files), *((one, made, render.quartet(made)) for one, made in parts)]
 
 
 def _write(spec: OperatorSpec, plan: Plan, files: dict[str, str], root: Path, *, dry_run: bool) -> Written:

@@ -221,6 +221,23 @@ def test_the_folder_remembers_its_chip(tmp_path: Path) -> None:
     assert "num_cores" in (tmp_path / "relu" / "relu_triton.py").read_text()
 
 
+def test_an_operator_whose_gradient_it_has_no_kernels_for_is_made_alone(tmp_path: Path) -> None:
+    spec = load_spec(SPECS["gather"])
+    folder = generate.new(spec, tmp_path, chip=generate.chip_of(find("npu", "ascend910b3"))).folder
+    source = (folder / "gather_triton.py").read_text().replace("\n", " ")
+    assert "Without gradients; the gradient of x: unsupported on this chip: the family scatter," in source
+    assert not [path for path in folder.iterdir() if path.is_dir() or "autograd" in path.name]
+    assert generate.stale(spec, tmp_path) == ()
+
+
+def test_what_is_read_some_places_before_is_made_neutral_where_there_is_nothing() -> None:
+    """A scan sees every lane, also those whose place was moved to the tensor's first element."""
+    source = render.triton_source(plan_of("cumsum_exclusive"))
+    row = source.partition("def cumsum_exclusive_row_kernel(")[2].partition("@")[0]
+    assert "x_within = cols >= 1\n" in row
+    assert "x = tl.where(x_within, x, 0.0)" in row
+
+
 def test_check_says_that_a_quartet_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
