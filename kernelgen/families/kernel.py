@@ -133,9 +133,10 @@ class KernelText:
     """Whether its elements are what the rows of another kernel left."""
 
     def uses(self, name: str) -> bool:
-        """Whether its lines mention a name."""
+        """Whether its lines mention a name, their comments aside."""
         loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
-        return mentions("\n".join([*self.once, *self.lines, *loops, *self.once_a_row]), name)
+        lines = (*self.once, *self.lines, *loops, *self.once_a_row)
+        return mentions("\n".join(line.partition("#")[0] for line in lines), name)
 
 
 def mentions(text: str, name: str) -> bool:

@@ -197,6 +197,8 @@ def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
     expression = size.node.expr
     if expression in symbols:
         return (symbols[expression],)
+    first = {name: symbol for symbol, name in reversed(symbols.items())}  # sizes that were found equal: A + A is 2 * A
+    expression = expression.subs({s: first[symbols[s]] for s in expression.free_symbols & symbols.keys()})
     if not hasattr(expression, "as_coeff_mul"):
         raise Refused(f"a condition on sizes: {expression}")
     coefficient, factors = expression.as_coeff_mul()

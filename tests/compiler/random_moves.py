@@ -13,6 +13,10 @@ SIZES: list[dict[str, int]] = [
     {"A": 2, "B": 3, "C": 5, "D": 37}, {"A": 3, "B": 17, "C": 2, "D": 5}, {"A": 1, "B": 1, "C": 4, "D": 4},
     {"A": 5, "B": 34, "C": 3, "D": 4},
 ]  # fmt: skip
+SMALL: list[dict[str, int]] = [
+    {"A": 1, "B": 2, "C": 5, "D": 19}, {"A": 2, "B": 3, "C": 4, "D": 4}, {"A": 1, "B": 1, "C": 2, "D": 6},
+]  # fmt: skip
+"""Of windows: the interpreter reads every one of their places."""
 NONE = {"A": 0, "B": 5, "C": 4, "D": 6}
 
 BEFORE = ["{}", "{}", "torch.tanh({})", "({} * 0.7)", "(-{})", "torch.where({0} > 0, {0}, 0.25)", "F.silu({})"]
@@ -98,14 +102,14 @@ def _made(
     inputs: dict[str, str],
     outputs: dict[str, str],
     *,
-    empty: bool = False,
+    known: list[dict[str, int]] = SIZES,
     **more: Any,
 ) -> Sample:
     """The sample at two of the sizes, with the inputs that its lines mention."""
     text = "\n".join(lines)
     kept = {name: shape for name, shape in inputs.items() if name in _names(text)}
     shapes = " ".join([*kept.values(), *outputs.values()])
-    sizes = [{k: v for k, v in s.items() if k in shapes} for s in [*SIZES, *([NONE] if empty else [])]]
+    sizes = [{k: v for k, v in s.items() if k in shapes} for s in known]
     dtypes = (("T", draw(st.sampled_from(DTYPES))),) if any(":" not in shape for shape in kept.values()) else ()
     return sample(text, kept, outputs, *draw(st.permutations(sizes))[:2], dtypes=dtypes, **more)
 
@@ -132,9 +136,8 @@ def moves(draw: st.DrawFn) -> Sample:
     lines, result, shape = _around(draw, form, shape)
     inputs = {"x": given, "y": given}
     needs = ("x.shape[-1] >= 3",) if "reflect" in form else ()
-    return _made(
-        draw, [*lines, f"return {result}"], inputs, {"made": shape}, empty="pad" not in form, constraints=needs
-    )
+    known = SIZES if "pad" in form else [*SIZES, NONE]
+    return _made(draw, [*lines, f"return {result}"], inputs, {"made": shape}, known=known, constraints=needs)
 
 
 @st.composite
@@ -153,7 +156,7 @@ def windows(draw: st.DrawFn) -> Sample:
     inputs = {"x": given, "w": "B 1 3 3", "v": "B 1 3"}
     needs = ("x.shape[-1] >= 4", "x.shape[-2] >= 2") if "pool" in form and "adaptive" not in form else ()
     needs = needs[: 1 + ("C" in given)]
-    return _made(draw, [*lines, f"return {result}"], inputs, {"made": shape}, constraints=needs)
+    return _made(draw, [*lines, f"return {result}"], inputs, {"made": shape}, known=SMALL, constraints=needs)
 
 
 @st.composite
@@ -178,4 +181,4 @@ def losses(draw: st.DrawFn) -> Sample:
     shape = each if how == "none" or "reduction" not in form else ""
     line = _fill(form, value).replace("reduction=R", f"reduction='{how}'")
     inputs = {"x": "A B", "y": "A B", "z": "A B", "t": "A: int64 < B"}
-    return _made(draw, [f"return {line}"], inputs, {"loss": shape}, empty=kind is PAIRS)
+    return _made(draw, [f"return {line}"], inputs, {"loss": shape}, known=[*SIZES, NONE] if kind is PAIRS else SIZES)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from references import FLOATS, Sample, tensor
+from random_moves import DTYPES
+from references import Sample, tensor
 
 UNARY = [
     *("torch.exp({})", "torch.tanh({})", "torch.sigmoid({})", "torch.expm1({})", "torch.log1p({})", "torch.erf({})"),
@@ -255,7 +256,7 @@ def scatters(draw: st.DrawFn) -> Sample:
     inputs = (tensor("x", x, dtype), tensor("i", i, index, below="A"), tensor("y", y, dtype))
     sizes = [{k: v for k, v in s.items() if any(k in t.shape for t in inputs)} for s in _SIZES]
     chosen = tuple(draw(st.permutations(sizes))[:2])
-    dtypes = (("T", FLOATS),) if dtype == "T" else ()
+    dtypes = (("T", draw(st.sampled_from(DTYPES))),) if dtype == "T" else ()
     return Sample(inputs, (tensor("out", x, dtype),), (f"return {form}",), chosen, dtypes, deterministic=deterministic)
 
 
@@ -284,7 +285,8 @@ def _declared(
             result, name = f"({result}).to(x.dtype)", "T"
         returned.append(result)
         outputs.append(tensor(f"out{i}", shapes[results[i]], name))
-    return Sample(tuple(inputs), tuple(outputs), (*lines, f"return {', '.join(returned)}"), chosen)
+    dtypes = (("T", draw(st.sampled_from(DTYPES))),)
+    return Sample(tuple(inputs), tuple(outputs), (*lines, f"return {', '.join(returned)}"), chosen, dtypes)
 
 
 def _example(declared: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import random
 import tempfile
 import warnings
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from kernelgen.spec.sizes import check_size, is_expression
 
 FLOATS = ("float16", "float32")
 DISTRIBUTIONS = ("normal", "specials")
-LAYOUTS: tuple[Any, ...] = ("contiguous", "transposed", "sliced")
+LAYOUTS: tuple[Any, ...] = ("contiguous", "transposed", "sliced", "offset", "expanded")
 _FOLDER = Path(tempfile.mkdtemp(prefix="kernelgen-compiler-"))
 _NUMBER = itertools.count()
 
@@ -102,15 +103,20 @@ def load(text: str) -> ModuleType:
     return module
 
 
-def failures(found: Sample, *, thorough: bool = True) -> list[str]:
-    """What the judge has against the kernels of a sample. Not thorough: every schedule on one case in turn."""
+def failures(found: Sample, *, thorough: bool = True, most: int | None = None) -> list[str]:
+    """What the judge has against the kernels of a sample. Not thorough: every schedule on one case, all of them in an
+    order that the reference's text decides, so that different ones meet different layouts, dtypes and special values.
+    `most`: of as many schedules, which that order chooses too."""
     spec = found.spec()
     plan = plan_of(spec)
     baseline = load(render.baseline_source(spec))
-    cases = itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS, DISTRIBUTIONS)
-    picked = itertools.cycle(sorted(cases, key=str)) if not thorough else itertools.repeat(None)
+    cases = list(itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS, DISTRIBUTIONS))
+    order = random.Random(found.source())
+    order.shuffle(cases)
+    picked = itertools.repeat(None) if thorough else itertools.cycle(cases)
     said = []
-    for schedule in schedules(plan):
+    tried = schedules(plan)
+    for schedule in order.sample(tried, min(len(tried), most or len(tried))):
         text = render.triton_source(plan.with_table((TableRow(None, schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,

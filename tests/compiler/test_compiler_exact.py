@@ -145,6 +145,9 @@ CORNERS: dict[str, Sample] = {
         "return x.sum(), (x * y).mean(), x.amax(), x - x.logsumexp((0, 1))",
         {"x": "A B", "y": "A B"}, {"s": "", "m": "", "g": "", "d": "A B"}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
     ),
+    "sums of everything in blocks": sample(
+        "t = x - x.amax()\nreturn t.logsumexp((0, 1)), x.amax()", {"x": "A B"}, {"s": "", "g": ""}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
+    ),
     # rows are reduced first, then what they left
     "reduced twice": sample(
         "r = x.logsumexp(-1)\nreturn (r * w).mean(), r.amax(), r, torch.log_softmax(x, -1).sum()",
@@ -309,6 +312,7 @@ CORNERS |= {
     "joined": sample(
         "return torch.cat((x * 2, torch.relu(y), x.flip(-1)), -1)", {"x": "A 3", "y": "A B"}, {"out": "A B+6"}, *TWO
     ),
+    "rows of two joined": sample("return torch.cat((x, y), 0)", {"x": "A B", "y": "A B"}, {"out": "2*A B"}, *TWO),
     "stacked": sample("return torch.stack((x, -x), -1).flatten(-2)", {"x": "A B"}, {"out": "A 2*B"}, *TWO),
     # equal parts, each with a store of its own
     "halves": sample(
