@@ -46,7 +46,7 @@ BOOL = [
     "{} <= 0.5 * {}",
     "~({0} == {1})",
     "torch.isinf({0}) | ({0} < {1})",
-    "torch.logical_and({0} > 0, {1})",
+    "torch.logical_and({0} > 0, {0} - {1})",
 ]
 OF_INT = [
     "{0} * 2 + i",
