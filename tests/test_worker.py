@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -330,3 +331,13 @@ def test_no_program_fits() -> None:
     facts = devices.find("cpu", "sm_80").facts
     assert resources.resident_programs(facts, 4, 32, 164 * 1024) == 0
     assert resources.resident_programs(facts, 64, 32, 0) == 0
+
+
+def test_results_of_eight_bit_floats_are_compared() -> None:
+    import torch
+
+    from kernelgen.worker.gpu import _close
+
+    right, wrong = (torch.tensor(v).to(torch.float8_e4m3fn) for v in ([1.0, 448.0, math.nan], [1.0, 2.0, math.nan]))
+    assert _close(right, right)
+    assert not _close(wrong, right)

@@ -17,7 +17,7 @@ HEAVY_ELEMENTS = {"cuda": 2**27, "cpu": 2**14}
 """Cases with more elements in all get as many trials as seeds were asked for; smaller ones all distributions."""
 
 HUGE_ELEMENTS = 2**31
-"""The hidden case of this size is there for its offsets: one trial."""
+"""A case of this size is there for its offsets: one trial."""
 
 
 def accuracy_case(
@@ -85,7 +85,7 @@ def trial_plan(
 ) -> list[tuple[str, int]]:
     """Which distributions, each with a seed of its own: all of them, or the first few for a heavy case."""
     elements = sum(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
-    if case.hidden and elements > HUGE_ELEMENTS:
+    if elements > HUGE_ELEMENTS:
         seeds, distributions = 1, distributions[:1]
     count = max(seeds, 1) if elements > HEAVY_ELEMENTS[device] else max(seeds, len(distributions))
     names = [distributions[i] if i < len(distributions) else "normal" for i in range(count)]

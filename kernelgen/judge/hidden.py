@@ -36,6 +36,8 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
         for i, (sizes, layout) in enumerate(derived)
     ]
     result = [case for case in result if _has_indices(operator, case)]
+    if device == "cuda":
+        result = [case for case in result if _has_rows(operator, case)]
     if device == "cuda" and large is not False:
         result += _large(operator, cases, forced=bool(large))
     listed = {str(c.sizes) + str(c.dtypes) for c in cases}
@@ -47,6 +49,14 @@ def _has_indices(operator: Operator, case: Case) -> bool:
     """Whether every index can be below its bound: none can where nothing is to be indexed, and a GPU would stop."""
     bounded = [t for t in operator.inputs if t.below is not None]
     return all(math.prod(case.dims(t.below)) > 0 or math.prod(case.shape(t)) == 0 for t in bounded if t.below)
+
+
+def _has_rows(operator: Operator, case: Case) -> bool:
+    """Whether what is indexed has elements: torch's own gradient of an embedding of no columns reads beyond it on a
+    GPU (2.11), which ends the process. The interpreter's cases have such rows."""
+    bounded = [t for t in operator.inputs if t.below is not None]
+    given = any(math.prod(case.shape(t)) for t in bounded)
+    return not given or all(math.prod(case.shape(t)) for t in operator.inputs if t not in bounded)
 
 
 def _names(operator: Operator) -> list[str]:

@@ -124,10 +124,15 @@ def _close(got: torch.Tensor, wanted: torch.Tensor) -> bool:
     """In pieces, so that a tensor of gigabytes needs no temporaries of its size."""
     if not wanted.dtype.is_floating_point:
         return torch.equal(got, wanted)
-    pieces = [(got[i : i + PIECE], wanted[i : i + PIECE]) for i in range(0, wanted.numel(), PIECE)]
+    pieces = [(_wide(got[i : i + PIECE]), _wide(wanted[i : i + PIECE])) for i in range(0, wanted.numel(), PIECE)]
     largest = max(float(w.nan_to_num(0.0, 0.0, 0.0).abs().max()) for _, w in pieces)
     bound = CLOSE[wanted.dtype] * max(1.0, largest)
     return all(torch.allclose(g, w, rtol=0.0, atol=bound, equal_nan=True) for g, w in pieces)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    """Eight-bit floats in a dtype that torch can compare."""
+    return x.float() if x.dtype.itemsize == 1 else x
 
 
 OPERATIONS = {

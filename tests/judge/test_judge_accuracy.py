@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 
 from kernelgen import judge
+from kernelgen.judge import accuracy, guards, values
 from kernelgen.judge import device as devices
-from kernelgen.judge import guards, values
+from kernelgen.judge.inputs import DISTRIBUTIONS
 
 SOFTMAX, SCALED_ADD = softmax_accuracy.OPERATOR, scaled_add_accuracy.OPERATOR
 DTYPES = ("float16", "bfloat16", "float32")
@@ -402,3 +403,15 @@ def test_poison_reaches_fresh_memory(byte):
         filled = sum(bool((torch.empty(4096, dtype=torch.uint8) == byte).all()) for _ in range(20))
     assert filled >= 18
     assert functools.reduce(max, torch.zeros(8).tolist()) == 0
+
+
+def test_a_huge_case_gets_one_trial():
+    """Three of eight billion elements each kept a test of a gradient busy for minutes."""
+    operator = judge.Operator(
+        "copy", print, print, print, (judge.Tensor("x", ("N",), "T"),), (judge.Tensor("out", ("N",), "T"),)
+    )
+    plans = [
+        accuracy.trial_plan(operator, judge.Case({"N": n}, {"T": "float16"}), 3, 0, "cuda")
+        for n in (2**20, 2**28, 2**31)
+    ]
+    assert [len(plan) for plan in plans] == [len(DISTRIBUTIONS), 3, 1]
