@@ -114,6 +114,10 @@ class Source:
                 # what cannot have a name of its own is made first, and then scaled
                 self.lines.append(f"{name} = {_unparsed(made.right)}")
                 text = _unparsed(ast.BinOp(made.left, made.op, ast.Name(name)))
+            if len(f"{name} = {text}") > LINE and isinstance(made, ast.Call) and self.tape.nodes[i].op in SCATTERS:
+                rows = self._unique("rows")
+                self.lines.append(f"{rows} = {_unparsed(made.args[-1])}")
+                text = _unparsed(ast.Call(made.func, [*made.args[:-1], ast.Name(rows)], []))
             self.lines.append(f"{name} = {text}")
         self.variables[i] = name
 

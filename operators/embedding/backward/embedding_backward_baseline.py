@@ -8,7 +8,8 @@ def reference(grad_out, index, weight):
     dtype = weight.dtype
     grad_out = grad_out.float()
     zeros = torch.zeros_like(weight, dtype=torch.float32)
-    grad_weight = zeros.index_add(0, index.reshape(-1), grad_out.reshape(-1, weight.shape[1]))
+    rows = grad_out.reshape(-1, weight.shape[1])
+    grad_weight = zeros.index_add(0, index.reshape(-1), rows)
     return grad_weight.to(dtype)
 
 

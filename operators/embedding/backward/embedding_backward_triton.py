@@ -81,7 +81,7 @@ def embedding_backward_sums_kernel(
     lost = tl.zeros([BLOCK_SIZE_N], tl.float32)
     bounds = bounds_ptr + row // BLOCK_SIZE_V * 2
     end = tl.load(bounds + 1)
-    # grad_weight = zeros.index_add(0, index.reshape(-1), grad_out.reshape(-1, weight.shape[1]))
+    # grad_weight = zeros.index_add(0, index.reshape(-1), rows)
     for start in range(tl.load(bounds), end, BLOCK_SIZE_L):
         slots = start + tl.arange(0, BLOCK_SIZE_L)
         number = tl.load(listed_ptr + slots, mask=slots < end, other=-1)
