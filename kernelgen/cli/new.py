@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,10 +71,11 @@ def new(
             loaded, out, settings, made_for or find(settings.device, settings.arch), force=force, dry_run=dry_run
         )
     else:
-        from kernelgen import generate
+        with _without_collecting():
+            from kernelgen import generate
 
-        chip = generate.chip_of(made_for) if made_for else None
-        done = generate.new(loaded, out, force=force, dry_run=dry_run, chip=chip)
+            chip = generate.chip_of(made_for) if made_for else None
+            done = generate.new(loaded, out, force=force, dry_run=dry_run, chip=chip)
     seconds = time.monotonic() - began
     if json:
         emit(_document(done, dry_run, seconds))
@@ -100,6 +104,17 @@ def load(name_or_path: str, root: Path = ROOT) -> OperatorSpec:
         path, shipped = generated, False
     note(f"spec: {path.name}, shipped with kernelgen" if shipped else f"spec: {path}")
     return load_spec(path)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """What torch's modules and a trace make stays until the end: walks over it took a fifth of the time (5.8 s of
+    rms_norm and its gradients, 4.7 without) and freed 2 % of the memory."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _check(names: list[str], root: Path, json: bool) -> None:

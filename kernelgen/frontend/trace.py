@@ -26,8 +26,8 @@ from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[str, ...]]:
     """The graph of a spec's reference, with notes for the reviewer.
 
-    `derived`: the reference was written from the graph of another, which means one thing for all dtypes and ranks; it
-    is not asked again whether this one does.
+    `derived`: the reference was written from the graph of another, which means one thing for all dtypes and ranks and
+    casts to no fixed 16-bit dtype. That is not asked again: one trace says all.
 
     Raises SpecError where the reference fails or does not return what `outputs` declares, UnsupportedError where an
     operation has no rule or the reference does different things for different dtypes or ranks.
@@ -37,6 +37,8 @@ def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[st
         raise unsupported(spec, reference.branch, "a branch on a size (one kernel serves all sizes)")
     halves = _halves(spec)
     graph, notes = _trace_once(spec, reference, halves[0], 1)
+    if derived:
+        return replace(graph, nodes=_by_first(graph, halves)), notes
     bindings = [*halves[1:], *(b for b in map(dict, spec.dtype_bindings()) if b not in halves)]
     ranks = (2, 0) if any(ELLIPSIS in t.shape for t in spec.inputs) else ()
     others = itertools.zip_longest(bindings, ranks)
@@ -101,6 +103,18 @@ def _with_variables(spec: OperatorSpec, traces: list[Graph], bindings: list[Bind
         if len(set(dtypes)) > 1:
             nodes[i] = replace(node, attrs=(names[0], *node.attrs[1:]))
     return tuple(nodes)
+
+
+def _by_first(graph: Graph, halves: list[Binding]) -> tuple[Node, ...]:
+    """The nodes of the first trace, where every cast to the dtype of a float variable is a cast to the variable."""
+    first, other = halves[0], halves[-1]
+    variables = {dtype: name for name, dtype in first.items() if other[name] != dtype}
+    return tuple(
+        replace(n, attrs=(variables[str(n.attrs[0])], *n.attrs[1:]))
+        if n.op in ("round", CALL) and n.attrs[0] in variables
+        else n
+        for n in graph.nodes
+    )
 
 
 def _trace_once(
