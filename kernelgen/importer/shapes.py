@@ -162,8 +162,9 @@ def _least(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str,
     for guard in environment.guards if environment is not None else ():
         condition = environment.replace(guard.expr)
         for part in condition.args if isinstance(condition, sympy.And) else (condition,):
-            if [str(s) for s in part.free_symbols if str(s) in places] and (least := _least_of(part)) > 1:
-                found.append(f"{places[str(*part.free_symbols)]} >= {least}")
+            names = [str(symbol) for symbol in part.free_symbols]
+            if len(names) == 1 and names[0] in places and (least := _least_of(part)) > 1:
+                found.append(f"{places[names[0]]} >= {least}")
     return tuple(dict.fromkeys(found))
 
 
@@ -175,7 +176,7 @@ def _least_of(condition: Any) -> int:
     """From which size on a condition on one size holds; 0 where that is not what it says."""
     import sympy
 
-    if len(condition.free_symbols) != 1 or not isinstance(condition, sympy.Ge) or condition.args[1] == 2:
+    if not isinstance(condition, sympy.Ge) or condition.args[1] == 2:
         return 0  # torch asks for two of every size
     [symbol] = condition.free_symbols
     holds = [condition.subs(symbol, size) == sympy.true for size in range(_SOUGHT)]

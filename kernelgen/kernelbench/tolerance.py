@@ -51,7 +51,8 @@ def _against_float64(model: Any, inputs: list[Any], wanted: Any, got: Any, toler
     """Who is right where the two differ: an original that is itself off says nothing of ours."""
     import torch
 
-    exact = [value.double() if getattr(value, "is_floating_point", bool)() else value for value in inputs]
+    floats = [isinstance(value, torch.Tensor) and value.is_floating_point() for value in inputs]
+    exact = [value.double() if is_float else value for value, is_float in zip(inputs, floats, strict=True)]
     try:
         with torch.no_grad():
             true = model.double()(*exact)

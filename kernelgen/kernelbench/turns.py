@@ -26,7 +26,7 @@ class Turns:
     def __init__(self, count: int) -> None:
         self._everyone = threading.Barrier(count)
         self._turn = threading.Lock()
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: set[subprocess.Popen[bytes]] = set()
 
     def run(
         self, command: Sequence[str], answer: Path, limit_s: float, output: IO[str], extra: Mapping[str, str]
@@ -37,7 +37,15 @@ class Turns:
         """
         began = time.monotonic()
         process = start_isolated(command, output, extra)
-        self._running.append(process)
+        self._running.add(process)
+        try:
+            return self._to_its_end(process, answer, began, limit_s)
+        finally:
+            self._running.discard(process)  # its number may be another's from now on
+
+    def _to_its_end(
+        self, process: subprocess.Popen[bytes], answer: Path, began: float, limit_s: float
+    ) -> tuple[int | None, float]:
         try:
             while process.poll() is None and stage(answer) != READY and time.monotonic() - began < limit_s:
                 time.sleep(_POLL_S)
@@ -59,7 +67,7 @@ class Turns:
 
     def end(self) -> None:
         """Kill what still runs, with all that it started, and let nobody wait."""
-        for process in self._running:
+        for process in tuple(self._running):
             _kill(process)
         self._everyone.abort()
 
