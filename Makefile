@@ -83,9 +83,11 @@ nightly: dev
 	$(BIN)/python tests/kill_runs.py --kills 500
 	KERNELGEN_RANDOM_TIMES=10 $(BIN)/pytest tests/compiler/test_compiler_random.py -n auto --dist worksteal
 
-# on a GPU: the shipped operators against eager, torch.compile and max-autotune, as data, table and chart
+# on a GPU: the shipped operators against eager, torch.compile and max-autotune, as data, table and chart; and against
+# Liger, FlagGems and Helion where these are installed
 bench: dev
 	$(BIN)/python docs/benchmarks/measure.py
+	$(BIN)/python docs/benchmarks/peers.py
 
 clean:
 	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -147,9 +147,7 @@ def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
     """A row for every float16 case of an operator's performance test; of the first dtype where it has no float16."""
     from kernelgen import judge
 
-    sys.path[:0] = [str(_folder(name))]
-    module = importlib.import_module(f"{name}_performance")
-    sys.path.pop(0)
+    module = performance_test(name)
     rows, dtypes = [], [case.dtypes.get("T", "float16") for case in module.CASES]
     wanted = "float16" if "float16" in dtypes else dtypes[0]
     for case, dtype in zip(module.CASES, dtypes, strict=True):
@@ -172,6 +170,14 @@ def measured(name: str, against: list[str]) -> list[dict[str, Any]]:
         share = f"{100 * report.floor_us / times[0]:.0f} %" if times and report.floor_us else ""
         print(f"{name:14s} {case.label:34s} {shown} {share} {row['message']}", file=sys.stderr, flush=True)
     return rows
+
+
+def performance_test(name: str) -> Any:
+    """The module of an operator's performance test."""
+    sys.path[:0] = [str(_folder(name))]
+    module = importlib.import_module(f"{name}_performance")
+    sys.path.pop(0)
+    return module
 
 
 def fingerprint(name: str) -> str:

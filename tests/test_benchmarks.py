@@ -1,0 +1,114 @@
+"""The pages of docs/benchmarks, from small examples, and what runs of docs/benchmarks/peers.py do on a machine without a GPU."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from kernelgen import judge
+
+FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
+HEAD = {"device": "a GPU", "torch": "2", "triton": "3", "python": "3.12", "date": "2026-11-22", "command": "c"}
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("peers")
+
+
+def comparison(speedup: float, **more: Any) -> judge.Comparison:
+    return judge.Comparison(speedup, speedup - 0.01, speedup + 0.01, "faster", 50.0 * speedup, 50.0, 10, 0.001, **more)
+
+
+def test_peers_are_checked_and_compared_and_named_where_they_fail(peers: ModuleType) -> None:
+    calls = {
+        "right": peers.Call("torch:softmax", peers.along_rows),
+        "wrong": peers.Call("torch.nn:functional.log_softmax", peers.along_rows),
+        "smaller": peers.Call("torch:sum", peers.along_rows),
+        "missing": peers.Call("no_such_library:softmax"),
+    }
+    timed = []
+
+    def compare(peer: Any, kernel: Any, make_inputs: Any) -> judge.Comparison:
+        timed.append((peer(*make_inputs()).shape, kernel.__name__))
+        return comparison(1.5)
+
+    row = peers.measured(peers.Row("softmax", {"...": (4,), "D": 8}, calls), compare)
+    assert timed == [((4, 8), "softmax")]
+    assert row["peers"]["right"]["comparison"]["speedup"] == 1.5
+    assert row["peers"]["right"]["off_by"] < 1e-3
+    errors = {name: peer["error"].split(" ")[:3] for name, peer in row["peers"].items() if "error" in peer}
+    assert errors == {
+        "wrong": ["ValueError:", "wrong", "by"],
+        "smaller": ["ValueError:", "has", "the"],
+        "missing": ["ModuleNotFoundError:", "No", "module"],
+    }
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_equally_good_indices_are_the_same(peers: ModuleType) -> None:
+    import torch
+
+    x = torch.tensor([[1.0, 3.0, 3.0], [0.0, 2.0, 1.0]])
+    first = lambda x: x.argmax(-1)  # noqa: E731
+    assert peers.off_by(torch.tensor([2, 1]), first, (x,)) == 0
+    assert peers.off_by(torch.tensor([2, 2]), first, (x,)) > 0.1
+
+
+def test_every_row_of_peers_is_a_case_of_its_operator(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The calls have the operators' parameters, and the sizes bind all that the shapes name."""
+    import inspect
+
+    for row in peers.ROWS:
+        ours = peers.performance_test(row.operator).OPERATOR
+        case = judge.Case(row.sizes, {"T": "float16"})
+        assert [case.shape(tensor) for tensor in ours.inputs], row.operator
+        for call in row.peers.values():
+            inspect.signature(call.call).bind(None, *ours.inputs)
+            assert call.function.count(":") == 1
+
+
+def test_the_page_of_peers(peers: ModuleType) -> None:
+    kernel = peers.fingerprint("softmax")
+    liger = {"function": "l:f", "comparison": judge.to_json(comparison(1.02)), "off_by": 0.0, "first_call_s": 1.0}
+    gems = liger | {"comparison": judge.to_json(comparison(0.995, graphed=False))}
+    failed = {"function": "h:f", "error": "ValueError: wrong"}
+    rows = [
+        {
+            "operator": "softmax",
+            "kernel": kernel,
+            "case": "A",
+            "floor_us": 45.0,
+            "message": "",
+            "peers": {"Liger": liger, "FlagGems": gems},
+        },
+        {
+            "operator": "softmax",
+            "kernel": "older",
+            "case": "B",
+            "floor_us": 45.0,
+            "message": "",
+            "peers": {"Liger": liger, "Helion": failed},
+        },
+    ]
+    versions = {"Liger": "0.8.5", "FlagGems": "5.0.2", "Helion": "1.0.0"}
+    page = peers.table({**HEAD, "peers": versions, "rows": rows})
+    assert "Liger 0.8.5, FlagGems 5.0.2, Helion 1.0.0" in page
+    assert "| softmax | A | 50.0 | 1.020 [1.010, 1.030] | 0.995 [0.985, 1.005] ‡ | – | **0.995** | 90 % |" in page
+    assert "| softmax † | B | 50.0 | 1.020 [1.010, 1.030] | – | – | **1.020** | 90 % |" in page
+    assert "begins at 0.99 or above in 1 of 2 rows." in page
+    assert "Not timed on softmax B: `h:f`, ValueError: wrong" in page
+    missing = peers.table({**HEAD, "peers": versions | {"Helion": f"{peers.MISSING} (x)"}, "rows": rows})
+    assert "Helion cannot be imported (x)" in missing
+    assert "Not timed" not in missing
+
+
+def test_the_page_of_peers_is_made_from_its_data(peers: ModuleType) -> None:
+    data, page = FOLDER / "peers.json", FOLDER / "peers.md"
+    assert data.exists() == page.exists()
+    if data.exists():
+        assert page.read_text("utf-8") == peers.table(json.loads(data.read_text("utf-8"))), peers.COMMAND + " --table"
