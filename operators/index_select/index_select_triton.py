@@ -42,6 +42,43 @@ def index_select_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def index_select_row_tiles_1d_grid_specialize_kernel(
+    x_ptr,
+    index_ptr,
+    out_ptr,
+    M,
+    L,
+    stride_index_n,
+    stride_xa,
+    stride_xl,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    ROW_TILES: tl.constexpr,
+):
+    stride_index_n = tl.cast(stride_index_n, tl.int64)  # cols * stride may pass 2**31
+    stride_xl = tl.cast(stride_xl, tl.int64)
+    # columns fastest: programs that run together write neighbouring memory
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    # int64: rows * N may pass 2**31
+    pid_m = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+    pid_n = tl.program_id(0) % num_tiles_n
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    index = tl.load(index_ptr + cols * stride_index_n, mask=col_mask)
+    for tile in range(ROW_TILES):
+        rows = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+        row_mask = rows < M
+        mask = row_mask[:, None] & col_mask[None, :]
+        out = tl.load(
+            x_ptr + rows[:, None] * stride_xa + index[None, :] * stride_xl,
+            mask=mask & (index >= 0)[None, :] & (index < L)[None, :],
+            other=0.0,
+        )
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -56,8 +93,8 @@ SCHEDULES = (
     ),
     (
         None,
-        index_select_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8},
+        index_select_row_tiles_1d_grid_specialize_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "ROW_TILES": 8, "num_warps": 2},
     ),
 )
 
@@ -101,20 +138,38 @@ def index_select(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     if N > 33553920:
         raise ValueError(f"index_select: at most 33553920 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        index,
-        out,
-        M,
-        N,
-        L,
-        index.stride(0),
-        x.stride(0),
-        x.stride(1),
-        **options,
-    )
+    if kernel is index_select_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            index,
+            out,
+            M,
+            N,
+            L,
+            index.stride(0),
+            x.stride(0),
+            x.stride(1),
+            **options,
+        )
+    elif kernel is index_select_row_tiles_1d_grid_specialize_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            index,
+            out,
+            M,
+            L,
+            index.stride(0),
+            x.stride(0),
+            x.stride(1),
+            N=N,
+            **options,
+        )
     return out

@@ -141,6 +141,70 @@ def kl_div_looped_kernel(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
             other=float("-inf"),
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        new_max = tl.maximum(row_max, tl.max(logits, axis=0))
+        block_sum = tl.sum(_exp(logits - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
+    # log_probs = torch.log_softmax(logits, dim=-1)
+    log_denominator = tl.log(denominator)
+
+    # the row again
+    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        target = tl.load(
+            target_ptr + row * stride_target_m + cols * stride_target_n,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        logits = tl.load(
+            logits_ptr + row * stride_logits_m + cols * stride_logits_n,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        difference = logits - row_max
+        log_probs = difference - log_denominator
+        row_sum_acc += tl.where(
+            mask,
+            tl.where(target == 0.0, 0.0, target * tl.log(target)) - target * log_probs,
+            0.0,
+        )
+    row_sum = tl.sum(row_sum_acc, axis=0)
+    tl.store(row_results_ptr + row, row_sum)
+
+
+@triton.jit
+def kl_div_looped_2_kernel(
+    logits_ptr,
+    target_ptr,
+    row_results_ptr,
+    stride_target_m,
+    stride_target_n,
+    stride_logits_m,
+    stride_logits_n,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_target_n = tl.cast(stride_target_n, tl.int64)  # cols * stride may pass 2**31
+    stride_logits_n = tl.cast(stride_logits_n, tl.int64)
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    # from the least finite float32 on: a row may begin with -inf
+    row_max = -3.4028234663852886e38
+    denominator = 0.0
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        logits = tl.load(
+            logits_ptr + row * stride_logits_m + cols * stride_logits_n,
+            mask=mask,
+            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         new_max = tl.maximum(row_max, tl.max(logits, axis=0))
@@ -203,9 +267,9 @@ SCHEDULES = (
     (512, kl_div_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, kl_div_row_kernel, {"num_warps": 2}),
     (8192, kl_div_row_kernel, {"num_warps": 4}),
-    (16384, kl_div_row_kernel, {"num_warps": 8}),
-    (32768, kl_div_row_kernel, {"num_warps": 16}),
-    (None, kl_div_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
+    (16384, kl_div_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
+    (32768, kl_div_looped_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 8}),
+    (None, kl_div_looped_2_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
 )
 
 
@@ -290,6 +354,18 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             **options,
         )
     elif kernel is kl_div_looped_kernel:
+        kernel[(M,)](
+            logits,
+            target,
+            row_results,
+            target.stride(0),
+            target.stride(1),
+            logits.stride(0),
+            logits.stride(1),
+            N=N,
+            **options,
+        )
+    elif kernel is kl_div_looped_2_kernel:
         kernel[(M,)](
             logits,
             target,

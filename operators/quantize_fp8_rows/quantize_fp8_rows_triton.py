@@ -111,6 +111,51 @@ def quantize_fp8_rows_looped_kernel(
     x_ptr,
     out_ptr,
     scale_ptr,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        row_max_acc = _nan_maximum(row_max_acc, tl.abs(x))
+    row_max = _nan_max(row_max_acc, axis=0)
+    # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
+    scale = _nan_maximum(row_max, 1e-12) / 448
+
+    # the row again, now with what it was reduced to
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        # levels = (wide / scale).clamp(-448, 448)
+        levels = _nan_minimum(_nan_maximum(_quotient(x, scale), -448), 448)
+        tl.store(out_ptr + row * N + cols, levels, mask=mask, cache_modifier=".cs")
+    tl.store(scale_ptr + row, scale)
+
+
+@triton.jit
+def quantize_fp8_rows_looped_plain_kernel(
+    x_ptr,
+    out_ptr,
+    scale_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -157,10 +202,14 @@ def quantize_fp8_rows_looped_kernel(
 SCHEDULES = (
     (512, quantize_fp8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, quantize_fp8_rows_row_kernel, {"num_warps": 2}),
-    (8192, quantize_fp8_rows_row_kernel, {"num_warps": 4}),
+    (8192, quantize_fp8_rows_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 4}),
     (16384, quantize_fp8_rows_row_kernel, {"num_warps": 8}),
     (32768, quantize_fp8_rows_row_kernel, {"num_warps": 16}),
-    (None, quantize_fp8_rows_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
+    (
+        None,
+        quantize_fp8_rows_looped_plain_kernel,
+        {"BLOCK_SIZE_N": 16384, "num_warps": 8},
+    ),
 )
 
 
@@ -224,6 +273,16 @@ def quantize_fp8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             **options,
         )
     elif kernel is quantize_fp8_rows_looped_kernel:
+        kernel[(M,)](
+            x_view,
+            out,
+            scale,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            **options,
+        )
+    elif kernel is quantize_fp8_rows_looped_plain_kernel:
         kernel[(M,)](
             x_view,
             out,

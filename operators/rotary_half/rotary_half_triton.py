@@ -50,6 +50,73 @@ def rotary_half_kernel(
     row_mask = s < S
     mask = row_mask[:, None] & col_mask[None, :]
     q_at = q_ptr + rows[:, None] * stride_qm + cols[None, :] * stride_q3
+    q = tl.load(q_at, mask=mask, eviction_policy="evict_last").to(tl.float32)
+    cos_at = cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_1
+    cos = tl.load(cos_at, mask=mask, eviction_policy="evict_last").to(tl.float32)
+    q_2 = tl.load(
+        q_at + N * stride_q3,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    sin_at = sin_ptr + s[:, None] * stride_sin_s + cols[None, :] * stride_sin_1
+    sin = tl.load(sin_at, mask=mask, eviction_policy="evict_last").to(tl.float32)
+    cos_2 = tl.load(
+        cos_at + N * stride_cos_1,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    sin_2 = tl.load(
+        sin_at + N * stride_sin_1,
+        mask=mask,
+        eviction_policy="evict_last",
+    ).to(tl.float32)
+    # rotated = torch.cat((-second, first), dim=-1)
+    rotated = -q_2
+    out = q * cos + rotated * sin
+    out_2 = q_2 * cos_2 + q * sin_2
+    tl.store(out_ptr + rows[:, None] * stride_out_m + cols[None, :], out, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * stride_out_m + (cols + N)[None, :], out_2, mask=mask
+    )
+
+
+@triton.jit
+def rotary_half_specialize_kernel(
+    q_ptr,
+    cos_ptr,
+    sin_ptr,
+    out_ptr,
+    N: tl.constexpr,  # a kernel for every row length
+    S: tl.constexpr,
+    stride_qm: tl.constexpr,
+    stride_q3: tl.constexpr,
+    stride_cos_s: tl.constexpr,
+    stride_cos_1: tl.constexpr,
+    stride_sin_s: tl.constexpr,
+    stride_sin_1: tl.constexpr,
+    stride_out_m: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_qm = tl.cast(stride_qm, tl.int64)  # offsets may pass 2**31
+    stride_q3 = tl.cast(stride_q3, tl.int64)
+    stride_cos_s = tl.cast(stride_cos_s, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_s = tl.cast(stride_sin_s, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
+    stride_out_m = tl.cast(stride_out_m, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
+    mask = row_mask[:, None] & col_mask[None, :]
+    q_at = q_ptr + rows[:, None] * stride_qm + cols[None, :] * stride_q3
     q = tl.load(q_at, mask=mask).to(tl.float32)
     cos_at = cos_ptr + s[:, None] * stride_cos_s + cols[None, :] * stride_cos_1
     cos = tl.load(cos_at, mask=mask).to(tl.float32)
@@ -73,22 +140,22 @@ SCHEDULES = (
     (128, rotary_half_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_warps": 4}),
     (
         256,
-        rotary_half_kernel,
+        rotary_half_specialize_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
         512,
-        rotary_half_kernel,
+        rotary_half_specialize_kernel,
         {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 256, "num_warps": 4},
     ),
     (
         1024,
-        rotary_half_kernel,
+        rotary_half_specialize_kernel,
         {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
     ),
     (
         None,
-        rotary_half_kernel,
+        rotary_half_specialize_kernel,
         {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 1024, "num_warps": 4},
     ),
 )
@@ -172,24 +239,46 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        q_view,
-        cos,
-        sin,
-        out,
-        N=N,
-        S=S,
-        stride_qm=q_view.stride(0),
-        stride_q3=q_view.stride(1),
-        stride_cos_s=cos.stride(0),
-        stride_cos_1=cos.stride(1),
-        stride_sin_s=sin.stride(0),
-        stride_sin_1=sin.stride(1),
-        stride_out_m=out_view.stride(0),
-        **options,
-    )
+    if kernel is rotary_half_kernel:
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            q_view,
+            cos,
+            sin,
+            out,
+            N=N,
+            S=S,
+            stride_qm=q_view.stride(0),
+            stride_q3=q_view.stride(1),
+            stride_cos_s=cos.stride(0),
+            stride_cos_1=cos.stride(1),
+            stride_sin_s=sin.stride(0),
+            stride_sin_1=sin.stride(1),
+            stride_out_m=out_view.stride(0),
+            **options,
+        )
+    elif kernel is rotary_half_specialize_kernel:
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            q_view,
+            cos,
+            sin,
+            out,
+            N=N,
+            S=S,
+            stride_qm=q_view.stride(0),
+            stride_q3=q_view.stride(1),
+            stride_cos_s=cos.stride(0),
+            stride_cos_1=cos.stride(1),
+            stride_sin_s=sin.stride(0),
+            stride_sin_1=sin.stride(1),
+            stride_out_m=out_view.stride(0),
+            **options,
+        )
     return out
