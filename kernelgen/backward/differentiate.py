@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kernelgen.backward.gathers import through_index
+from kernelgen.backward.moved import flipped, joined, through_move
+from kernelgen.backward.moves import MOVES, named
 from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import BOOLEAN, Refused
@@ -21,7 +23,9 @@ NOUNS = {
     "neg": "negative", "max": "row_max", "sum": "row_sum", "sqrt": "root", "rsqrt": "rstd", "expm1": "grown",
     "lt": "is_less", "gt": "is_greater", "le": "is_at_most", "ge": "is_at_least", "eq": "is_equal", "ne": "differs",
     "maximum": "larger", "minimum": "smaller", "convert": "converted", "iota": "columns", "logical_not": "is_not",
-    "reshape": "reshaped", "permute": "permuted", "expand": "expanded", "round": "rounded",
+    "reshape": "reshaped", "permute": "permuted", "expand": "expanded", "round": "rounded", "slice": "piece",
+    "select": "piece", "pad": "padded", "cat": "joined", "stack": "stacked", "flip": "flipped", "roll": "rolled",
+    "cumsum": "running_sum",
 }  # fmt: skip
 """What a value without a name is called, by its operation."""
 
@@ -31,6 +35,7 @@ def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
 
     The gradients of outputs are inputs called grad_OUTPUT. Raises Refused where an operation has no derivative here.
     """
+    graph = named(graph)
     tape = Tape(graph)
     active = _active(spec, graph)
     flowing: dict[int, list[Ref]] = {}
@@ -45,7 +50,7 @@ def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
         parts = flowing.pop(i, [])
         if not parts or i not in active or i in graph.held:
             continue
-        g = tape.total(parts)
+        g = tape.total(joined(tape, parts))
         if node.op == "input":
             found[str(node.attrs[0])] = tape.view("expand", g, node.shape)
         elif tape.node(g).op != "input" and g.node >= len(graph.nodes):
@@ -105,6 +110,12 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
             yield refs[0].node, part
     elif node.op == "index":
         yield refs[0].node, through_index(tape, node, g)
+    elif node.op in MOVES:
+        yield from through_move(tape, node, g)
+    elif node.op == "cumsum":
+        dim = int(node.attrs[0])
+        summed = tape.scan("cumsum", flipped(tape, tape.view("expand", g, node.shape), dim), dim)
+        yield refs[0].node, flipped(tape, summed, dim)
     elif node.op in RULES:
         yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
     else:

@@ -15,7 +15,7 @@ from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, Atom, Ref
 
 Key = tuple[Atom, ...]
-"""The sizes that reductions run over; empty where there are none."""
+"""The sizes that reductions and scans run over; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,11 @@ def _of_rows(tape: Tape, found: Mapping[str, Ref], handed: Iterable[int]) -> tup
     groups: dict[Key, list[str]] = {}
     for name, key in keys.items():
         groups.setdefault(key, []).append(name)
+    for name in groups.get((), [])[1:]:  # of other shapes: no one space serves both
+        shape = tape.node(found[name]).shape
+        if shape != tape.node(found[groups[()][0]]).shape:
+            groups[()].remove(name)
+            groups.setdefault(("elements of", *(atom for dim in shape for atom in dim)), []).append(name)
     if () in groups:  # what has no reductions joins the rows whose elements it runs over
         shape = tape.node(found[groups[()][0]]).shape
         host = next((k for k, g in groups.items() if k and any(tape.node(found[n]).shape == shape for n in g)), None)
@@ -83,9 +88,7 @@ def _keys(tape: Tape, targets: Iterable[int], given: Iterable[int]) -> set[Key]:
     found = set()
     for i in needed(tape, targets, dict.fromkeys(given)):
         node = tape.nodes[i]
-        if node.op in SCANS:
-            raise Refused(f"the gradient of {node.op}")
-        if node.op in REDUCTIONS:
+        if node.op in (*REDUCTIONS, *SCANS):
             source = node.args[0]
             assert isinstance(source, Ref)
             shape = tape.node(source).shape
@@ -116,14 +119,14 @@ def _final(tape: Tape, target: int) -> Key:
 
 
 def _last(tape: Tape, target: int) -> list[int]:
-    """The reductions that a node depends on through no other reduction."""
+    """The reductions and scans that a node depends on through no other."""
     found, todo, seen = [], [target], set()
     while todo:
         i = todo.pop()
         if i in seen:
             continue
         seen.add(i)
-        if tape.nodes[i].op in REDUCTIONS:
+        if tape.nodes[i].op in (*REDUCTIONS, *SCANS):
             found.append(i)
         else:
             todo += [a.node for a in tape.nodes[i].args if isinstance(a, Ref)]

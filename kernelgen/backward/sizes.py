@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Dim, Node
 from kernelgen.spec.model import ELLIPSIS, TensorSpec
-from kernelgen.spec.sizes import is_expression, multiple
+from kernelgen.spec.sizes import is_expression, is_multiple, multiple
 
 Shape = tuple[Dim, ...]
 
@@ -25,7 +25,7 @@ class Sizes:
             return f"{whole.name}.numel()"
         for tensor in self.inputs if len(dim) == 2 else ():
             for place, entry in enumerate(tensor.shape):
-                if isinstance(entry, str) and is_expression(entry) and multiple(entry) == dim:
+                if isinstance(entry, str) and is_multiple(entry) and multiple(entry) == dim:
                     return f"{tensor.name}.shape[{_place(tensor, place)}]"
         return " * ".join(self._atom(atom) for atom in dim) or "1"
 
@@ -39,7 +39,7 @@ class Sizes:
                 return f"{tensor.name}.numel()"
         for tensor in self.inputs:
             for place, entry in enumerate(tensor.shape):
-                if isinstance(entry, str) and is_expression(entry) and multiple(entry)[1] == atom:
+                if isinstance(entry, str) and is_multiple(entry) and multiple(entry)[1] == atom:
                     return f"{tensor.name}.shape[{_place(tensor, place)}] // {multiple(entry)[0]}"
         raise Refused(f"the size {atom} in a gradient")
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from kernelgen.backward.differentiate import NOUNS
 from kernelgen.backward.gathers import read
+from kernelgen.backward.moves import MOVES
+from kernelgen.backward.moves_text import move_text
 from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape
 from kernelgen.frontend.build import Refused
@@ -47,6 +49,8 @@ _ALONG = {-1: "columns", -2: "rows"}
 _CALLED = {"rint": "round", "int_maximum": "maximum", "int_minimum": "minimum"}
 _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
+_NAMED = ("zeros", "copies")
+"""Names under which such values are kept all the same."""
 _REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
 
 
@@ -77,7 +81,7 @@ class Source:
     def _is_plain(self, node: Node) -> bool:
         """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
         long = node.op == "reshape" and sum(dim != () for dim in node.shape) > 3
-        return node.op in _PLAIN and not long and node.name != "zeros"
+        return node.op in _PLAIN and not long and node.name not in _NAMED
 
     def _uses(self, order: list[int]) -> Counter[int]:
         """How often values are written, those of views being written where the views are."""
@@ -136,6 +140,11 @@ class Source:
         shape = self.tape.node(source).shape if isinstance(source, Ref) else ()
         return shape[:1] == ((ELLIPSIS,),) and -len(shape) in node.attrs
 
+    def _whole(self, ref: Ref) -> ast.expr:
+        """A value in its own shape, where what it repeats would not do."""
+        node = self.tape.node(ref)
+        return self._view(node) if node.op == "expand" and self._is_inlined(ref) else self._arg(ref)
+
     def _text(self, i: int) -> str:
         return _unparsed(self._expression(i))
 
@@ -178,6 +187,12 @@ class Source:
         if op in (*_FUNCTIONS, *_CALLED, "maximum", "minimum", "abs"):
             function = ast.Attribute(ast.Name("torch"), _CALLED.get(op, op))
             return ast.Call(function, [self._arg(a) for a in args], [])
+        if op in MOVES:
+            operands = [a for a in args if isinstance(a, Ref)]
+            shape = self.tape.node(operands[0]).shape
+            return move_text(node, [self._whole(a) for a in operands], shape, lambda p: self._place(node, p))
+        if op == "cumsum":
+            return _method(self._arg(args[0]), op, _number(int(node.attrs[0])))
         if op in SCATTERS:
             return self._scatter(node)
         if op == "index":

@@ -11,11 +11,12 @@ from kernelgen.backward.parts import Part
 from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.source import LINE, Source, needed
 from kernelgen.backward.tape import Tape
+from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import SCATTERS
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import names_in
+from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,9 @@ class _Writer:
         ]  # fmt: skip
         inputs = [t for t in (*outputs, *spec.inputs) if t.name in read] + list(given.values())
         inputs += self._likes(inputs, [own[n] for n, _ in part.gradients])
+        for entry in (e for t in inputs for e in t.shape):
+            if is_expression(entry) and not is_multiple(str(entry)):
+                raise Refused(f"a gradient of the size {entry}, which binds no size")
         bound = {n for t in inputs for e in t.shape for n in names_in(e)}
         self.inputs = [t if set(names_in(t.below)) <= bound else replace(t, below=None) for t in inputs]
 

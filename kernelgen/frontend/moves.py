@@ -115,19 +115,19 @@ def pad(b: Builder, c: Call) -> Ref:
     mode, fill = c.get(2, "mode", "constant"), c.get(3, "value")
     if not isinstance(mode, str):
         mode, fill = "constant", mode  # constant_pad_nd has no mode
-    if any(not isinstance(size, int) for size in c.args[1]):
-        raise Refused("pad by a size")
     if mode != "constant":
         return _continued(b, c, mode)
     shape = b.node(x).shape
     rank, places, conditions = len(shape), axes(len(shape)), []
     for i in range(len(c.args[1]) // 2):
-        before, after = c.args[1][2 * i], c.args[1][2 * i + 1]
+        before, after = place(c.args[1][2 * i]), place(c.args[1][2 * i + 1])
         dim = rank - 1 - i
-        inside = ix.plus(places[dim], ix.number(-before))
-        if before > 0:
-            conditions.append(Condition(places[dim], ">=", ix.number(before)))
-        if after > 0:
+        inside = ix.plus(places[dim], ix.number(-before.number))
+        if before.op != "number":
+            inside = ix.minus(places[dim], before)
+        if before.number > 0 or before.op != "number":
+            conditions.append(Condition(places[dim], ">=", before))
+        if after.number > 0 or after.op != "number":
             conditions.append(Condition(inside, "<", ix.size(shape[dim])))
         places[dim] = inside
     fill = 0 if fill is None else fill
@@ -139,6 +139,8 @@ def _continued(b: Builder, c: Call, mode: str) -> Ref:
     """A pad that repeats elements: mirrored at the border, the border's own, or those of the other end."""
     x: Ref = c.args[0]
     shape, before = b.node(x).shape, c.args[1][::2]
+    if any(not isinstance(size, int) for size in c.args[1]):
+        raise Refused(f"pad by a size with mode={mode!r}")
     if mode == "circular" or any(size < 0 for size in c.args[1]):
         # torch takes what a circular pad repeats from what it has already padded
         raise Refused(f"pad with mode={mode!r} (supported: constant; reflect and replicate that do not crop)")

@@ -369,6 +369,56 @@ def test_where_sums_may_come_in_any_order_those_of_a_gradient_do() -> None:
     assert "any_order" not in derived(parse_spec(text)).files["embedding_gradients_accuracy.py"]
 
 
+# what is moved
+
+HALVES: dict[str, Any] = {"...": (3,), "D": 19}
+MOVED: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]] = {
+    "halves": ("a, b = x.chunk(2, -1)\nreturn a * torch.sigmoid(b)", {"x": "... 2*D"}, {"out": "... D"}, HALVES),
+    "thirds, one of them twice": (
+        "a, b, c = x.split(x.shape[-1] // 3, -1)\nreturn a * b + c * a", {"x": "A 3*D"}, {"out": "A D"}, {"A": 3, "D": 19}
+    ),
+    "a half that nothing is made of": ("return x.chunk(2, -1)[0] * 2.0", {"x": "... 2*D"}, {"out": "... D"}, HALVES),
+    "columns without the first and the last": (
+        "return F.pad(x[..., 1:-1] * y[..., 1:-1], (1, 1))", {"x": "... D", "y": "... D"}, {"out": "... D"}, HALVES
+    ),
+    "neighbours": (
+        "a, b = x[..., 0::2], x[..., 1::2]\nreturn torch.stack((a * w - b, a + b * w), -1).flatten(-2)",
+        {"x": "A 2*D", "w": "A D"}, {"out": "A 2*D"}, {"A": 3, "D": 19},
+    ),
+    "parts of a stack": ("return x[:, 0] * x[:, 2]", {"x": "A 3 D"}, {"out": "A D"}, {"A": 4, "D": 19}),
+    "joins": (
+        "return torch.cat((x, y * x), 0).flip(0).roll(2, 1)", {"x": "A D", "y": "A D"}, {"out": "2*A D"}, {"A": 3, "D": 19}
+    ),
+    "repeats": (
+        "return x.repeat(2, 3).tanh() * y.repeat_interleave(3, dim=-1)", {"x": "A D", "y": "2*A D"}, {"out": "2*A 3*D"},
+        {"A": 3, "D": 19},
+    ),
+    "many repeats": ("return x.repeat(1, 9)", {"x": "A D"}, {"out": "A 9*D"}, {"A": 3, "D": 19}),
+    "pixels": (
+        "return F.pixel_unshuffle(F.pixel_shuffle(x, 2).exp().roll((1, -2), (2, 3)), 2)",
+        {"x": "B 4*C H W"}, {"out": "B 4*C H W"}, {"B": 2, "C": 2, "H": 3, "W": 5},
+    ),
+    "running sums": (
+        "return torch.where(m, x.exp(), 0.0).cumsum(-1) * 0.5 + x", {"x": "... D", "m": "... D: bool"}, {"out": "... D"}, HALVES
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_the_gradient_of_what_is_moved_is_moved_back(name: str) -> None:
+    lines, inputs, outputs, sizes = MOVED[name]
+    check(replace(sample(lines, inputs, outputs, sizes), dtypes=(("T", ("float32",)),)))
+
+
+def test_the_gradients_of_pieces_are_joined_and_those_of_joins_cut() -> None:
+    (lines,) = references(load_spec(SPECS / "glu.yaml"))
+    assert "    grad_x = torch.cat((grad_out * sigmoid, grad_piece), dim=-1)" in lines
+    (lines,) = references(load_spec(SPECS / "stack.yaml"))
+    assert lines[2:4] == ["    grad_x = grad_out[:, 0]", "    grad_y = grad_out[:, 1]"]
+    (lines,) = references(load_spec(SPECS / "reverse_cumsum.yaml"))
+    assert lines[2] == "    grad_x = grad_out.cumsum(-1)"
+
+
 # what is refused
 
 
@@ -377,13 +427,22 @@ def test_where_sums_may_come_in_any_order_those_of_a_gradient_do() -> None:
     [
         ("return torch.round(x)", "the gradient of rint, which is zero wherever it exists"),
         ("return x / x.amax(-1, keepdim=True)", "the gradient of max"),
-        ("return x.cumsum(-1)", "the gradient of cumsum"),
-        ("return x.flip(-1)", "the gradient of moved elements"),
+        ("return x.cummax(-1)[0]", "the gradient of cummax"),
+        ("return F.pad(x[..., ::2], (1, 0))[..., 1:].sum(-1, keepdim=True) + x", "a slice with steps, of which others"),
     ],
 )
 def test_what_has_no_derivative_here_is_refused_by_name(lines: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         derived(of(lines).spec())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("avg_pool2d", "the gradient of moved elements"), ("pad", "a gradient of the size D \\+ 3, which binds no size")],
+)
+def test_gradients_of_shipped_operators_that_are_refused(name: str, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        derived(load_spec(SPECS / f"{name}.yaml"))
 
 
 def test_the_gradient_of_an_embedding_with_special_rows_is_refused() -> None:
