@@ -10,6 +10,7 @@ from kernelgen.analysis import Work, floor_seconds, step_works, work
 from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import COLUMN, FULL, ROW
+from kernelgen.families.scan_walk import has_products
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.plan import Plan, TorchCall
 from kernelgen.spec.model import CUSTOM, Case, TensorSpec
@@ -202,7 +203,9 @@ def _flow(plan: Plan) -> list[str]:
         lines.append(f"each row is reduced to {', '.join(f'`{r}`' for r in reductions)} in float32")
     scans = [body.names.of[i] for i, v in enumerate(body.lowered.values) if v.op in SCANS]
     if scans:
-        lines.append(f"{', '.join(f'`{s}`' for s in scans)} run along each row, sums and products in float32 or int64")
+        exponents = ", products of floats with exponents of their own" if has_products(body) else ""
+        arithmetic = f"sums and products in float32 or int64{exponents}"
+        lines.append(f"{', '.join(f'`{s}`' for s in scans)} run along each row, {arithmetic}")
     stored = Counter(o.name for o in body.lowered.outputs)
     lines += [f"`{name}` is written once{f', in {n} parts' if n > 1 else ''}" for name, n in stored.items()]
     return lines

@@ -104,7 +104,6 @@ REFUSED = {
     "integer division": ("return (x.int() // 2).to(x.dtype)", "unsupported: floor_divide.default"),
     "rounding mode": ("return torch.div(x, 3, rounding_mode='floor')", "unsupported: division with rounding_mode='floor'"),
     "power": ("return x ** 2.5", "unsupported: the power 2.5 (supported: 0.5, -0.5 and whole exponents up to ±8)"),
-    "running product": ("return x.cumprod(-1)", "unsupported: cumprod of floats (supported: of integers)"),
     "weighted bins": ("return torch.bincount(x.int(), x, minlength=3)[:3]", "unsupported: bincount with weights"),
     "bins": ("return torch.bincount(x.int())", "unsupported: bincount without minlength (its result has no fixed size)"),
     "scaled rows added": ("return x.index_add(0, x[:, 0].int(), x, alpha=2)", "unsupported: index_add with alpha"),

@@ -11,7 +11,7 @@ from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values
 from kernelgen.families.padding import choose_others, nan_safe
-from kernelgen.families.triton_text import PRODUCT, number
+from kernelgen.families.triton_text import PRODUCT, is_scaled, number
 from kernelgen.families.values import REVERSE, Lowered, Operand, Stored, Use
 from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend import indices as ix
@@ -207,8 +207,9 @@ class Lines:
             body.lowered, body.names, Mode(self.two_d, 1 if self.two_d else 0), body.statements,
             self.load, dict(body.others), helpers, body.keeps_nan, index_text=self.index_text,
         )  # fmt: skip
-        scans = {v.attr for v in body.lowered.values if v.op in SCANS}
-        self.writer.turned = scans == {REVERSE} and variant in ("row", "looped")
+        scans = [v for v in body.lowered.values if v.op in SCANS]
+        turned = {v.attr for v in scans} == {REVERSE} and not any(is_scaled(v.op, v.dtype) for v in scans)
+        self.writer.turned = turned and variant in ("row", "looped")
 
     def level(self, i: int) -> str:
         return self.body.names.levels[i]

@@ -107,7 +107,7 @@ def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]
     reductions = [
         i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS or (v.op in SCANS and v.attr == REVERSE)
     ]
-    neutrals = (0.0, -math.inf, math.inf, *([1.0] if any(v.op == "prod" for v in lowered.values) else []))
+    neutrals = (0.0, -math.inf, math.inf, *([1.0] if any(v.op in ("prod", "cumprod") for v in lowered.values) else []))
 
     def guards(others: dict[int, float]) -> int:
         return sum(not harmless(lowered, levels, i, others) for i in reductions)

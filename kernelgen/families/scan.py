@@ -2,8 +2,7 @@
 
 Three variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
-is read twice, so it serves rows that would fit in registers as well. A sum of floats is carried with what rounding took
-from it, so that its error does not grow with the number of blocks.
+is read twice, so it serves rows that would fit in registers as well.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from kernelgen.families import reduction
 from kernelgen.families.access import output_groups
 from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, Loop, specialized
 from kernelgen.families.naming import ROW, SCALAR
-from kernelgen.families.padding import identity
-from kernelgen.families.triton_text import number
-from kernelgen.families.values import REVERSE, Value
-from kernelgen.frontend.graph import SCANS, Graph
+from kernelgen.families.scan_walk import carried, comments, ends, has_products, last_lane, prepare, starts_of
+from kernelgen.families.values import REVERSE
+from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -70,6 +68,9 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead."""
     row, looped = default("row"), default("looped")
+    if has_products(body):  # a mantissa and an exponent an element: half as many elements a thread
+        blocks = looped.replace(BLOCK_SIZE_N=2048, num_warps=4)
+        return ((2048, row.replace(num_warps=2)), (8192, row.replace(num_warps=8)), (None, blocks))
     return (
         (2048, row.replace(num_warps=1)),
         (8192, row),
@@ -122,33 +123,18 @@ def _looped(
 ) -> KernelText:
     lines = make(spec, body, "looped", schedule, helpers)
     values, levels = body.lowered.values, body.names.levels
-    scans = [i for i, v in enumerate(values) if v.op in SCANS]
-    carries = _beside(body, scans, "carry")
-    sums = [i for i in scans if values[i].op == "cumsum" and values[i].dtype == "float"]
-    lost, blocks, ends = (_beside(body, sums, what) for what in ("lost", "block", "end"))
-    helpers.update({"two_sum": None} if sums else {})
-    lines.writer.named = body.names.assigned | set(scans)  # what is carried needs a name
-    lines.writer.carries, lines.writer.lost = carries, {i: (lost[i], blocks[i]) for i in sums}
+    kept = carried(body)
+    prepare(lines, kept)
     done: set[int] = set()
     still = [i for i in range(len(values)) if levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)]
     once = lines.row_indices() + lines.writer.lines(still, done)
     full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
     rest = [o for o in body.lowered.outputs if o not in full]
-    backwards = values[scans[0]].attr == REVERSE
-    end = "BLOCK_SIZE_N - 8" if lines.writer.turned else "0" if backwards else "BLOCK_SIZE_N - 1"
-    before = [f"is_last = tl.arange(0, BLOCK_SIZE_N) == {end}"]
-    before += [f"{carries[i]} = {_start(body, i)}" for i in scans]
-    before += [f"{lost[i]} = 0.0" for i in sums]
-    inside = lines.writer.lines([*(o.value for o in full), *scans], done, late=False)
-    inside += [lines.store(o) for o in full]
-    inside += [f"{carries[i]} = {_end(values[i], body.names.of[i])}" for i in scans if i not in sums]
-    for i in sums:
-        inside.append(f"{ends[i]} = {_end(values[i], blocks[i])}")
-        inside.append(f"{carries[i]}, {lost[i]} = _two_sum({carries[i]}, {lost[i]} + {ends[i]})")
-    comment = ["from the end of the row to its beginning"] if backwards else []
-    comment += [f"{carries[i]}: {body.names.of[i]} at the end of the block before" for i in scans]
-    comment += [f"{lost[i]}: what rounding took from {carries[i]}" for i in sums]
-    after = [lines.store(o) for o in rest]
+    backwards = values[kept[0].scan].attr == REVERSE
+    inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in kept)], done, late=False)
+    inside += [*(lines.store(o) for o in full), *ends(lines, kept)]
+    comment = (["from the end of the row to its beginning"] if backwards else []) + comments(body, kept)
+    before, after = [last_lane(lines), *starts_of(body, kept)], [lines.store(o) for o in rest]
     loop = Loop(tuple(comment), tuple(before), tuple(inside), tuple(after), backwards)
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
     sizes, constexprs = specialized(schedule, ("N",), constexprs)
@@ -156,28 +142,3 @@ def _looped(
         name, "looped", schedule, lines.arguments(*sizes), constexprs, tuple(once), (), (loop,),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
-
-
-def _beside(body: Body, scans: list[int], what: str) -> dict[int, str]:
-    """A name for what each scan has beside its result, as what it carries from block to block, that no value has."""
-    taken, found = set(body.names.of.values()), {}
-    for i in scans:
-        name = f"{body.names.of[i]}_{what}"
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        found[i] = name
-    return found
-
-
-def _start(body: Body, i: int) -> str:
-    """What does not change the first block. Integers must begin in the dtype that the walk carries."""
-    value = body.lowered.values[i]
-    neutral = number(identity(value.op, value.dtype)).text
-    return neutral if value.dtype == "float" else f"tl.cast({neutral}, tl.{value.dtype})"
-
-
-def _end(value: Value, name: str) -> str:
-    """A scan's last element of the block. Triton sums short integers as int32."""
-    last = f"tl.sum(tl.where(is_last, {name}, {'0.0' if value.dtype == 'float' else '0'}), axis=0)"
-    return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")

@@ -55,7 +55,8 @@ HELPERS = (
     "exp", "sigmoid", "erf", "precise_exp", "expm1", "log1p", "tanh", "softplus", "mish", "quotient",
     "trunc", "rint", "rint_between", "isinf",
     "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
-    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned", "two_sum", "random_mask",
+    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
+    "frexp", "ldexp", "multiply_scaled", "running_products", "cumprod", "products_after", "two_sum", "random_mask",
     "ordered", "from_ordered",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
@@ -98,14 +99,28 @@ _JOINS = {
 }  # fmt: skip
 
 
+_PRODUCTS = ("frexp", "multiply_scaled", "running_products")
+"""What makes products of floats, as mantissas and exponents."""
+
+
+def is_scaled(op: str, dtype: str) -> bool:
+    """Whether a scan is one of pairs, a mantissa and an exponent, because its parts may pass what a float32 holds."""
+    return op == "cumprod" and dtype == "float"
+
+
 def scan_join(op: str, dtype: str) -> str:
     """The operation that a scan repeats."""
     join = _JOINS[op]
     return f"int_{join}" if dtype != "float" and join in ("maximum", "minimum") else join
 
 
-def scan_call(op: str, dtype: str, args: tuple[str, ...], direction: str | None) -> tuple[Text, tuple[str, ...]]:
-    """A scan of what is in registers, and the helpers that it calls."""
+def scan_call(
+    op: str, dtype: str, args: tuple[str, ...], direction: str | None, *, pairs: bool = False
+) -> tuple[Text, tuple[str, ...]]:
+    """A scan of what is in registers, and the helpers that it calls; `pairs`: left as mantissas and exponents."""
+    if is_scaled(op, dtype):
+        found = _PRODUCTS if pairs else (*_PRODUCTS, "ldexp", "cumprod")
+        return Text(f"_{found[-1]}({', '.join((*args, *([direction] if direction else [])))})"), found
     if op in ("cumsum", "cumprod"):
         return Text(f"tl.{op}({', '.join((*args, *([direction] if direction else [])))})"), ()
     join = scan_join(op, dtype)

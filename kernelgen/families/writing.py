@@ -61,6 +61,8 @@ class Writer:
     """For scans over rows that are walked in blocks: what holds the result at the end of the block before."""
     lost: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For sums among these: what holds that which rounding took from it, and the block's own sums."""
+    scales: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    """For products of floats: what holds the exponent, and the block's own mantissas and exponents."""
 
     def __post_init__(self) -> None:
         self.quoted: set[int] = set()
@@ -118,7 +120,7 @@ class Writer:
         if value.op == "load":
             return self.load(i, self.others.get(i, 0.0)).splitlines()
         text = self._whole(i)
-        if i in self.lost:
+        if i in self.lost or i in self.scales:
             return self._carried(i, text)
         line = f"{name} = {text.text}"
         first = value.args[0] if value.args else None
@@ -129,14 +131,22 @@ class Writer:
         return [line]
 
     def _carried(self, i: int, text: Text) -> list[str]:
-        """The sums of a block, then those of the row."""
-        lost, block = self.lost[i]
-        line = f"{block} = {text.text}"
-        lines = [line] if len(line) <= LINE - 8 else self._long(block, i, text)
-        return [*lines, f"{self.names.of[i]} = {self.carries[i]} + ({lost} + {block})"]
+        """The sums or products of a block, then those of the row."""
+        if i in self.lost:
+            lost, block = self.lost[i]
+            made, result = block, f"{self.carries[i]} + ({lost} + {block})"
+        else:
+            scale, block, exponents = self.scales[i]
+            made = f"{block}, {exponents}"
+            result = f"_products_after({self.carries[i]}, {scale}, {made})"
+            self.helpers.update({"ldexp": None, "products_after": None})
+        line = f"{made} = {text.text}"
+        lines = [line] if len(line) <= LINE - 8 else self._long(made, i, text, block)
+        return [*lines, f"{self.names.of[i]} = {result}"]
 
-    def _long(self, name: str, i: int, text: Text) -> list[str]:
-        """Where one line is too long: a part of it gets a line of its own, one that has a name if there is one."""
+    def _long(self, name: str, i: int, text: Text, stem: str | None = None) -> list[str]:
+        """Where one line is too long: a part of it gets a line of its own, one that has a name if there is one, else
+        one that begins with the stem."""
         parts = self._inlined(i)
         if not parts:
             return [f"{name} = {text.text}"]
@@ -147,14 +157,16 @@ class Writer:
             else max(parts, key=lambda j: len(self._whole(j).text) if len(self._whole(j).text) < len(text.text) else 0)
         )
         label = self.names.of.get(part) or self._label(
-            part, f"{name}_{NOUNS.get(self.lowered.values[part].op, 'part')}"
+            part, f"{stem or name}_{NOUNS.get(self.lowered.values[part].op, 'part')}"
         )
         first = f"{label} = {self._whole(part).text}"
         saved = self.substitutes
         lines = [first] if len(first) <= LINE - 8 else self._long(label, part, self._whole(part))
         self.substitutes = {**(saved or {}), part: Text(label)}
         rest = self._whole(i)
-        lines += [f"{name} = {rest.text}"] if len(f"{name} = {rest.text}") <= LINE - 8 else self._long(name, i, rest)
+        lines += (
+            [f"{name} = {rest.text}"] if len(f"{name} = {rest.text}") <= LINE - 8 else self._long(name, i, rest, stem)
+        )
         self.substitutes = saved
         return lines
 
@@ -299,8 +311,9 @@ class Writer:
             text, helpers = scan_call(value.op, value.dtype, (f"_turned({inner})", f"axis={axis}"), None)
             text, helpers = Text(f"_turned({text.text})"), ("from_end", "turned", *helpers)
         else:
-            text, helpers = scan_call(value.op, value.dtype, (inner, f"axis={axis}"), value.attr)
-        if i in self.carries and i not in self.lost:
+            args, pairs = (inner, f"axis={axis}"), i in self.scales
+            text, helpers = scan_call(value.op, value.dtype, args, value.attr, pairs=pairs)
+        if i in self.carries and i not in self.lost and i not in self.scales:
             text, more = operation(scan_join(value.op, value.dtype), (Text(self.carries[i]), text))
             helpers = (*helpers, *more)
         self.helpers.update(dict.fromkeys(helpers))

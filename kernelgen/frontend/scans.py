@@ -25,9 +25,6 @@ def scan(op: str) -> Rule:
         x = b.convert(c.args[0], c.dtype)  # a running sum or product of integers is int64
         if c.kwargs.get("dtype") is not None and c.dtype == "float":
             x = b.round(x, c.torch_dtype)
-        if op == "cumprod" and c.dtype == "float":
-            # joined in a tree, a product is infinite or zero where one after the other it is not
-            raise Refused("cumprod of floats (supported: of integers)")
         return b.scan(op, x, dim)
 
     return rule

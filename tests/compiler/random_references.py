@@ -85,7 +85,7 @@ OVER = [
 ]
 """Reductions over the dimensions `dims`."""
 
-SCANS = ["cumsum(-1)", "cumsum(-1)", "cummax(-1).values", "cummin(-1).values", "logcumsumexp(-1)"]
+SCANS = ["cumsum(-1)", "cumsum(-1)", "cummax(-1).values", "cummin(-1).values", "logcumsumexp(-1)", "cumprod(-1)"]
 BEFORE_SCANS = [
     *("torch.tanh({})", "torch.where(m, {}, 0).clamp(-1, 1)", "torch.sigmoid({} * m)", "({} + w).clamp(-1.5, 1)"),
     *("torch.tanh({} * s[..., None])", "torch.sin({} - y)"),

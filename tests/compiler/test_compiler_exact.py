@@ -246,6 +246,13 @@ CORNERS: dict[str, Sample] = {
         "y = x.flip(-1)\nreturn y.cummax(-1).values.flip(-1), y.abs().cummin(-1).values.flip(-1), y.logcumsumexp(-1).flip(-1)",
         X, named(3), *SIZES,
     ),
+    "running products": sample(
+        "return x.cumprod(-1), x - torch.cumprod(x * s[..., None], -1), torch.cumprod(x, -1, dtype=torch.float32) > 0.5",
+        {"x": "... D", "s": "..."}, {"a": "... D", "b": "... D", "c": "... D: bool"}, *SIZES,
+    ),
+    "products from the end": sample(
+        "y = (x * w).flip(-1).cumprod(-1).flip(-1)\nreturn y, y * x", {"x": "... D", "w": "D"}, named(2), *SIZES
+    ),
     "running logsumexp": sample("return torch.logcumsumexp(x, -1), (x * 30).logcumsumexp(-1)", X, named(2), *SIZES),
     "scans of scans": sample(
         "y = x.cumsum(-1) * s[..., None] + w\nreturn y.cumsum(-1), torch.cummax(y, -1).values, s * 2, w.cumsum(0).expand(x.shape)",

@@ -13,6 +13,7 @@ from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.access import layout
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
+from kernelgen.families.scan_walk import has_products
 from kernelgen.plan import Chip, Plan, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec
 
@@ -34,6 +35,8 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
     if lacking:
         tensor, dtype = lacking[0]
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
+    elif plan.family == "scan" and has_products(plan.body):
+        why = "running products of floats, which are scanned as pairs"
     elif f"npu_{plan.family}" not in MODULES:
         why = f"the family {plan.family}, which has no kernels for it"
     else:

@@ -1,0 +1,133 @@
+"""What scans carry from block to block of a row that is walked.
+
+A sum of floats is carried with what rounding took from it, so that its error does not grow with the number of blocks. A
+product of floats is carried as a mantissa and an exponent: a part of it may pass what a float32 holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kernelgen.families.kernel import Body, Lines
+from kernelgen.families.padding import identity
+from kernelgen.families.triton_text import is_scaled, number
+from kernelgen.families.values import REVERSE, Value
+from kernelgen.frontend.graph import SCANS
+
+
+@dataclass(frozen=True)
+class Carried:
+    """The names of what one scan carries. The last three are empty where a scan is no sum or product of floats."""
+
+    scan: int
+    carry: str
+    """Its result at the end of the block before; of a product its mantissa."""
+    beside: str = ""
+    """Of a sum what rounding took from it, of a product its exponent."""
+    block: str = ""
+    """The block's own results; of a product their mantissas."""
+    exponents: str = ""
+    """The exponents of a block's own products."""
+
+
+def scans_of(body: Body) -> list[int]:
+    return [i for i, v in enumerate(body.lowered.values) if v.op in SCANS]
+
+
+def is_compensated(value: Value) -> bool:
+    """Whether a scan is a sum of floats."""
+    return value.op == "cumsum" and value.dtype == "float"
+
+
+def has_products(body: Body) -> bool:
+    """Whether a body has running products of floats."""
+    return any(is_scaled(v.op, v.dtype) for v in body.lowered.values)
+
+
+def carried(body: Body) -> tuple[Carried, ...]:
+    """What every scan carries, under names that no value has."""
+    taken, found = set(body.names.of.values()), []
+
+    def beside(i: int, what: str) -> str:
+        name = f"{body.names.of[i]}_{what}"
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    for i in scans_of(body):
+        value, carry = body.lowered.values[i], beside(i, "carry")
+        if is_compensated(value):
+            found.append(Carried(i, carry, beside(i, "lost"), beside(i, "block")))
+        elif is_scaled(value.op, value.dtype):
+            found.append(Carried(i, carry, beside(i, "carry_exponent"), beside(i, "block"), beside(i, "exponents")))
+        else:
+            found.append(Carried(i, carry))
+    return tuple(found)
+
+
+def prepare(lines: Lines, kept: Sequence[Carried]) -> None:
+    """Let a writer join the scans of a block with what came before it; all scans get a name."""
+    lines.writer.named = lines.body.names.assigned | set(scans_of(lines.body))
+    lines.writer.carries = {c.scan: c.carry for c in kept}
+    lines.writer.lost = {c.scan: (c.beside, c.block) for c in kept if c.block and not c.exponents}
+    lines.writer.scales = {c.scan: (c.beside, c.block, c.exponents) for c in kept if c.exponents}
+
+
+def starts_of(body: Body, kept: Sequence[Carried]) -> list[str]:
+    """What does not change the first block. Integers must begin in the dtype that the walk carries."""
+    lines = []
+    for c in kept:
+        value = body.lowered.values[c.scan]
+        neutral = number(identity(value.op, value.dtype)).text
+        lines.append(f"{c.carry} = {neutral if value.dtype == 'float' else f'tl.cast({neutral}, tl.{value.dtype})'}")
+    return lines + [f"{c.beside} = {'tl.cast(0, tl.int64)' if c.exponents else '0.0'}" for c in kept if c.beside]
+
+
+def comments(body: Body, kept: Sequence[Carried]) -> list[str]:
+    """What the carried names mean."""
+    where = "at the end of the block before"
+    lines = []
+    for c in kept:
+        own = f"{c.carry} * 2**{c.beside}" if c.exponents else c.carry
+        lines.append(f"{own}: {body.names.of[c.scan]} {where}")
+    return lines + [f"{c.beside}: what rounding took from {c.carry}" for c in kept if c.block and not c.exponents]
+
+
+def last_lane(lines: Lines) -> str:
+    """Which lane of a block a scan reaches last."""
+    backwards = lines.body.lowered.values[scans_of(lines.body)[0]].attr == REVERSE
+    end = "BLOCK_SIZE_N - 8" if lines.writer.turned else "0" if backwards else "BLOCK_SIZE_N - 1"
+    return f"is_last = tl.arange(0, BLOCK_SIZE_N) == {end}"
+
+
+def ends(lines: Lines, kept: Sequence[Carried]) -> list[str]:
+    """From a block to what the next one begins with."""
+    body, found = lines.body, []
+    for c in [c for c in kept if not c.block]:
+        found.append(f"{c.carry} = {_end(body.lowered.values[c.scan], body.names.of[c.scan])}")
+    for c in [c for c in kept if c.block]:
+        end = f"{body.names.of[c.scan]}_end"
+        found.append(f"{end} = {_end(body.lowered.values[c.scan], c.block)}")
+        if c.exponents:
+            found.append(f"{end}_exponent = tl.sum(tl.where(is_last, {c.exponents}, 0), axis=0)")
+        found.append(joined(lines, c, end))
+    return found
+
+
+def joined(lines: Lines, c: Carried, end: str) -> str:
+    """What is carried of a sum or product of floats, joined with what a block came to."""
+    if c.exponents:
+        arguments = f"{c.carry}, {c.beside}, {end}, {end}_exponent"
+        return f"{c.carry}, {c.beside} = _multiply_scaled({arguments})"
+    lines.writer.helpers["two_sum"] = None
+    return f"{c.carry}, {c.beside} = _two_sum({c.carry}, {c.beside} + {end})"
+
+
+def _end(value: Value, name: str) -> str:
+    """A scan's last element of the block. Triton sums short integers as int32; a zero keeps its sign where a product
+    goes on from it."""
+    zero = "-0.0" if is_scaled(value.op, value.dtype) else "0.0" if value.dtype == "float" else "0"
+    last = f"tl.sum(tl.where(is_last, {name}, {zero}), axis=0)"
+    return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")

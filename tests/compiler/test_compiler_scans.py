@@ -1,0 +1,60 @@
+"""Scans of chosen rows: what a running product is where its parts are no float32, in every variant and both directions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from references import load, plan_of, sample, schedules
+
+from kernelgen import render
+from kernelgen.plan import TableRow
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FORWARD, BACKWARD = "return x.cumprod(-1)", "return x.flip(-1).cumprod(-1).flip(-1)"
+INF, NAN = math.inf, math.nan
+
+ROWS = {
+    "up and back": [2.0**30] * 13 + [2.0**-30] * 17 + [2.0**30] * 6,
+    "down and back": [-(2.0**-25)] * 21 + [2.0**25] * 27,
+    "through the denormals": [2.0**-110, 1.5] + [0.5] * 45,
+    "of denormals": [2.0**-149, 3 * 2.0**-148, 2.0**120, 2.0**120, -(2.0**60), 2.0**-130, 2.0**-100, 0.75],
+    "rounded among denormals": [1.5 * 2.0**-120, 1 + 2.0**-23, 2.0**-20, 1.5, 1.25, 1.75, 2.0**-5, 1.5],
+    "greatest": [3.4028234663852886e38, 1.0, 0.5, 2.0, 1.0 + 2.0**-23, 0.25],
+    "signs and zeros": [-1.5, 2.0, -0.5, 0.0, -3.0, -2.0, -0.0, 5.0] * 3,
+    "zero times infinity": [-2.0, 0.0, 3.0, INF, 1.0],
+    "infinity times zero": [-2.0, -INF, 3.0, -0.0, 1.0],
+    "infinities": [0.5, INF, -1.0, 1e-30, -INF, 2.0] + [1e-38] * 40,
+    "zero before what is large": [0.0] + [1e38] * 40,
+    "nothing is a number": [3.0, NAN, 0.0, INF],
+    "infinity after what has vanished": [2.0**-40] * 30 + [INF, 2.0, -1.0],
+    "infinity after what is small": [2.0**-40] * 20 + [INF, 2.0, -1.0],
+    "zero after what is infinite": [2.0**40] * 30 + [0.0, 2.0, -1.0],
+}
+"""Products of these are exact in float64, but for what has vanished or is infinite in it and stays so."""
+
+
+@pytest.mark.parametrize("line", [FORWARD, BACKWARD])
+def test_running_products_are_those_of_float64_rounded_once(line: str) -> None:
+    length = max(map(len, ROWS.values()))
+    x = torch.tensor([row + [1.0] * (length - len(row)) for row in ROWS.values()])
+    x = x.flip(-1) if line == BACKWARD else x
+    directed = x.double().flip(-1).cumprod(-1).flip(-1) if line == BACKWARD else x.double().cumprod(-1)
+    plan = plan_of(sample(line, {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=()).spec())
+    for schedule in schedules(plan)[::2]:
+        out = load(render.triton_source(plan.with_table((TableRow(None, schedule),)))).op(x.to(DEVICE)).cpu()
+        for name, got, want in zip(ROWS, out, directed.float(), strict=True):
+            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=f"{name}: {schedule}")
+            if schedule.variant != "looped" or DEVICE == "cuda":  # NumPy adds up negative zeros to a positive one
+                assert torch.equal(got.signbit() | got.isnan(), want.signbit() | want.isnan()), f"{name}: {schedule}"
+
+
+def test_long_products_of_numbers_around_one_are_those_of_float64() -> None:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.stack([1 + 0.02 * torch.randn(5003, generator=generator), torch.full((5003,), 1.001)])
+    # where factors are equal so is what rounding takes from their products, and does not average out
+    most = torch.tensor([[128.0], [5003 / 8]]) * 2.0**-24
+    plan = plan_of(sample(FORWARD, {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=()).spec())
+    out, want = load(render.triton_source(plan)).op(x.to(DEVICE)).cpu(), x.double().cumprod(-1)
+    assert (((out - want) / want).abs() <= most).all()
