@@ -107,6 +107,50 @@ def test_the_page_of_peers(peers: ModuleType) -> None:
     assert "Not timed" not in missing
 
 
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("summary")
+
+
+def anchor(rows: ModuleType, name: str, floor_us: float, ratios: dict[str, float], moved: int = 100) -> dict[str, Any]:
+    operator, case = rows.ANCHORS[name]
+    found = {against: judge.to_json(comparison(ratio)) for against, ratio in ratios.items()}
+    return {"operator": operator, "case": case, "floor_us": floor_us, "bytes": moved, "comparisons": found}
+
+
+def test_the_rows_in_short(rows: ModuleType) -> None:
+    """Kernels of 50 us: one at 80 % of the floor, one past it, a looked up table that the bytes have whole."""
+    least = rows.LEAST_BYTES["embedding"]
+    data = [
+        anchor(rows, "softmax_4096", 40.0, {"eager": 2.0, "compile": 1.25}),
+        anchor(rows, "broadcast_512^3_fp16", 60.0, {"eager": 3.0, "max-autotune": 0.96}),
+        anchor(rows, "embedding", 90.0, {"compile": 1.0}, moved=2 * least),
+        {"operator": "relu", "case": "other", "comparisons": {}},
+    ]
+    found = {row.name: row for row in rows.measured({"rows": data})}
+    assert [row.best for row in found.values()] == ["max-autotune", "compile", "compile"]
+    assert {name: round(row.share, 3) for name, row in found.items()} == {
+        "broadcast_512^3_fp16": 1.2,
+        "softmax_4096": 0.8,
+        "embedding": 0.9,
+    }
+    assert found["softmax_4096"].at_the_floor == pytest.approx(1.25 / 0.8)
+    assert found["broadcast_512^3_fp16"].at_the_floor == 0.96
+    page = "\n".join(rows.summary({"rows": data}))
+    assert "| over the best of the three, geometric mean | 1.063 |" in page
+    assert "| rows below 0.97 | 1: broadcast_512^3_fp16 |" in page
+    assert "| share of the floor, median | 90 % |" in page
+    assert "| share of the floor, worst | 80 % (softmax_4096) |" in page
+    assert "| geometric mean at the floor | 1.186 |" in page
+    assert f"| 3 of {len(rows.ANCHORS)}; not broadcast_1024^3_fp16," in page
+
+
+def test_every_row_of_the_summary_is_a_case_of_its_operator(peers: ModuleType, rows: ModuleType) -> None:
+    for operator, case in rows.ANCHORS.values():
+        assert case in [found.label for found in peers.performance_test(operator).CASES], operator
+
+
 def test_the_page_of_peers_is_made_from_its_data(peers: ModuleType) -> None:
     data, page = FOLDER / "peers.json", FOLDER / "peers.md"
     assert data.exists() == page.exists()

@@ -12,6 +12,9 @@ CASES = (
     judge.Case({"B": 4096, "V": 50257}, {"T": "float16"}),
     judge.Case({"B": 4096, "V": 50257}, {"T": "bfloat16"}),
     judge.Case({"B": 4096, "V": 50257}, {"T": "float32"}),
+    judge.Case({"B": 4096, "V": 32768}, {"T": "float16"}),
+    judge.Case({"B": 4096, "V": 32768}, {"T": "bfloat16"}),
+    judge.Case({"B": 4096, "V": 32768}, {"T": "float32"}),
 )
 
 

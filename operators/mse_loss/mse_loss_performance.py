@@ -6,6 +6,9 @@ from kernelgen import judge
 from mse_loss_accuracy import OPERATOR
 
 CASES = (
+    judge.Case({"...": (8192, 8192)}, {"T": "float16"}),
+    judge.Case({"...": (8192, 8192)}, {"T": "bfloat16"}),
+    judge.Case({"...": (8192, 8192)}, {"T": "float32"}),
     judge.Case({"...": (16384, 4096)}, {"T": "float16"}),
     judge.Case({"...": (16384, 4096)}, {"T": "bfloat16"}),
     judge.Case({"...": (16384, 4096)}, {"T": "float32"}),
