@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kernelgen.backward.differentiate import NOUNS
+from kernelgen.backward.moves import MOVES
 from kernelgen.backward.parts import Part
 from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.source import LINE, Source, needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import SCATTERS
+from kernelgen.frontend.graph import SCATTERS, VIEWS
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
@@ -58,8 +59,8 @@ class _Writer:
         for i in part.saved:
             self.saved[i] = self._saved(i, taken)
         given = {i: known[i] for i in part.given}
-        targets = [*(i for _, i in part.gradients), *part.saved]
-        used = [i for i in needed(tape, targets, given) if tape.nodes[i].op == "input"]
+        self.targets = [*(i for _, i in part.gradients), *part.saved]
+        used = [i for i in needed(tape, self.targets, given) if tape.nodes[i].op == "input"]
         self.nodes = {i: str(tape.nodes[i].attrs[0]) for i in used} | {i: t.name for i, t in given.items()}
         read = set(self.nodes.values())
         own = {t.name: t for t in spec.inputs}
@@ -147,6 +148,8 @@ class _Writer:
 
     def _casts(self) -> tuple[list[str], dict[str, str]]:
         """The statements that make float32 of the inputs, and what every output's dtype is called afterwards."""
+        if self._only_moves():
+            return [], {}
         dtypes = dict(self.spec.dtypes)
         wide = [
             t.name
@@ -166,6 +169,14 @@ class _Writer:
         cast = f"{', '.join(wide)} = {', '.join(f'{n}.float()' for n in wide)}"
         lines += [cast] if wide and len(cast) <= LINE else [f"{n} = {n}.float()" for n in wide]
         return lines, kinds
+
+
+    def _only_moves(self) -> bool:
+        """Whether elements are what they were, in another place."""
+        given = dict.fromkeys(self.nodes)
+        nodes = [self.tape.nodes[i] for i in needed(self.tape, self.targets, given)]
+        kinds, ops = {t.dtype for t in (*self.inputs, *self.outputs)}, {n.op for n in nodes}
+        return len(kinds) == 1 and bool(ops & set(MOVES)) and ops <= {*MOVES, *VIEWS}
 
 
 def _entry(dim: tuple[int | str, ...]) -> Size:

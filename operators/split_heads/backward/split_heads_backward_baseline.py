@@ -5,10 +5,8 @@ import torch
 
 
 def reference(grad_q, grad_k, grad_v):
-    dtype = grad_q.dtype
-    grad_q, grad_k, grad_v = grad_q.float(), grad_k.float(), grad_v.float()
     grad_qkv = torch.cat((grad_q, grad_k, grad_v), dim=-1)
-    return grad_qkv.to(dtype)
+    return grad_qkv
 
 
 def check_inputs(
