@@ -67,7 +67,7 @@ def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
 
 def _active(spec: OperatorSpec, graph: Graph) -> set[int]:
     """The floats that depend on an input which can have a gradient."""
-    wanted = {t.name for t in spec.inputs if t.role != "like"}
+    wanted = {t.name for t in spec.inputs if t.role not in ("like", "constant")}
     found: set[int] = set()
     for i, node in enumerate(graph.nodes):
         below = any(isinstance(a, Ref) and a.node in found for a in node.args)

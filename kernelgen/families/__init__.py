@@ -266,6 +266,9 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
     counted = [e for v in body.lowered.values for e in expressions(v)]
     counted += [e for o in body.lowered.outputs for e in o.index if isinstance(e, Expr)]
     mixed = any(0 in axes_of(e) or any(first in leaf.size for leaf in leaves(e)) for e in counted)
+    # groups in one tensor, the channels of all groups in another: a slice of one is no slice of the other
+    indices = [v.index for v in body.lowered.values if v.op == "load"] + [o.index for o in body.lowered.outputs]
+    mixed |= len({axes_of(dim) for index in indices for dim in index if 0 in axes_of(dim)}) > 1
     if mixed or plan.then is not None or plan.steps:
         return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for tensor in plan.spec.inputs:

@@ -27,7 +27,7 @@ FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter")
 CUSTOM = "custom"
 """What `family:` may name: no family writes the kernel, a language model does."""
 
-ROLES = ("data", "like", "parameter")
+ROLES = ("data", "like", "parameter", "constant")
 
 DTYPES = (
     *("float16", "bfloat16", "float32", "float8_e4m3fn"),
@@ -52,8 +52,9 @@ class TensorSpec:
     """Sizes from the outermost dimension to the innermost; `()` is a zero-dimensional tensor."""
     dtype: str
     """A name of DTYPES or a variable declared under `dtypes`."""
-    role: Literal["data", "like", "parameter"] = "data"
-    """`like`: only shape, dtype and device are read, never the elements. `parameter`: a module's weight or buffer."""
+    role: Literal["data", "like", "parameter", "constant"] = "data"
+    """`like`: only shape, dtype and device are read, never the elements. `parameter`: a module's weight or buffer.
+    `constant`: data that has no gradient."""
     place: Place = Place(1, 1)
     below: Size | None = None
     """What the elements of an index tensor stay below: a number or a size. They begin at 0."""

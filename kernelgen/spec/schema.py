@@ -67,7 +67,9 @@ class InputEntry(TensorEntry):
     """A tensor that goes in."""
 
     role: Role = Field(
-        default="data", description="like: only shape, dtype and device are read. parameter: a weight of a module."
+        default="data",
+        description="like: only shape, dtype and device are read. parameter: a weight of a module. constant: data "
+        "without a gradient.",
     )
     below: SizeEntry | None = Field(
         default=None, description="The elements are indices from 0 and below this: a number or a size of the inputs."
