@@ -170,7 +170,6 @@ class _Writer:
         lines += [cast] if wide and len(cast) <= LINE else [f"{n} = {n}.float()" for n in wide]
         return lines, kinds
 
-
     def _only_moves(self) -> bool:
         """Whether elements are what they were, in another place."""
         given = dict.fromkeys(self.nodes)
