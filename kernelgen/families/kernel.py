@@ -209,7 +209,7 @@ class Lines:
         )  # fmt: skip
         scans = [v for v in body.lowered.values if v.op in SCANS]
         turned = {v.attr for v in scans} == {REVERSE} and not any(is_scaled(v.op, v.dtype) for v in scans)
-        self.writer.turned = turned and variant in ("row", "looped")
+        self.writer.turned = turned and variant in ("row", "looped", "split")
 
     def level(self, i: int) -> str:
         return self.body.names.levels[i]

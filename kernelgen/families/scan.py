@@ -1,19 +1,21 @@
 """Scans: running sums, products, maxima and the like along the last dimension, with pointwise steps around them.
 
-Three variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+Four variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
-is read twice, so it serves rows that would fit in registers as well.
+is read twice, so it serves rows that would fit in registers as well. `split`: few long rows are divided among programs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import reduction
+from kernelgen.families import reduction, split_schedules
 from kernelgen.families.access import output_groups
 from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, Loop, specialized
 from kernelgen.families.naming import ROW, SCALAR
+from kernelgen.families.scan_split import split_scans
 from kernelgen.families.scan_walk import carried, comments, ends, has_products, last_lane, prepare, starts_of
+from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Parameter, Schedule
@@ -39,7 +41,7 @@ def takes(graph: Graph) -> bool:
 
 def variants(body: Body) -> tuple[str, ...]:
     # what is scanned as a whole has no rows to take several of
-    return ("row", "rows", "looped") if body.layout.rows else ("row", "looped")
+    return ("row", "rows", "looped", "split") if body.layout.rows else ("row", "looped", "split")
 
 
 def default(variant: str) -> Schedule:
@@ -47,6 +49,10 @@ def default(variant: str) -> Schedule:
         return Schedule.make("row", num_warps=4, loads="default", stores="default")
     if variant == "rows":
         return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, loads="default", stores="default")
+    if variant == "split":
+        return Schedule.make(
+            "split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, NUM_STAGES=3, loads="default", stores="default"
+        )
     return Schedule.make(
         "looped", BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=3, specialize=False, loads="default", stores="default"
     )
@@ -62,32 +68,65 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         found += [default("row").replace(num_warps=warps) for warps in dict.fromkeys(spread)]
         found += [default("rows")] if body.layout.rows else []
     looped = default("looped").replace(BLOCK_SIZE_N=min(4096, max(block, 1024)))
-    return (*found, looped, looped.replace(NUM_STAGES=1), looped.replace(specialize=True))
+    few = few_long_rows([(rows, columns)])
+    divided = [_divided(body, *few)] if few else []
+    return (*found, looped, looped.replace(NUM_STAGES=1), looped.replace(specialize=True), *divided)
+
+
+def _divided(body: Body, rows: int, columns: int) -> Schedule:
+    """The schedule that gives about PROGRAMS programs, each with at least one whole block."""
+    schedule = default("split").replace(**({"BLOCK_SIZE_N": 2048, "num_warps": 4} if has_products(body) else {}))
+    splits = min(power_below(PROGRAMS // rows), power_below(columns // schedule.int("BLOCK_SIZE_N")))
+    return schedule.replace(SPLITS=max(2, splits))
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
-    """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead."""
+    """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
+    few that most of a device would idle are divided."""
     row, looped = default("row"), default("looped")
     if has_products(body):  # a mantissa and an exponent an element: half as many elements a thread
         blocks = looped.replace(BLOCK_SIZE_N=2048, num_warps=4)
-        return ((2048, row.replace(num_warps=2)), (8192, row.replace(num_warps=8)), (None, blocks))
+        return (
+            (2048, row.replace(num_warps=2)),
+            (8192, row.replace(num_warps=8)),
+            *_long_rows(body, shapes, 8192, blocks),
+        )
     return (
         (2048, row.replace(num_warps=1)),
         (8192, row),
         (MAX_ROW_BYTES, row.replace(num_warps=8)),
-        (None, looped),
+        *_long_rows(body, shapes, MAX_ROW_BYTES, looped),
     )
+
+
+def _long_rows(
+    body: Body, shapes: Sequence[tuple[int, int]], shorter: int, blocks: Schedule
+) -> list[tuple[int | None, Schedule]]:
+    """Blocks of rows with more than `shorter` bytes, or rows divided among programs; both where the cases with few rows
+    are the longer ones."""
+    long = [shape for shape in shapes if few_long_rows([shape])]
+    few = few_long_rows(long)
+    # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
+    others = 4 * max((shape[1] for shape in shapes if shape not in long), default=0)
+    if few is None or others >= 2 * few[1]:
+        return [(None, blocks)]
+    return [*([(others, blocks)] if others > shorter else []), (None, _divided(body, *few))]
 
 
 def of_float32(body: Body, table: tuple[tuple[int | None, Schedule], ...]) -> tuple[tuple[int | None, Schedule], ...]:
     """The first table of what may be stored as float32: shorter rows and blocks where it is a sum."""
     if not any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values):
         return table
+    smaller = {"BLOCK_SIZE_N": SUMMED, "num_warps": 4}
     short = tuple((size, schedule) for size, schedule in table if size is not None and size <= 4 * SUMMED)
-    return (*short, (None, default("looped").replace(BLOCK_SIZE_N=SUMMED, num_warps=4)))
+    if table[-1][1].variant != "split":
+        return (*short, (None, default("looped").replace(**smaller)))
+    return (*short, (table[-2][0], default("looped").replace(**smaller)), (None, table[-1][1].replace(**smaller)))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
+    if variant == "split":
+        return split_schedules.space(variant)
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
     if variant == "looped":
         return (
@@ -113,6 +152,8 @@ def kernels(
     make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. A row in registers is taken as a row that is reduced is."""
+    if schedule.variant == "split":
+        return split_scans(spec, body, schedule, name, helpers)
     if schedule.variant == "looped":
         return (_looped(spec, body, schedule, name, helpers, make),)
     return reduction.kernels(spec, body, schedule, name, helpers, make)

@@ -47,6 +47,15 @@ def has_products(body: Body) -> bool:
 
 def carried(body: Body) -> tuple[Carried, ...]:
     """What every scan carries, under names that no value has."""
+    return _named(body, scans_of(body), "carry")
+
+
+def totals(body: Body, kept: Sequence[Carried]) -> tuple[Carried, ...]:
+    """The same for what the elements of a part come to."""
+    return _named(body, [c.scan for c in kept], "total")
+
+
+def _named(body: Body, scans: Sequence[int], what: str) -> tuple[Carried, ...]:
     taken, found = set(body.names.of.values()), []
 
     def beside(i: int, what: str) -> str:
@@ -56,12 +65,12 @@ def carried(body: Body) -> tuple[Carried, ...]:
         taken.add(name)
         return name
 
-    for i in scans_of(body):
-        value, carry = body.lowered.values[i], beside(i, "carry")
+    for i in scans:
+        value, carry = body.lowered.values[i], beside(i, what)
         if is_compensated(value):
             found.append(Carried(i, carry, beside(i, "lost"), beside(i, "block")))
         elif is_scaled(value.op, value.dtype):
-            found.append(Carried(i, carry, beside(i, "carry_exponent"), beside(i, "block"), beside(i, "exponents")))
+            found.append(Carried(i, carry, beside(i, f"{what}_exponent"), beside(i, "block"), beside(i, "exponents")))
         else:
             found.append(Carried(i, carry))
     return tuple(found)
@@ -85,9 +94,8 @@ def starts_of(body: Body, kept: Sequence[Carried]) -> list[str]:
     return lines + [f"{c.beside} = {'tl.cast(0, tl.int64)' if c.exponents else '0.0'}" for c in kept if c.beside]
 
 
-def comments(body: Body, kept: Sequence[Carried]) -> list[str]:
+def comments(body: Body, kept: Sequence[Carried], where: str = "at the end of the block before") -> list[str]:
     """What the carried names mean."""
-    where = "at the end of the block before"
     lines = []
     for c in kept:
         own = f"{c.carry} * 2**{c.beside}" if c.exponents else c.carry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch, output_values
 from kernelgen.families.looped import passes, reduced, stored_late, walked_values
@@ -25,16 +25,16 @@ from kernelgen.spec.model import OperatorSpec
 
 
 @dataclass(frozen=True)
-class _Split:
+class Split:
     """What every kernel of the sequence is written from."""
 
     spec: OperatorSpec
     body: Body
     schedule: Schedule
     helpers: dict[str, None]
-    walks: tuple[tuple[int, ...], ...]
-    online: tuple[Online, ...]
-    moments: dict[int, Moments]
+    walks: tuple[tuple[int, ...], ...] = ()
+    online: tuple[Online, ...] = ()
+    moments: dict[int, Moments] = field(default_factory=dict)
 
     @property
     def several(self) -> bool:
@@ -54,24 +54,24 @@ def split_kernels(
     """The kernels in the order of their launches; the last one writes the outputs."""
     _, online, walks = passes(body.lowered)
     moments = {m.total: m for m in carried_moments(body.lowered)}
-    split = _Split(spec, body, schedule, helpers, walks, online, moments)
+    split = Split(spec, body, schedule, helpers, walks, online, moments)
     base = name.removesuffix("_kernel").removesuffix("_split")
     names = [name, *(f"{base}_walk_{number + 2}_kernel" for number in range(len(walks) - 1))]
     made = [_part(split, own, walk) for own, walk in zip(names, walks, strict=True)]
     return (*made, _last(split, base))
 
 
-def _part(split: _Split, name: str, walk: tuple[int, ...]) -> KernelText:
+def _part(split: Split, name: str, walk: tuple[int, ...]) -> KernelText:
     """The kernel of one walk."""
     lines, done = split.lines(), set[int]()
     sources = walked_values(split.body, walk, split.online, split.moments)
     once = _begin(split, lines, sources, done)
     loop = reduced(split.body, lines, walk, split.online, split.moments, done)
     stores, scratch = _stores(split, lines, walk)
-    return _text(split, lines, name, once, replace(loop, after=(*loop.after, *stores)), scratch=scratch)
+    return kernel_text(split, lines, name, once, replace(loop, after=(*loop.after, *stores)), scratch=scratch)
 
 
-def _last(split: _Split, base: str) -> KernelText:
+def _last(split: Split, base: str) -> KernelText:
     """The kernel that writes the outputs, over the rows again where an output has every element."""
     lines, done, outputs = split.lines(), set[int](), split.body.lowered.outputs
     once = _begin(split, lines, output_values(split.body), done)
@@ -79,16 +79,16 @@ def _last(split: _Split, base: str) -> KernelText:
     rest = [o for o in outputs if o not in full]
     if not full:
         once += lines.writer.lines(output_values(split.body), done)
-        return _text(split, lines, f"{base}_join_kernel", once, None, after=lines.stores())
+        return kernel_text(split, lines, f"{base}_join_kernel", once, None, after=lines.stores())
     once += lines.writer.lines([o.value for o in rest], done)
     inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
     after = [lines.store(o) for o in rest]
-    return _text(
+    return kernel_text(
         split, lines, f"{base}_apply_kernel", once, Loop((), (), tuple(lines.at_columns(inside)), ()), after=after
     )
 
 
-def _begin(split: _Split, lines: Lines, targets: Iterable[int], done: set[int]) -> list[str]:
+def _begin(split: Split, lines: Lines, targets: Iterable[int], done: set[int]) -> list[str]:
     """What a kernel does before it walks its part: the reductions of earlier walks joined, as far as it needs them."""
     near = _near(split.body.lowered, targets)
     joined: list[str] = []
@@ -117,7 +117,7 @@ def _near(lowered: Lowered, targets: Iterable[int]) -> set[int]:
     return found
 
 
-def _join(split: _Split, lines: Lines, i: int, done: set[int]) -> list[str]:
+def _join(split: Split, lines: Lines, i: int, done: set[int]) -> list[str]:
     """A reduction from those of the parts."""
     pair = next((o for o in split.online if i in (o.total, o.maximum)), None)
     if pair is not None:
@@ -135,11 +135,11 @@ def _join(split: _Split, lines: Lines, i: int, done: set[int]) -> list[str]:
     return [f"{name} = {lines.writer.reduce_text(i, inner, numbers).text}"]
 
 
-def _load(split: _Split, name: str) -> str:
+def _load(split: Split, name: str) -> str:
     return f"tl.load({name}_parts_ptr + parts{', mask=row_mask[:, None]' if split.several else ''})"
 
 
-def _joined_sums(split: _Split, lines: Lines, pair: Online) -> list[str]:
+def _joined_sums(split: Split, lines: Lines, pair: Online) -> list[str]:
     top, total = split.body.names.of[pair.maximum], split.body.names.of[pair.total]
     axis, spread = ("axis=1", f"{top}[:, None]") if split.several else ("axis=0", top)
     lines.writer.helpers["exp"] = None
@@ -150,7 +150,7 @@ def _joined_sums(split: _Split, lines: Lines, pair: Online) -> list[str]:
     ]
 
 
-def _joined_moments(split: _Split, moments: Moments) -> list[str]:
+def _joined_moments(split: Split, moments: Moments) -> list[str]:
     """As `moments` joins the blocks of a walk, all parts at once."""
     mean, squares = split.body.names.of[moments.mean], split.body.names.of[moments.squares]
     axis, spread, across = ("axis=1", f"{mean}[:, None]", "[None, :]") if split.several else ("axis=0", mean, "")
@@ -164,7 +164,7 @@ def _joined_moments(split: _Split, moments: Moments) -> list[str]:
     ]
 
 
-def _stores(split: _Split, lines: Lines, walk: tuple[int, ...]) -> tuple[list[str], tuple[Scratch, ...]]:
+def _stores(split: Split, lines: Lines, walk: tuple[int, ...]) -> tuple[list[str], tuple[Scratch, ...]]:
     """How the programs of a walk leave what they found."""
     found: list[tuple[str, str, str]] = []
     for i in walk:
@@ -197,8 +197,8 @@ def _extreme(lines: Lines, op: str, kind: str, accumulator: str) -> str:
     return f"_nan_{op}({accumulator}, {axis})"
 
 
-def _text(
-    split: _Split,
+def kernel_text(
+    split: Split,
     lines: Lines,
     name: str,
     once: list[str],

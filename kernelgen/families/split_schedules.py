@@ -48,14 +48,14 @@ def fitted(variant: str, rows: int, columns: int, reads: int = 1) -> Schedule:
     schedule = default(variant)
     lanes = _LANES if variant == "split_columns" else 1
     programs = LANE_PROGRAMS if lanes > 1 else PROGRAMS if rows == 1 else SHARED_PROGRAMS
-    splits = _power(programs // max(1, -(-rows // lanes)))
+    splits = power_below(programs // max(1, -(-rows // lanes)))
     least = 16 if lanes > 1 else 1024
     if rows > 1:
         schedule = schedule.replace(BLOCK_SIZE_N=schedule.int("BLOCK_SIZE_N") // (1 if lanes > 1 else 2))
     if lanes == 1:
-        schedule = schedule.replace(BLOCK_SIZE_N=max(least, schedule.int("BLOCK_SIZE_N") // _power(2 * reads - 1)))
-    block = max(least, min(schedule.int("BLOCK_SIZE_N"), _power(columns // splits)))
-    splits = max(2, min(splits, _power(columns // block)))
+        schedule = schedule.replace(BLOCK_SIZE_N=max(least, schedule.int("BLOCK_SIZE_N") // power_below(2 * reads - 1)))
+    block = max(least, min(schedule.int("BLOCK_SIZE_N"), power_below(columns // splits)))
+    splits = max(2, min(splits, power_below(columns // block)))
     warps = min(schedule.int("num_warps"), max(1, block * lanes // 256))
     return schedule.replace(BLOCK_SIZE_N=block, SPLITS=splits, num_warps=warps)
 
@@ -97,6 +97,6 @@ def legal(schedule: Schedule, columns: int) -> str | None:
     return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None
 
 
-def _power(number: int) -> int:
+def power_below(number: int) -> int:
     """The greatest power of two that is not above a number, at least 1."""
     return 1 << (max(number, 1).bit_length() - 1)

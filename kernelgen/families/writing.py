@@ -292,6 +292,9 @@ class Writer:
             return inner.text
         outside = neutral(self.lowered, i)
         mask = "col_mask" if self.mode.two_d and level == COLUMN else "mask"
+        value = self.lowered.values[i]
+        if value.op in SCANS and value.dtype == "int64" and self.lowered.values[source].op != "load":
+            inner = Text(f"{inner.within(ATOM)}.to(tl.int64)")  # places are counted in int32
         return f"tl.where({mask}, {inner.text}, {number(outside).text})"
 
     def source(self, i: int) -> int:

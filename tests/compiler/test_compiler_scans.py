@@ -46,7 +46,8 @@ def test_running_products_are_those_of_float64_rounded_once(line: str) -> None:
         out = load(render.triton_source(plan.with_table((TableRow(None, schedule),)))).op(x.to(DEVICE)).cpu()
         for name, got, want in zip(ROWS, out, directed.float(), strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=f"{name}: {schedule}")
-            if schedule.variant != "looped" or DEVICE == "cuda":  # NumPy adds up negative zeros to a positive one
+            # what is carried from block to block: NumPy adds up negative zeros to a positive one
+            if schedule.variant in ("row", "rows") or DEVICE == "cuda":
                 assert torch.equal(got.signbit() | got.isnan(), want.signbit() | want.isnan()), f"{name}: {schedule}"
 
 

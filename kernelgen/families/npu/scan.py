@@ -18,10 +18,14 @@ PACKED = True
 MEANINGS = VARIANTS
 OWN_HELPERS = HELPERS
 KEY_ITEMSIZE = reduction.KEY_ITEMSIZE
-variants = scan.variants
 default = reduction.default
 legal = reduction.legal
 fits = reduction.fits
+
+
+def variants(body: Body) -> tuple[str, ...]:
+    """Those of a GPU; a core has whole rows."""
+    return tuple(v for v in scan.variants(body) if v != "split")
 
 
 def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
