@@ -85,5 +85,3 @@ def test_selections_load_16_bytes_a_thread_and_stay_in_registers(compiler: Worke
 def test_rows_that_are_added_are_read_and_written_in_16_bytes_a_thread(compiler: Worker, tmp_path: Path) -> None:
     for label, facts in compiled(compiler, tmp_path, "index_add").items():
         assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0), label
-    for label, facts in compiled(compiler, tmp_path, "index_add_atomic").items():
-        assert (facts.load_bytes, facts.spill_bytes) == (16, 0), label

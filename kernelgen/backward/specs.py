@@ -120,7 +120,7 @@ class _Writer:
             performance=_bindings(self.spec.performance, sizes),
             timed=_timed(self.spec, kinds),
             any_order=not self.spec.deterministic
-            and any(self.tape.nodes[i].op in SCATTERS for _, i in self.part.gradients),
+            and any(self.tape.nodes[i].op == "scatter_add" for _, i in self.part.gradients),
             folder=self.folder,
             rounds=self.spec.max_rounds,
         )

@@ -58,7 +58,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         raise UnsupportedError(
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
-    order = family.notes(bodies[0]) if hasattr(family, "notes") else ()
+    order = family.notes(spec, bodies[0]) if hasattr(family, "notes") else ()
     plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])))
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))

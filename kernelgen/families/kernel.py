@@ -80,6 +80,8 @@ class Scratch:
     """As torch calls it."""
     shape: str = ""
     """The wrapper's expression for its shape, where it is no number for every part of every row."""
+    zeros: bool = False
+    """Whether it is zero when the kernel begins."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ class KernelText:
     """Keyword arguments of the launch beside those of the table."""
     once_a_row: tuple[str, ...] = ()
     """What only the first of the programs that share a row does."""
+    sizes: tuple[tuple[str, str], ...] = ()
+    """Numbers that its scratch memory and the launches need, with the wrapper's expressions for them."""
     scratch: tuple[Scratch, ...] = ()
     """What it leaves for the kernel that is launched after it."""
     plane: PlaneText | None = None

@@ -3,21 +3,23 @@
 Variants, of which a reference has those that serve its operation:
 `histogram`: few bins; a program counts its part in registers and adds the counts to the bins with integer atomics.
 `atomics`: many bins; every element is one integer atomic. Integers come to the same sum in whatever order.
-`owners` (index_add): a program owns a tile of the result, walks the whole index and adds what names its rows in the
-order of the index, in float32, what rounding takes from the sum kept beside it. Every owner reads the index, which
-the L2 holds: for a short index, or few rows.
-`lists` (index_add): the same sums, made from lists of the places that name a part of the result (`scatter_lists.py`).
+`buckets` (index_add): a row is added up by the bucket of places that name it (`scatter_buckets.py`), in the order of
+the index, in float32, what rounding takes from the sum kept beside it.
+`lists` (index_add): the same sums, made from lists of the places that name a part of the result (`scatter_lists.py`):
+for thousands of rows that are named very often.
+`owners` (index_add): the same sums in a single launch; a program owns a tile of the result, walks the whole index and
+adds what names its rows. Every owner reads the index, which the L2 holds: for a short index, or few rows.
 `blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block. What
 names one place within a block is added up by the first that does; only that one reads and writes the result.
-Where a spec says `deterministic: false`, floats are added by atomics too (`scatter_atomics.py`).
+Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`scatter_atomics.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families import scatter_atomics, scatter_lists
+from kernelgen.families import scatter_atomics, scatter_buckets, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
@@ -36,18 +38,23 @@ FEW_BINS = 1024
 MEANINGS = {
     "histogram": "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
     "atomics": "one block of elements a program, an atomic each",
+    scatter_buckets.NAME: scatter_buckets.MEANING,
     scatter_lists.NAME: scatter_lists.MEANING,
     "owners": "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
     "blocks": "BLOCK_SIZE_M rows a program, walked in blocks in which equal indices are added up first",
     **scatter_atomics.MEANINGS,
 }
 _LOCAL = frozenset([
-    "back", "before", "bounds", "col_mask", "cols", "earliest", "end", "error", "first", "is_before", "is_first",
-    "is_named", "is_own", "is_place", "is_same", "lanes", "left", "listed", "lost", "mask", "num_tiles_n", "number",
-    "offsets", "part", "place", "places", "rank", "row", "rows", "slots", "start", "total",
+    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "earliest", "end", "error", "first",
+    "found", "is_before", "is_first", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
+    "lost", "mask", "num_tiles_n", "number", "offsets", "part", "place", "places", "rank", "row", "rows", "slot",
+    "slots", "start", "total",
 ])  # fmt: skip
 """What kernels call values of their own."""
-IN_ORDER = "sums of floats are made in an order that never changes, without atomics: results repeat bit for bit"
+IN_ORDER = "sums of floats are made in an order that never changes: results repeat bit for bit"
+ORDERED_ANYWAY = (
+    "sums of floats are made in an order that never changes, although the spec allows any (`deterministic: false`)"
+)
 
 
 def takes(graph: Graph) -> bool:
@@ -62,7 +69,7 @@ def variants(body: Body) -> tuple[str, ...]:
     if scatter.op == "bincount":
         bins = scatter.args[1]
         return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
-    return (scatter_lists.NAME, "owners") if scatter.op == "index_add" else ("blocks",)
+    return (scatter_buckets.NAME, scatter_lists.NAME, "owners") if scatter.op == "index_add" else ("blocks",)
 
 
 def default(variant: str) -> Schedule:
@@ -72,8 +79,8 @@ def default(variant: str) -> Schedule:
         return Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4)
     if variant == scatter_atomics.TILE:
         return scatter_atomics.DEFAULT
-    if variant == scatter_lists.NAME:
-        return scatter_lists.DEFAULT
+    if variant in _BY_ROWS:
+        return _BY_ROWS[variant][0]
     if variant == "owners":
         return Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4)
     return Schedule.make("blocks", BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
@@ -88,7 +95,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
     if body.any_order and body.layout.rows:
         return (scatter_atomics.start(body),)
-    found = tuple(scatter_lists.fitted(columns) if v == scatter_lists.NAME else default(v) for v in variants(body))
+    found = tuple(_BY_ROWS[v][1](columns) if v in _BY_ROWS else default(v) for v in variants(body))
     if body.lowered.values[-1].op == "scatter_add" and body.lowered.values[-1].attr == "0":
         return tuple(schedule.replace(BLOCK_SIZE_M=8, num_warps=4) for schedule in found)
     return found
@@ -119,7 +126,14 @@ def space(variant: str) -> tuple[Parameter, ...]:
     )
 
 
-_SPACES = {scatter_atomics.TILE: scatter_atomics.space, scatter_lists.NAME: scatter_lists.space}
+_BY_ROWS: dict[str, tuple[Schedule, Callable[[int], Schedule], Callable[[], tuple[Parameter, ...]]]] = {
+    module.NAME: (module.DEFAULT, module.fitted, module.space) for module in (scatter_buckets, scatter_lists)
+}
+"""The variants of two kernels, of which the second adds up a row: by default, fitted to columns, and their space."""
+_SPACES: dict[str, Callable[[], tuple[Parameter, ...]]] = {
+    scatter_atomics.TILE: scatter_atomics.space,
+    **{name: found[-1] for name, found in _BY_ROWS.items()},
+}
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
@@ -129,8 +143,9 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         each = 2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")  # sums, and what rounding took from them
     elif schedule.variant == "blocks":
         each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
-    elif schedule.variant == scatter_lists.NAME:
-        each = 2 * schedule.int("BLOCK_SIZE_N")
+    elif schedule.variant in _BY_ROWS:
+        at_once = schedule.int("BLOCK_SIZE_K") if schedule.variant == scatter_buckets.NAME else 0
+        each = (2 + at_once) * schedule.int("BLOCK_SIZE_N")
     each /= 32 * schedule.int("num_warps")
     return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
 
@@ -138,7 +153,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 def begin(body: Body) -> str | None:
     """What the result holds before the kernel: zeros, a copy of an input by its name, or nothing in particular."""
     scatter = body.lowered.values[-1]
-    if scatter.op == "index_add" and not body.any_order:
+    if scatter.op == "index_add":
         return None
     added = scatter.op != "bincount" and isinstance(scatter.args[0], Use)
     return body.lowered.values[0].tensor if added else "zeros"
@@ -308,15 +323,17 @@ def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Sprea
     floats = lowered.values[-1].dtype == "float"
     return Body(
         lowered, graph.statements, layout, names, (), frozenset(), exact=False,
-        any_order=floats and not spec.deterministic,
+        any_order=floats and not spec.deterministic and not by_rows,
     )  # fmt: skip
 
 
-def notes(body: Body) -> tuple[str, ...]:
+def notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     """What a reviewer should know of the order of sums."""
     if body.lowered.values[-1].op == "bincount":
         return ()
-    return (scatter_atomics.NOTE if body.any_order else IN_ORDER,)
+    if body.any_order:
+        return (scatter_atomics.NOTE,)
+    return (IN_ORDER if spec.deterministic or body.lowered.values[-1].dtype != "float" else ORDERED_ANYWAY,)
 
 
 def widened(spec: OperatorSpec, body: Body) -> bool:
@@ -343,6 +360,8 @@ def kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
+    if schedule.variant == scatter_buckets.NAME:
+        return scatter_buckets.kernels(spec, body, schedule, name, helpers)
     if schedule.variant in ("owners", scatter_lists.NAME) and body.lowered.values[-1].dtype == "float":
         helpers["two_sum"] = None
     if schedule.variant == scatter_lists.NAME:

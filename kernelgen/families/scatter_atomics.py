@@ -15,8 +15,7 @@ NOTE = (
 )
 LINE, TILE = "atomics", "atomic_tiles"
 """The variants for one run of elements that scatter, and for rows of them."""
-DEFAULT = Schedule.make(TILE, BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=4)
-"""Of rows that have an index: sixteen columns a thread, of which a Hopper adds four by one atomic."""
+DEFAULT = Schedule.make(TILE, BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4)
 MEANINGS = {TILE: "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element"}
 
 
@@ -29,7 +28,7 @@ def start(body: Body) -> Schedule:
     scatter = body.lowered.values[-1]
     if scatter.op == "scatter_add" and scatter.attr == "0":
         return DEFAULT.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8)
-    return DEFAULT if scatter.op == "index_add" else DEFAULT.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024)
+    return DEFAULT
 
 
 def space() -> tuple[Parameter, ...]:
@@ -61,7 +60,7 @@ def line(spec: OperatorSpec, body: Body) -> Made:
 
 
 def tile(spec: OperatorSpec, body: Body) -> Made:
-    """A tile of rows and columns, of which whole rows have an index or every element has one."""
+    """A tile of rows and columns, of which every element has an index."""
     scatter = body.lowered.values[-1]
     index, source = tensors(body)[-2:]
     along_last = scatter.attr == "-1"
@@ -71,12 +70,6 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
     checks = ["mask = (rows < M)[:, None] & (cols < N)[None, :]", f"offsets = {offsets}"]
     checks += loaded(body, index, "offsets", "mask", size)
     checks += [f"is_place = {index} >= 0", f"is_place &= {index} < {size}"]
-    where, added = "is_place", "offsets"
-    if scatter.op == "index_add":
-        where, added, place = "mask", "rows[:, None] * N + cols[None, :]", "places[:, None] * N + cols[None, :]"
-        checks = [f"{index} = tl.load({index}_ptr + rows, mask=rows < M, other=-1)"]
-        checks += [f"is_place = {index} >= 0", f"is_place &= {index} < {size}"]
-        checks += [f"places = {index}.to(tl.int64)", "mask = is_place[:, None] & (cols < N)[None, :]"]
     lines = [
         "# a program adds a tile to where the index says, in whatever order atomics come",
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
@@ -84,9 +77,9 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
         "rows = first + tl.arange(0, BLOCK_SIZE_M)",
         "cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)",
         *checks,
-        f"{source} = tl.load({source}_ptr + {added}, mask={where}){widened(spec, source)}",
+        f"{source} = tl.load({source}_ptr + offsets, mask=is_place){widened(spec, source)}",
         *quoted(body),
-        f'tl.atomic_add({out}_ptr + {place}, {source}, mask={where}, sem="relaxed")',
+        f'tl.atomic_add({out}_ptr + {place}, {source}, mask=is_place, sem="relaxed")',
     ]
     needed = ["M", "N", *([size] if not size.isdigit() else [])]
     grid = '(triton.cdiv(M, options["BLOCK_SIZE_M"]) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)'

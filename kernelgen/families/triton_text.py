@@ -57,7 +57,7 @@ HELPERS = (
     "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
     "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
     "frexp", "ldexp", "multiply_scaled", "running_products", "cumprod", "product", "products_after",
-    "two_sum", "random_mask", "ordered", "from_ordered",
+    "two_sum", "add_rows", "add_whole_rows", "random_mask", "ordered", "from_ordered",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""

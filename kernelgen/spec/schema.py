@@ -143,7 +143,7 @@ class SpecFile(_Entry):
     )
     deterministic: Flag = Field(
         default=True,
-        description="false: index_add and scatter_add may add floats by atomics, so that two calls differ in bits.",
+        description="false: a scatter_add may add floats by atomics, so that two calls differ in bits.",
     )
     module: FreeText | None = Field(
         default=None,

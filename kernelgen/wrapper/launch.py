@@ -46,7 +46,7 @@ class Branch:
 
     kernel: str
     scratch: tuple[tuple[str, str], ...]
-    """Each buffer with the expression that allocates it."""
+    """Each buffer with the expression that allocates it, after the sizes that these and the launches need."""
     launches: tuple[Launch, ...]
 
 
@@ -307,8 +307,9 @@ def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:
     device = f"{plan.spec.inputs[0].name}.device"
     parts = 'options["SPLITS"]'
     shape = f"({parts}, M)" if plan.body.layout.rows else parts
-    scratch = [
-        (s.name, f"torch.empty({s.shape or shape}, dtype=torch.{s.dtype}, device={device})")
+    scratch = [size for k in sequence for size in k.sizes]
+    scratch += [
+        (s.name, f"torch.{'zeros' if s.zeros else 'empty'}({s.shape or shape}, dtype=torch.{s.dtype}, device={device})")
         for k in sequence
         for s in k.scratch
     ]
@@ -335,7 +336,8 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
     if passed <= set(kernel.constexprs):
         arguments.append("**options")
     else:
-        arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs]
+        given = {argument.partition("=")[0] for argument in kernel.passed}
+        arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs if name not in given]
     return Launch("kernel" if first else kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
 
 

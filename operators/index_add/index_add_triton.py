@@ -3,8 +3,7 @@
 an embedding is.
 
 An index outside its range adds nothing, where torch raises.
-Sums of floats are made in an order that never changes, without atomics: results repeat
-bit for bit.
+Sums of floats are made in an order that never changes: results repeat bit for bit.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -24,56 +23,60 @@ def _two_sum(a, b):
 
 
 @triton.jit
+def _add_rows(
+    out, lost, rows_ptr, places, rank, count, cols, mask, N, BLOCK_SIZE_K: tl.constexpr
+):
+    # the rows at `count` places in the order of their ranks; the places of a step are read at once
+    for start in range(0, count, BLOCK_SIZE_K):
+        wanted = start + tl.arange(0, BLOCK_SIZE_K)
+        is_wanted = rank[:, None] == wanted[None, :]
+        place = tl.sum(tl.where(is_wanted, places[:, None], 0), axis=0).to(tl.int64)
+        rows = tl.load(
+            rows_ptr + place[:, None] * N + cols[None, :],
+            mask=(wanted < count)[:, None] & mask[None, :],
+            other=0,
+        )
+        out, error = _two_sum(out, tl.sum(rows.to(tl.float32), axis=0))
+        lost += error
+    return out, lost
+
+
+@triton.jit
 def index_add_kernel(
     index_ptr,
-    listed_ptr,
-    bounds_ptr,
+    counts_ptr,
+    buckets_ptr,
     M,
+    V,
+    SLOTS: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_V: tl.constexpr,
 ):
-    # a program lists the places that name its part of the result, in the order of the index
-    part = tl.program_id(0).to(tl.int64)
-    first = part * BLOCK_SIZE_V
-    lanes = tl.arange(0, BLOCK_SIZE_M)
-    # the lists of the parts before it come first
-    before = tl.zeros([BLOCK_SIZE_M], tl.int32)
-    for start in range(0, M, BLOCK_SIZE_M):
-        places = start + lanes
-        index = tl.load(index_ptr + places, mask=places < M, other=-1)
-        is_before = index >= 0
-        is_before &= index < first
-        before += is_before.to(tl.int32)
-    end = tl.sum(before, axis=0)
-    bounds = bounds_ptr + 2 * part
-    tl.store(bounds, end)
-    for start in range(0, M, BLOCK_SIZE_M):
-        places = start + lanes
-        index = tl.load(index_ptr + places, mask=places < M, other=-1)
-        is_own = index >= first
-        is_own &= index < first + BLOCK_SIZE_V
-        rank = tl.cumsum(is_own.to(tl.int32), axis=0)
-        # a number for the place and the row within the part
-        number = places.to(tl.int64) * BLOCK_SIZE_V + (index - first)
-        tl.store(listed_ptr + end + rank - 1, number, mask=is_own)
-        end += tl.sum(is_own.to(tl.int32), axis=0)
-    tl.store(bounds + 1, end)
+    # a program puts places into the buckets of their rows, in whatever order atomics come
+    places = tl.program_id(0) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    index = tl.load(index_ptr + places, mask=places < M, other=-1)
+    is_row = index >= 0
+    is_row &= index < V
+    slot = tl.atomic_add(counts_ptr + index, 1, mask=is_row, sem="relaxed")
+    # what a bucket does not hold is counted only
+    tl.store(buckets_ptr + index * SLOTS + slot, places, mask=is_row & (slot < SLOTS))
 
 
 @triton.jit
 def index_add_sums_kernel(
     x_ptr,
+    index_ptr,
     source_ptr,
-    listed_ptr,
-    bounds_ptr,
+    counts_ptr,
+    buckets_ptr,
     out_ptr,
     M,
     N,
+    SLOTS: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
     BLOCK_SIZE_L: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
-    BLOCK_SIZE_V: tl.constexpr,
 ):
-    # a program adds up columns of a row, in the order of its part's list
+    # a program adds up columns of a row, in the order of the index
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
     row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -81,24 +84,27 @@ def index_add_sums_kernel(
     out = tl.load(x_ptr + row * N + cols, mask=mask).to(tl.float32)
     # what rounding takes from the sums, which many additions would show
     lost = tl.zeros([BLOCK_SIZE_N], tl.float32)
-    bounds = bounds_ptr + row // BLOCK_SIZE_V * 2
-    end = tl.load(bounds + 1)
+    count = tl.load(counts_ptr + row)
     # return x.index_add(0, index, source)
-    for start in range(tl.load(bounds), end, BLOCK_SIZE_L):
-        slots = start + tl.arange(0, BLOCK_SIZE_L)
-        number = tl.load(listed_ptr + slots, mask=slots < end, other=-1)
-        is_own = number % BLOCK_SIZE_V == row % BLOCK_SIZE_V  # -1 is no row's
-        left = tl.where(is_own, (number // BLOCK_SIZE_V).to(tl.int32), M)
-        place = tl.min(left, axis=0)
-        while place < M:
-            source = tl.load(
-                source_ptr + place.to(tl.int64) * N + cols,
-                mask=mask,
-            ).to(tl.float32)
-            out, error = _two_sum(out, source)
-            lost += error
-            left = tl.where(left == place, M, left)
-            place = tl.min(left, axis=0)
+    if count <= SLOTS:
+        slots = tl.arange(0, SLOTS)
+        places = tl.load(buckets_ptr + row * SLOTS + slots, mask=slots < count, other=M)
+        # the bucket was filled in whatever order: a place's rank is how many are before it
+        rank = tl.sum((places[None, :] < places[:, None]).to(tl.int32), axis=1)
+        out, lost = _add_rows(
+            out, lost, source_ptr, places, rank, count, cols, mask, N, BLOCK_SIZE_K
+        )
+    else:
+        # more than the bucket holds: the row looks for its places in the index itself
+        for start in range(0, M, BLOCK_SIZE_L):
+            places = start + tl.arange(0, BLOCK_SIZE_L)
+            index = tl.load(index_ptr + places, mask=places < M, other=-1)
+            is_own = (index == row).to(tl.int32)
+            rank = tl.where(is_own > 0, tl.cumsum(is_own, axis=0) - 1, -1)
+            found = tl.sum(is_own, axis=0)
+            out, lost = _add_rows(
+                out, lost, source_ptr, places, rank, found, cols, mask, N, BLOCK_SIZE_K
+            )
     tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
 
 
@@ -108,10 +114,10 @@ SCHEDULES = (
         None,
         index_add_kernel,
         {
-            "BLOCK_SIZE_L": 128,
-            "BLOCK_SIZE_M": 4096,
+            "BLOCK_SIZE_K": 4,
+            "BLOCK_SIZE_L": 1024,
+            "BLOCK_SIZE_M": 128,
             "BLOCK_SIZE_N": 1024,
-            "BLOCK_SIZE_V": 32,
             "num_warps": 4,
         },
     ),
@@ -190,30 +196,32 @@ def index_add(
     if max(M, N) > 2**30:
         raise ValueError(f"index_add: at most 2**30 rows and columns, got {M} and {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    listed = torch.empty(M, dtype=torch.int64, device=x.device)
-    bounds = torch.empty(
-        (triton.cdiv(V, options["BLOCK_SIZE_V"]), 2), dtype=torch.int32, device=x.device
-    )
-    kernel[(triton.cdiv(V, options["BLOCK_SIZE_V"]),)](
+    slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
+    counts = torch.zeros(V, dtype=torch.int32, device=x.device)
+    buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
+    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
         index,
-        listed,
-        bounds,
+        counts,
+        buckets,
         M,
-        num_warps=16,
+        V,
+        num_warps=4,
+        SLOTS=slots,
         BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        BLOCK_SIZE_V=options["BLOCK_SIZE_V"],
     )
     index_add_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
         x,
+        index,
         source,
-        listed,
-        bounds,
+        counts,
+        buckets,
         out,
         M,
         N,
         num_warps=options["num_warps"],
+        SLOTS=slots,
+        BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
         BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
         BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-        BLOCK_SIZE_V=options["BLOCK_SIZE_V"],
     )
     return out

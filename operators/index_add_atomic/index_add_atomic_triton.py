@@ -3,8 +3,8 @@
 whatever order.
 
 An index outside its range adds nothing, where torch raises.
-Not deterministic (`deterministic: false`): atomics add floats in whatever order they
-come, so that two calls may differ in their last bits.
+Sums of floats are made in an order that never changes, although the spec allows any
+(`deterministic: false`): no atomics of floats are faster.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
@@ -15,34 +15,98 @@ import triton.language as tl
 
 
 @triton.jit
+def _two_sum(a, b):
+    # a + b, and what rounding took from it (Knuth), which is nothing of what is not finite
+    total = a + b
+    back = total - a
+    error = (a - (total - back)) + (b - back)
+    return total, tl.where(error == error, error, 0.0)
+
+
+@triton.jit
+def _add_rows(
+    out, lost, rows_ptr, places, rank, count, cols, mask, N, BLOCK_SIZE_K: tl.constexpr
+):
+    # the rows at `count` places in the order of their ranks; the places of a step are read at once
+    for start in range(0, count, BLOCK_SIZE_K):
+        wanted = start + tl.arange(0, BLOCK_SIZE_K)
+        is_wanted = rank[:, None] == wanted[None, :]
+        place = tl.sum(tl.where(is_wanted, places[:, None], 0), axis=0).to(tl.int64)
+        rows = tl.load(
+            rows_ptr + place[:, None] * N + cols[None, :],
+            mask=(wanted < count)[:, None] & mask[None, :],
+            other=0,
+        )
+        out, error = _two_sum(out, tl.sum(rows.to(tl.float32), axis=0))
+        lost += error
+    return out, lost
+
+
+@triton.jit
 def index_add_atomic_kernel(
     index_ptr,
+    counts_ptr,
+    buckets_ptr,
+    M,
+    V,
+    SLOTS: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+):
+    # a program puts places into the buckets of their rows, in whatever order atomics come
+    places = tl.program_id(0) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    index = tl.load(index_ptr + places, mask=places < M, other=-1)
+    is_row = index >= 0
+    is_row &= index < V
+    slot = tl.atomic_add(counts_ptr + index, 1, mask=is_row, sem="relaxed")
+    # what a bucket does not hold is counted only
+    tl.store(buckets_ptr + index * SLOTS + slot, places, mask=is_row & (slot < SLOTS))
+
+
+@triton.jit
+def index_add_atomic_sums_kernel(
+    x_ptr,
+    index_ptr,
     source_ptr,
+    counts_ptr,
+    buckets_ptr,
     out_ptr,
     M,
     N,
-    V,
-    BLOCK_SIZE_M: tl.constexpr,
+    SLOTS: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    BLOCK_SIZE_L: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
-    # a program adds a tile to where the index says, in whatever order atomics come
+    # a program adds up columns of a row, in the order of the index
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_M
-    rows = first + tl.arange(0, BLOCK_SIZE_M)
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    index = tl.load(index_ptr + rows, mask=rows < M, other=-1)
-    is_place = index >= 0
-    is_place &= index < V
-    places = index.to(tl.int64)
-    mask = is_place[:, None] & (cols < N)[None, :]
-    source = tl.load(
-        source_ptr + rows[:, None] * N + cols[None, :],
-        mask=mask,
-    ).to(tl.float32)
+    mask = cols < N
+    out = tl.load(x_ptr + row * N + cols, mask=mask).to(tl.float32)
+    # what rounding takes from the sums, which many additions would show
+    lost = tl.zeros([BLOCK_SIZE_N], tl.float32)
+    count = tl.load(counts_ptr + row)
     # return x.index_add(0, index, source)
-    tl.atomic_add(
-        out_ptr + places[:, None] * N + cols[None, :], source, mask=mask, sem="relaxed"
-    )
+    if count <= SLOTS:
+        slots = tl.arange(0, SLOTS)
+        places = tl.load(buckets_ptr + row * SLOTS + slots, mask=slots < count, other=M)
+        # the bucket was filled in whatever order: a place's rank is how many are before it
+        rank = tl.sum((places[None, :] < places[:, None]).to(tl.int32), axis=1)
+        out, lost = _add_rows(
+            out, lost, source_ptr, places, rank, count, cols, mask, N, BLOCK_SIZE_K
+        )
+    else:
+        # more than the bucket holds: the row looks for its places in the index itself
+        for start in range(0, M, BLOCK_SIZE_L):
+            places = start + tl.arange(0, BLOCK_SIZE_L)
+            index = tl.load(index_ptr + places, mask=places < M, other=-1)
+            is_own = (index == row).to(tl.int32)
+            rank = tl.where(is_own > 0, tl.cumsum(is_own, axis=0) - 1, -1)
+            found = tl.sum(is_own, axis=0)
+            out, lost = _add_rows(
+                out, lost, source_ptr, places, rank, found, cols, mask, N, BLOCK_SIZE_K
+            )
+    tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -50,7 +114,13 @@ SCHEDULES = (
     (
         None,
         index_add_atomic_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 4},
+        {
+            "BLOCK_SIZE_K": 4,
+            "BLOCK_SIZE_L": 1024,
+            "BLOCK_SIZE_M": 128,
+            "BLOCK_SIZE_N": 1024,
+            "num_warps": 4,
+        },
     ),
 )
 
@@ -123,9 +193,9 @@ def index_add_atomic(
     x = x.contiguous()
     index = index.contiguous()
     source = source.contiguous()
-    out = x.to(torch.float32, copy=True)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
-        return out.to(x.dtype)
+        return out
     M = source.shape[0]
     N = x.shape[1]
     V = x.shape[0]
@@ -133,18 +203,33 @@ def index_add_atomic(
         raise ValueError(
             f"index_add_atomic: at most 2**30 rows and columns, got {M} and {N}"
         )
-    kernel, options = pick_schedule(N * x.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+    kernel, options = pick_schedule(N * out.element_size())
+    slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
+    counts = torch.zeros(V, dtype=torch.int32, device=x.device)
+    buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
+    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        index,
+        counts,
+        buckets,
+        M,
+        V,
+        num_warps=4,
+        SLOTS=slots,
+        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
     )
-    kernel[grid](
+    index_add_atomic_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+        x,
         index,
         source,
+        counts,
+        buckets,
         out,
         M,
         N,
-        V,
-        **options,
+        num_warps=options["num_warps"],
+        SLOTS=slots,
+        BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
+        BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
+        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
     )
-    return out.to(x.dtype)
+    return out

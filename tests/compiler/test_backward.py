@@ -362,11 +362,13 @@ def test_opcheck_of_an_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_sums_may_come_in_any_order_those_of_a_gradient_do() -> None:
-    text = (SPECS / "embedding.yaml").read_text("utf-8")
+    text, rows = ((SPECS / f"{name}.yaml").read_text("utf-8") for name in ("gather", "embedding"))
     made = derived(parse_spec(text + "deterministic: false\n"))
     assert "deterministic: false" in made.parts[0].text
-    assert "any_order=True" in made.files["embedding_gradients_accuracy.py"]
-    assert "any_order" not in derived(parse_spec(text)).files["embedding_gradients_accuracy.py"]
+    assert "any_order=True" in made.files["gather_gradients_accuracy.py"]
+    assert "any_order" not in derived(parse_spec(text)).files["gather_gradients_accuracy.py"]
+    # an order of rows costs nothing
+    assert "deterministic" not in derived(parse_spec(rows + "deterministic: false\n")).parts[0].text
 
 
 # what is moved

@@ -476,6 +476,24 @@ def test_many_rows_added_to_one_lose_nothing_to_rounding() -> None:
     assert torch.equal(load(render.triton_source(plan_of(found.spec()))).op(x, index, y).cpu(), want.float())
 
 
+def test_a_row_that_no_bucket_can_hold_finds_its_places_itself() -> None:
+    """Of 1100 places 1094 name one of 300 rows, which has a bucket for 16; six name another, whose bucket holds them."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    index = torch.full((1100,), 7, device=device)
+    index[::200] = 255
+    for dtype in (torch.float32, torch.int64):
+        kind = str(dtype).removeprefix("torch.")
+        found = sample(
+            "return x.index_add(0, i, y)",
+            {"x": f"A B: {kind}", "i": "C: int64 < A", "y": f"C B: {kind}"}, {"out": f"A B: {kind}"}, dtypes=(),
+        )  # fmt: skip
+        op = load(render.triton_source(plan_of(found.spec()))).op
+        y = torch.arange(1100 * 3, device=device).reshape(1100, 3).to(dtype) % 4096
+        x = torch.arange(900, device=device).reshape(300, 3).to(dtype)
+        x[7] = 2**24 if dtype == torch.float32 else 2**40
+        assert torch.equal(op(x, index, y), x.double().index_add(0, index, y.double()).to(dtype))
+
+
 @pytest.mark.parametrize(
     ("kinds", "variant", "block"), [(("float16", "float32"), "looped", 2048), (("float16",), "row", None)]
 )

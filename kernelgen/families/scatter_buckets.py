@@ -1,0 +1,132 @@
+"""index_add in two kernels: the first puts every place into a bucket of the row that it names, the second adds up a row
+by its bucket, in the order of the index.
+
+A bucket is filled by integer atomics, in whatever order these come, and put in order by the kernel that adds: the sums
+are the same at every call. It holds twice what a row is named on average and eight more, so that none is too small
+where rows are named evenly: at least 32 bytes of memory for every row of the result, and four for its count.
+A row that is named more often than that looks for its places in the index itself, all of which it reads. Where a few
+rows are named most of the time, these alone do. Where rows are named more than 128 times on average, most do: M
+integers a row from the cache, beside the M x N elements that are added in all. For thousands of such rows `lists`
+reads less.
+"""
+
+from __future__ import annotations
+
+from kernelgen.families.kernel import Body, KernelText, Scratch
+from kernelgen.families.scatter_text import accumulated, limit, quoted, tensors, widened
+from kernelgen.plan import Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+NAME, SUMS = "buckets", "bucket_sums"
+"""The variants of the two kernels."""
+MEANING = (
+    "a kernel puts places, BLOCK_SIZE_M a program, into the buckets of their rows; a second adds, BLOCK_SIZE_N columns "
+    "of a row a program, BLOCK_SIZE_K places at a time in the order of the index"
+)
+DEFAULT = Schedule.make(NAME, BLOCK_SIZE_K=4, BLOCK_SIZE_L=1024, BLOCK_SIZE_M=128, BLOCK_SIZE_N=1024, num_warps=4)
+MOST = 128
+"""The most places of a bucket: what puts them in order compares each with each."""
+
+
+def space() -> tuple[Parameter, ...]:
+    def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
+        return Parameter(name, choices, "block_size", "constexpr", meaning)
+
+    return (
+        block("BLOCK_SIZE_K", (1, 2, 4, 8, 16), "places of a row that are added at once"),
+        block("BLOCK_SIZE_L", (256, 512, 1024, 2048), "indices that a row with too many places looks at together"),
+        block("BLOCK_SIZE_M", (64, 128, 256, 512, 1024), "places that a program puts into buckets"),
+        block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
+    )
+
+
+def fitted(columns: int) -> Schedule:
+    """For rows of so many columns: eight a thread."""
+    block = min(max(1 << (columns - 1).bit_length(), 64), 1024)
+    return DEFAULT.replace(BLOCK_SIZE_N=block, num_warps=max(block // 256, 1))
+
+
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    """The kernel that fills the buckets and the kernel that adds."""
+    is_float = accumulated(body) == "float32"
+    helpers |= dict.fromkeys(["two_sum", "add_rows"] if is_float else ["add_whole_rows"])
+    return _buckets(spec, body, schedule, name), _sums(spec, body, schedule, name)
+
+
+def _buckets(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    index = tensors(body)[-2]
+    size = limit(body, spec.outputs[0].shape, 0)
+    lines = [
+        "# a program puts places into the buckets of their rows, in whatever order atomics come",
+        "places = tl.program_id(0) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
+        f"{index} = tl.load({index}_ptr + places, mask=places < M, other=-1){_wide(spec, index)}",
+        f"is_row = {index} >= 0",
+        f"is_row &= {index} < {size}",
+        f'slot = tl.atomic_add(counts_ptr + {index}, 1, mask=is_row, sem="relaxed")',
+        "# what a bucket does not hold is counted only",
+        f"tl.store(buckets_ptr + {index} * SLOTS + slot, places, mask=is_row & (slot < SLOTS))",
+    ]
+    sizes = ["M", *([size] if not size.isdigit() else [])]
+    return KernelText(
+        name, NAME, schedule, (f"{index}_ptr", "counts_ptr", "buckets_ptr", *sizes), ("SLOTS", "BLOCK_SIZE_M"), (),
+        tuple(lines), grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]),)', passed=("num_warps=4", "SLOTS=slots"),
+        sizes=(("slots", f"min(triton.next_power_of_2(2 * (M // {size}) + 8), {MOST})"),),
+        scratch=(Scratch("counts", "int32", size, zeros=True), Scratch("buckets", "int32", f"({size}, slots)")),
+    )  # fmt: skip
+
+
+def _wide(spec: OperatorSpec, index: str) -> str:
+    """What makes an int64 of an index: times the places of a bucket it may pass 2**31."""
+    return "" if next(t.dtype for t in spec.inputs if t.name == index) == "int64" else ".to(tl.int64)"
+
+
+def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    *base, index, source = tensors(body)
+    out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, 0)
+    is_float = accumulated(body) == "float32"
+    start = f"{out} = tl.zeros([BLOCK_SIZE_N], tl.{accumulated(body)})"
+    if base:
+        start = f"{out} = tl.load({base[0]}_ptr + row * N + cols, mask=mask){widened(spec, base[0])}"
+    lost = [
+        "# what rounding takes from the sums, which many additions would show",
+        "lost = tl.zeros([BLOCK_SIZE_N], tl.float32)",
+    ]
+    sums = f"{out}, lost" if is_float else out
+    add = f"{sums} = _add_{'' if is_float else 'whole_'}rows({sums}, {source}_ptr, places, rank"
+    lines = [
+        "# a program adds up columns of a row, in the order of the index",
+        "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
+        "row = (tl.program_id(0) // num_tiles_n).to(tl.int64)",
+        "cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)",
+        "mask = cols < N",
+        start,
+        *lost * is_float,
+        "count = tl.load(counts_ptr + row)",
+        *quoted(body),
+        "if count <= SLOTS:",
+        "    slots = tl.arange(0, SLOTS)",
+        "    places = tl.load(buckets_ptr + row * SLOTS + slots, mask=slots < count, other=M)",
+        "    # the bucket was filled in whatever order: a place's rank is how many are before it",
+        "    rank = tl.sum((places[None, :] < places[:, None]).to(tl.int32), axis=1)",
+        f"    {add}, count, cols, mask, N, BLOCK_SIZE_K)",
+        "else:",
+        "    # more than the bucket holds: the row looks for its places in the index itself",
+        "    for start in range(0, M, BLOCK_SIZE_L):",
+        "        places = start + tl.arange(0, BLOCK_SIZE_L)",
+        f"        {index} = tl.load({index}_ptr + places, mask=places < M, other=-1)",
+        f"        is_own = ({index} == row).to(tl.int32)",
+        "        rank = tl.where(is_own > 0, tl.cumsum(is_own, axis=0) - 1, -1)",
+        "        found = tl.sum(is_own, axis=0)",
+        f"        {add}, found, cols, mask, N, BLOCK_SIZE_K)",
+        f"tl.store({out}_ptr + row * N + cols, {out}{' + lost' * is_float}, mask=mask)",
+    ]
+    pointers = [f"{t}_ptr" for t in (*base, index, source, "counts", "buckets", out)]
+    return KernelText(
+        f"{name.removesuffix('_kernel').removesuffix(f'_{NAME}')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
+        ("SLOTS", "BLOCK_SIZE_K", "BLOCK_SIZE_L", "BLOCK_SIZE_N"), (), tuple(lines),
+        grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
+        passed=('num_warps=options["num_warps"]', "SLOTS=slots"),
+    )  # fmt: skip
