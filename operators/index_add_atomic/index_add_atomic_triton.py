@@ -4,7 +4,7 @@ whatever order.
 
 An index outside its range adds nothing, where torch raises.
 Sums of floats are made in an order that never changes, although the spec allows any
-(`deterministic: false`): no atomics of floats are faster.
+(`deterministic: false`).
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """

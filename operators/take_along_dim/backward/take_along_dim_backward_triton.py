@@ -2,8 +2,7 @@
 """take_along_dim_backward: Backward of take_along_dim: the gradient of x.
 
 An index outside its range adds nothing, where torch raises.
-Sums of floats are made in an order that never changes, without atomics: results repeat
-bit for bit.
+Sums of floats are made in an order that never changes: results repeat bit for bit.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 """
