@@ -26,12 +26,9 @@ SPECIALIZE = Parameter(
 )  # fmt: skip
 
 LOADS = Parameter(
-    "loads",
-    ("default", "evict_first", "evict_last"),
-    "memory_access",
-    "structure",
+    "loads", ("default", "evict_first", "evict_last"), "memory_access", "structure",
     "how the caches treat what is read once",
-)
+)  # fmt: skip
 STORES = Parameter(
     "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
 )

@@ -121,7 +121,7 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     ]
     pointers = [f"{t}_ptr" for t in (*base, source, "listed", "bounds", out)]
     return KernelText(
-        f"{name.removesuffix('_kernel').removesuffix(f'_{NAME}')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
+        f"{name.removesuffix('_kernel')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
         ("BLOCK_SIZE_L", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (), tuple(lines),
         grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)', passed=('num_warps=options["num_warps"]',),
     )  # fmt: skip
