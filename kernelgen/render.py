@@ -8,11 +8,11 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
-from kernelgen.families import independent_dims, stored_dtype
+from kernelgen.families import independent_dims, stored_dtype, uniform_outputs
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
@@ -95,9 +95,10 @@ def operator_context(spec: OperatorSpec) -> dict[str, Any]:
     return _common(spec)
 
 
-def accuracy_context(spec: OperatorSpec) -> dict[str, Any]:
-    """What the template of an accuracy test prints of an operator that is judged as a whole."""
-    return {"operator": _whole(spec), "name": spec.name, "header": _header(spec), "cases": spec.accuracy}
+def accuracy_context(spec: OperatorSpec, uniform: Collection[str] = ()) -> dict[str, Any]:
+    """What the template of an accuracy test prints of an operator that is judged as a whole. `uniform`: the outputs of
+    which all elements are the same."""
+    return {"operator": _whole(spec, uniform), "name": spec.name, "header": _header(spec), "cases": spec.accuracy}
 
 
 def quartet(plan: Plan) -> dict[str, str]:
@@ -125,16 +126,18 @@ def interface_hash(spec: OperatorSpec) -> str:
 def _operator(plan: Plan) -> dict[str, Any]:
     if plan.family == CUSTOM:  # nothing is known of the reference but what it returns: it is judged whole
         return _whole(plan.spec)
-    judged = _judged(plan.spec, independent_dims(plan), plan.body.exact and not plan.steps)
+    judged = _judged(plan.spec, independent_dims(plan), plan.body.exact and not plan.steps, uniform_outputs(plan))
     judged |= {"any_order": plan.body.any_order}
     return judged | {"stored": stored_dtype(plan)} if plan.calls else judged
 
 
-def _whole(spec: OperatorSpec) -> dict[str, Any]:
-    return _judged(spec, dict.fromkeys(t.name for t in (*spec.inputs, *spec.outputs)), False)
+def _whole(spec: OperatorSpec, uniform: Collection[str] = ()) -> dict[str, Any]:
+    return _judged(spec, dict.fromkeys(t.name for t in (*spec.inputs, *spec.outputs)), False, uniform)
 
 
-def _judged(spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool) -> dict[str, Any]:
+def _judged(
+    spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool, uniform: Collection[str]
+) -> dict[str, Any]:
     return {
         "name": spec.name,
         "inputs": [
@@ -145,11 +148,20 @@ def _judged(spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool) -> 
                 "like": t.role == "like",
                 "rows": rows[t.name],
                 "below": t.below,
+                "uniform": False,
             }
             for t in spec.inputs
         ],
         "outputs": [
-            {"name": t.name, "shape": t.shape, "dtype": t.dtype, "like": False, "rows": rows[t.name], "below": None}
+            {
+                "name": t.name,
+                "shape": t.shape,
+                "dtype": t.dtype,
+                "like": False,
+                "rows": rows[t.name],
+                "below": None,
+                "uniform": t.name in uniform,
+            }
             for t in spec.outputs
         ],
         "exact": exact,

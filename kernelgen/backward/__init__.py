@@ -37,7 +37,14 @@ def backward(spec: OperatorSpec, graph: Graph) -> Backward:
         place = spec.reference_place
         raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
     specs = {f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}
-    return Backward(parts, {**joined_files(spec, parts, passed), **specs})
+    return Backward(parts, {**joined_files(spec, parts, passed, _uniform(tape, found)), **specs})
+
+
+def _uniform(tape: Tape, found: Mapping[str, Ref]) -> list[str]:
+    """The inputs whose gradient is one number shown everywhere."""
+    nodes = {name: tape.node(ref) for name, ref in found.items()}
+    shown = {n: node.args[0] for n, node in nodes.items() if node.op == "expand"}
+    return [n for n, arg in shown.items() if isinstance(arg, Ref) and not any(tape.node(arg).shape)]
 
 
 def _passed(spec: OperatorSpec, tape: Tape, found: Mapping[str, Ref]) -> dict[str, str]:

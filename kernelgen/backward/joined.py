@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,11 @@ from kernelgen.spec.model import OperatorSpec, TensorSpec
 from kernelgen.wrapper import allocation
 
 
-def joined_files(spec: OperatorSpec, parts: Sequence[Derived], passed: dict[str, str]) -> dict[str, str]:
-    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output."""
+def joined_files(
+    spec: OperatorSpec, parts: Sequence[Derived], passed: dict[str, str], uniform: Collection[str]
+) -> dict[str, str]:
+    """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `uniform`:
+    those whose gradient is one number shown everywhere."""
     whole = _whole(spec, parts)
     saved = [t.name for t in spec.inputs if t.name in {i.name for i in whole.inputs}]
     found = {o.name for o in whole.outputs}
@@ -37,7 +40,7 @@ def joined_files(spec: OperatorSpec, parts: Sequence[Derived], passed: dict[str,
     if wanted and spec.accuracy:
         files[f"{spec.name}_gradients_accuracy.py"] = render(
             "gradients_accuracy.py.jinja",
-            **_accuracy(spec, wanted, incoming),
+            **_accuracy(spec, wanted, incoming, uniform),
             any_order=any(not part.spec.deterministic for part in parts),
         )
     return files
@@ -102,7 +105,7 @@ def _tuple(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) > 1 else f"({names[0]},)"
 
 
-def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str]) -> dict[str, Any]:
+def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str], uniform: Collection[str]) -> dict[str, Any]:
     own = {t.name: t for t in spec.inputs}
     gradients = tuple(TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs)
     judged = replace(
@@ -112,7 +115,7 @@ def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str]) -> dic
     )
     results = [o.name for o in spec.outputs]
     return {
-        **accuracy_context(judged),
+        **accuracy_context(judged, [f"grad_{n}" for n in uniform]),
         "forward": ", ".join(own),
         "names": ", ".join(t.name for t in judged.inputs),
         "wanted": wanted,

@@ -171,11 +171,12 @@ class _Writer:
         return lines, kinds
 
     def _only_moves(self) -> bool:
-        """Whether elements are what they were, in another place."""
+        """Whether elements are what they were in another place, or a number everywhere."""
         given = dict.fromkeys(self.nodes)
         nodes = [self.tape.nodes[i] for i in needed(self.tape, self.targets, given)]
         kinds, ops = {t.dtype for t in (*self.inputs, *self.outputs)}, {n.op for n in nodes}
-        return len(kinds) == 1 and bool(ops & set(MOVES)) and ops <= {*MOVES, *VIEWS}
+        is_number = not any(dim for i in self.nodes for dim in self.tape.nodes[i].shape)
+        return len(kinds) == 1 and ops <= {*MOVES, *VIEWS} and (bool(ops & set(MOVES)) or is_number)
 
 
 def _entry(dim: tuple[int | str, ...]) -> Size:

@@ -254,6 +254,15 @@ def stored_dtype(plan: Plan) -> str:
     return min(floats, key=lambda d: min(ITEMSIZE[kind] for kind in kinds.get(d, (d,))))
 
 
+def uniform_outputs(plan: Plan) -> frozenset[str]:
+    """The outputs of which all elements are the same number, whatever the inputs: one is computed and shown
+    everywhere."""
+    if plan.then is not None or plan.steps:
+        return frozenset()
+    values, outputs = plan.body.lowered.values, plan.body.lowered.outputs
+    return frozenset(o.name for o in outputs if any(map(axes_of, o.index)) and not values[o.value].axes)
+
+
 def independent_dims(plan: Plan) -> dict[str, int | None]:
     """For every tensor the dimension along which results are independent of one another; None: needed whole.
 

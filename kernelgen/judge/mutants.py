@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 from .bounds import Tally
-from .model import CaseReport, Operator
+from .model import CaseReport, Operator, Tensor
 
 LARGEST = 2**24
 """Cases with more output elements are not mutated: their smaller siblings speak for them."""
@@ -66,7 +66,7 @@ class Suite:
                 continue
             former = self._former[i] if self._former else None
             of = f" of {tensor.name}" if len(right) > 1 else ""
-            for mutant, make in _mutants(operator, arguments, output, former):
+            for mutant, make in _mutants(operator, tensor, arguments, output, former):
                 name = mutant + of
                 if name in self.told:
                     continue
@@ -88,19 +88,25 @@ def bounded(tally: Tally, eager: torch.Tensor, ref: torch.Tensor) -> Reject:
 
 
 def _mutants(
-    operator: Operator, arguments: Sequence[torch.Tensor], right: torch.Tensor, former: torch.Tensor | None
+    operator: Operator,
+    declared: Tensor,
+    arguments: Sequence[torch.Tensor],
+    right: torch.Tensor,
+    former: torch.Tensor | None,
 ) -> Iterator[Made]:
     """The name of each mutant that this output has, and how it is made."""
     count = right.numel()
+    uniform = declared.uniform and bool(torch.isclose(right, right.reshape(-1)[0], 0, 0, equal_nan=True).all())
     yield "zeros", lambda: torch.zeros_like(right)
     for tensor, argument in zip(operator.inputs, arguments, strict=True):
         if tensor.like:
             continue
         fits = argument.numel() == count
         yield f"a copy of {tensor.name}", partial(_copy, argument, right) if fits else None
-    if count > 1:
+    if count > 1 and not uniform:
         yield "the first element repeated", lambda: right.reshape(-1)[:1].expand(count).reshape(right.shape)
-        yield "a wrong last tile", lambda: _wrong_tile(right)
+    if count > 1:
+        yield "a wrong last tile", lambda: _wrong_tile(right, unwritten=uniform)
     yield "one wrong element", lambda: _wrong_element(right)
     if right.dtype in LOWER:
         yield "a lower precision", lambda: rounded(right, LOWER[right.dtype])
@@ -113,11 +119,11 @@ def _copy(argument: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     return argument.reshape(right.shape).to(right.dtype)
 
 
-def _wrong_tile(right: torch.Tensor) -> torch.Tensor:
-    """The last tile repeats the first one."""
+def _wrong_tile(right: torch.Tensor, *, unwritten: bool) -> torch.Tensor:
+    """The last tile repeats the first one, or is as allocated where all tiles are alike."""
     flat = right.reshape(-1).clone()
     length = min(LAST_TILE, flat.numel() // 2)
-    flat[-length:] = flat[:length].clone()
+    flat[-length:] = _unwritten(flat[:length]) if unwritten else flat[:length].clone()
     return flat.reshape(right.shape)
 
 

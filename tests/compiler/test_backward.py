@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from references import Sample, load, plan_of, sample, tensor
 
-from kernelgen import frontend, generate, judge, render
+from kernelgen import families, frontend, generate, judge, render
 from kernelgen.backward import Backward, backward
 from kernelgen.cli.new import load as load_named
 from kernelgen.errors import UnsupportedError
@@ -420,6 +420,27 @@ def test_the_gradients_of_pieces_are_joined_and_those_of_joins_cut() -> None:
     assert lines == ["    grad_x = grad_out[:, 0]", "    grad_y = grad_out[:, 1]", "    return grad_x, grad_y"]
     (lines,) = references(load_spec(SPECS / "reverse_cumsum.yaml"))
     assert lines[2] == "    grad_x = grad_out.cumsum(-1)"
+
+
+def test_what_is_constant_has_no_gradient() -> None:
+    made = derived(load_spec(SPECS / "rotary_half.yaml"))
+    assert [p.gradients for p in made.parts] == [("q",)]
+    assert "return grad_q, None, None" in made.files["rotary_half_autograd.py"]
+
+
+def test_a_gradient_that_is_one_number_is_judged_as_such() -> None:
+    made = derived(load_spec(SPECS / "sum_all.yaml"))
+    assert families.uniform_outputs(plan_of(made.parts[0].spec)) == {"grad_x"}
+    assert "uniform=True" in made.files["sum_all_gradients_accuracy.py"]
+    made = derived(load_spec(SPECS / "row_sum.yaml"))
+    assert not families.uniform_outputs(plan_of(made.parts[0].spec))
+    assert "uniform" not in made.files["row_sum_gradients_accuracy.py"]
+
+
+def test_groups_are_not_cut_beside_channels() -> None:
+    rows, channels = (plan_of(part.spec) for part in derived(load_spec(SPECS / "group_norm.yaml")).parts)
+    assert families.independent_dims(rows)["grad_x"] == 0
+    assert set(families.independent_dims(channels).values()) == {None}
 
 
 # what is refused

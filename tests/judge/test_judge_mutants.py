@@ -71,6 +71,17 @@ def test_exact_and_integer_operators_are_mutated_too() -> None:
     assert {"zeros", "one wrong element", "a copy of x", "a copy of y"} <= set(told)
 
 
+def test_a_uniform_output_is_told_from_one_whose_end_is_unwritten() -> None:
+    """Repeated elements are right in it; one that is only said to be uniform has the usual mutants."""
+    shown = operator(lambda x: x[:1, :1].expand(x.shape).clone())
+    outputs = tuple(dataclasses.replace(t, uniform=True) for t in shown.outputs)
+    assert "a wrong last tile" in judge.accuracy_case(shown, case()).undiscriminated
+    told = judge.accuracy_case(dataclasses.replace(shown, outputs=outputs), case()).told
+    assert set(told) == USUAL - {"the first element repeated"}
+    usual = dataclasses.replace(operator(SOFTMAX.reference), outputs=outputs)
+    assert set(judge.accuracy_case(usual, case()).told) == USUAL
+
+
 def test_every_output_has_its_own_mutants() -> None:
     both = dataclasses.replace(
         operator(lambda x: (x * 2, x.sum(-1, keepdim=True))),
