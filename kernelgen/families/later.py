@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernelgen.families.padding import identity
-from kernelgen.families.values import Entry, Operand, Use, Value, constant_of
-from kernelgen.frontend.graph import Graph, Ref
-from kernelgen.frontend.indices import Condition, Expr, Indexing, number
+from kernelgen.families.values import Entry, Operand, Space, Unlowerable, Use, Value, axes_of, constant_of
+from kernelgen.frontend.graph import Graph, Node, Ref, same_size
+from kernelgen.frontend.indices import Condition, Expr, Indexing, number, size
 
 
 def places_later(place: Entry, inner: tuple[int, ...]) -> int | None:
@@ -19,6 +19,25 @@ def places_later(place: Entry, inner: tuple[int, ...]) -> int | None:
     if not rest:
         return 0 if along else None
     return rest[0].number if along and place.op == "-" and rest[0].op == "number" else None
+
+
+def visible(conditions: Sequence[Condition], scan: Node, space: Space, *, flipped: bool) -> tuple[Condition, ...]:
+    """The conditions on what is looked at of a scan that hold for what it runs over as well: not those that would keep
+    it from elements that it has passed by then. `flipped`: it comes from the end."""
+    return tuple(c for c in conditions if not _hides(c, scan, space, flipped=flipped))
+
+
+def _hides(condition: Condition, scan: Node, space: Space, *, flipped: bool) -> bool:
+    """Raises Unlowerable where without the condition there would be elements to pass that are not the operand's."""
+    inner, dim = space.inner_axes(), scan.shape[int(scan.attrs[0])]
+    if not set(inner) & {*axes_of(condition.left), *axes_of(condition.right)}:
+        return False
+    if not flipped:
+        return condition.op == ">="
+    found = condition.op == "<" and condition.right != size(dim)
+    if found and not same_size(dim, tuple(space.axes[a] for a in inner)):
+        raise Unlowerable("a part of a scan from the end among other elements", scan.statement)
+    return found
 
 
 def is_load(graph: Graph, number: int) -> bool:

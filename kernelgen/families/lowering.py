@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.element_types import element_types
-from kernelgen.families.later import begins_so, is_load, places_later, settled_scan
+from kernelgen.families.later import begins_so, is_load, places_later, settled_scan, visible
 from kernelgen.families.padding import identity
 from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
@@ -177,8 +177,7 @@ class _Lowering:
 
     def load(self, node: Node, index: Index) -> int:
         index = tuple(() if e == ix.number(0) else e for e in index)
-        sides = [side for c in self.conditions for side in (c.left, c.right)]
-        used = [*index, *sides]
+        used = [*index, *(side for c in self.conditions for side in (c.left, c.right))]
         values = dict.fromkeys(
             leaf.number for e in used if isinstance(e, Expr) for leaf in ix.leaves(e) if leaf.op == "value"
         )
@@ -338,7 +337,8 @@ class _Lowering:
     def scan(self, node: Node, index: Index) -> int:
         source = node.args[0]
         assert isinstance(source, Ref)
-        value = self.scanned_value(node, source.node, index)
+        before, self.conditions = self.conditions, visible(self.conditions, node, self.space, flipped=self.flipped)
+        value, self.conditions = self.scanned_value(node, source.node, index), before
         if not set(self.space.inner_axes()) <= self.values[value].axes:
             raise Unlowerable("a scan of a value that does not vary along the scanned dimension", node.statement)
         attr = REVERSE if self.flipped else None
@@ -346,7 +346,7 @@ class _Lowering:
             raise Unlowerable("scans from both ends of the rows in one operator", node.statement)
         axes = self.values[value].axes
         made = self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement, attr=attr))
-        if index[-1] != self.space.inner_axes():
+        if places_later(index[-1], self.space.inner_axes()):
             self.later[made] = self.position(index[-1])
         return made
 

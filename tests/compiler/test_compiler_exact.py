@@ -272,6 +272,13 @@ CORNERS: dict[str, Sample] = {
         "zeros = torch.zeros_like(x[..., :1])\nreturn torch.cat((zeros, x[..., :-1]), -1).cumsum(-1), torch.cat((zeros, x.narrow(-1, 0, x.size(-1) - 1).cumsum(-1)), -1), F.pad(x.exp(), (1, 0))[..., :-1].cumsum(-1)",
         {"x": "A B"}, named(3, "A B"), *TWO,
     ),
+    "a scan without its beginning": sample(
+        "return F.pad(x.cumsum(-1)[..., 1:], (1, 0)), F.pad(x.cummax(-1)[0][..., 1:], (1, 0), value=2.0)", X, named(2), *SIZES
+    ),
+    "a scan from the end without its beginning": sample(
+        "return F.pad(x.flip(-1).cumsum(-1).flip(-1)[..., :-1], (0, 1))", X, OUT, *SIZES
+    ),
+    "a scan and something behind": sample("return F.pad(x.cumsum(-1), (0, 2))", X, {"out": "... D+2"}, *SIZES),
     "scans that end later": sample(
         "return F.pad(x.cumsum(-1), (2, 0)), F.pad(x.exp().cumsum(-1), (2, 0), value=3.0)",
         {"x": "A B"}, named(2, "A B+2"), *TWO,
