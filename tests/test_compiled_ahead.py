@@ -34,7 +34,12 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 
 
 def compiled(worker: Worker, folder: Path, name: str) -> dict[str, StaticFacts]:
-    """The facts of a spec's kernels at the shapes above, or at those that it is timed at."""
+    """The facts of a spec's kernel, the last of several, at the shapes above, or at those that it is timed at."""
+    return dict(launched(worker, folder, name))
+
+
+def launched(worker: Worker, folder: Path, name: str) -> list[tuple[str, StaticFacts]]:
+    """The same of all kernels, in the order of their launches."""
     spec = load_spec(SPECS[name])
     graph, notes = frontend.trace(spec)
     path = folder / f"{name}_triton.py"
@@ -49,7 +54,7 @@ def compiled(worker: Worker, folder: Path, name: str) -> dict[str, StaticFacts]:
         cases.append({"label": case.label, "inputs": inputs})
     facts = asdict(devices.find("cpu", "sm_90").facts)
     result = worker.call("compile", {"path": str(path), "function": name, "device": facts, "cases": cases}, 300)
-    return {label: facts_from_json(data) for label, data in result["facts"]}
+    return [(label, facts_from_json(data)) for label, data in result["facts"]]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -79,6 +84,15 @@ def test_what_moves_elements_reads_and_writes_16_bytes_a_thread(compiler: Worker
 
 def test_selections_load_16_bytes_a_thread_and_stay_in_registers(compiler: Worker, tmp_path: Path) -> None:
     for label, facts in compiled(compiler, tmp_path, "topk").items():
+        assert (facts.load_bytes, facts.spill_bytes) == (16, 0), label
+
+
+@pytest.mark.parametrize("name", ["cumprod", "cumsum_long"])
+def test_scans_of_pairs_and_of_parts_of_rows_stay_in_registers(compiler: Worker, tmp_path: Path, name: str) -> None:
+    found = launched(compiler, tmp_path, name)
+    stores = [facts.store_bytes for _, facts in found]
+    assert stores == ([4, 16] if name == "cumsum_long" else [16]) * len(load_spec(SPECS[name]).performance)
+    for label, facts in found:
         assert (facts.load_bytes, facts.spill_bytes) == (16, 0), label
 
 

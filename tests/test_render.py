@@ -152,6 +152,7 @@ GOLDENS = {
     "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
+    "split_scan": ("reverse_cumsum", (TableRow(None, scan.default("split")),)),
     "scatter": ("index_add", (TableRow(None, scatter.default("buckets")),)),
     "selection": ("topk", (TableRow(4096, selection.default("rows")), TableRow(None, selection.default("looped")))),
 }

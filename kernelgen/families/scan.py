@@ -119,9 +119,11 @@ def of_float32(body: Body, table: tuple[tuple[int | None, Schedule], ...]) -> tu
         return table
     smaller = {"BLOCK_SIZE_N": SUMMED, "num_warps": 4}
     short = tuple((size, schedule) for size, schedule in table if size is not None and size <= 4 * SUMMED)
+    blocks = default("looped").replace(**smaller)
     if table[-1][1].variant != "split":
-        return (*short, (None, default("looped").replace(**smaller)))
-    return (*short, (table[-2][0], default("looped").replace(**smaller)), (None, table[-1][1].replace(**smaller)))
+        return (*short, (None, blocks))
+    between = () if table[-2] in short else ((table[-2][0], blocks),)
+    return (*short, *between, (None, table[-1][1].replace(**smaller)))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kernelgen.families.access import output_groups
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch
+from kernelgen.families.line import LINE
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
 from kernelgen.families.scan_walk import (
@@ -80,7 +81,10 @@ def _totals(scans: _Scans, name: str, depth: int) -> KernelText:
     before = [*([last_lane(lines)] if kept else []), *starts_of(body, own)]
     inside = lines.writer.lines(sources, done, late=False)
     for c in own:
-        inside += _accumulated(lines, c)
+        source, block = lines.writer.guarded(c.scan), f"{body.names.of[c.scan]}_block"
+        made = _accumulated(lines, c, source)
+        short = all(len(line) <= LINE - 8 for line in made)
+        inside += made if short or source.isidentifier() else [f"{block} = {source}", *_accumulated(lines, c, block)]
     inside += ends(lines, kept)
     comment = [*_order(body), *comments(body, kept), *comments(body, own, "over the part so far")]
     stores, scratch = _stores(lines, own)
@@ -109,7 +113,7 @@ def _backwards(body: Body) -> bool:
 
 
 def _order(body: Body) -> list[str]:
-    return ["from the end of the row to its beginning, in which the parts are counted too"] if _backwards(body) else []
+    return ["from the end of the row to its beginning; the first part is the row's last"] if _backwards(body) else []
 
 
 def _once(lines: Lines, kept: Sequence[Carried], rows: Sequence[int], done: set[int]) -> list[str]:
@@ -118,8 +122,13 @@ def _once(lines: Lines, kept: Sequence[Carried], rows: Sequence[int], done: set[
     if not kept:
         return found
     place = " * M + row" if lines.body.layout.rows else ""
-    parts = [f"parts = tl.arange(0, SPLITS){place}", "is_before = tl.arange(0, SPLITS) < split"]
-    return [*found, *parts, *(line for c in kept for line in _joined_parts(lines, c))]
+    return [
+        *found,
+        "# what the parts before this one come to",
+        f"parts = tl.arange(0, SPLITS){place}",
+        "is_before = tl.arange(0, SPLITS) < split",
+        *(line for c in kept for line in _joined_parts(lines, c)),
+    ]
 
 
 def _joined_parts(lines: Lines, c: Carried) -> list[str]:
@@ -139,9 +148,9 @@ def _joined_parts(lines: Lines, c: Carried) -> list[str]:
     return [carry, *([f"{c.beside} = 0.0"] if c.beside else [])]
 
 
-def _accumulated(lines: Lines, c: Carried) -> list[str]:
+def _accumulated(lines: Lines, c: Carried, source: str) -> list[str]:
     """A block's share in what the part comes to."""
-    value, source, name = lines.body.lowered.values[c.scan], lines.writer.guarded(c.scan), lines.body.names.of[c.scan]
+    value, name = lines.body.lowered.values[c.scan], lines.body.names.of[c.scan]
     if c.exponents:
         lines.writer.helpers["frexp"] = None
         block = _product(lines, f"_frexp({source})", *([value.attr] if value.attr else []))

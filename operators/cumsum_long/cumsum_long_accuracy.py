@@ -27,9 +27,9 @@ CASES = (
     judge.Case({"...": (3, 2), "D": 129}, {"T": "float16"}),
     judge.Case({"...": (3, 2), "D": 129}, {"T": "bfloat16"}),
     judge.Case({"...": (3, 2), "D": 129}, {"T": "float32"}),
-    judge.Case({"...": (2,), "D": 20011}, {"T": "float16"}),
-    judge.Case({"...": (2,), "D": 20011}, {"T": "bfloat16"}),
-    judge.Case({"...": (2,), "D": 20011}, {"T": "float32"}),
+    judge.Case({"...": (), "D": 100003}, {"T": "float16"}),
+    judge.Case({"...": (), "D": 100003}, {"T": "bfloat16"}),
+    judge.Case({"...": (), "D": 100003}, {"T": "float32"}),
 )
 
 

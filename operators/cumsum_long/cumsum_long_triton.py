@@ -139,6 +139,7 @@ def cumsum_long_apply_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
+    # what the parts before this one come to
     parts = tl.arange(0, SPLITS) * M + row
     is_before = tl.arange(0, SPLITS) < split
     out_carry = tl.sum(

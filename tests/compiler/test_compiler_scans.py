@@ -1,4 +1,4 @@
-"""Scans of chosen rows: what a running product is where its parts are no float32, in every variant and both directions."""
+"""Scans of chosen rows: running products whose parts are no float32, and rows that are divided among programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from references import load, plan_of, sample, schedules
 
 from kernelgen import render
+from kernelgen.families import scan
 from kernelgen.plan import TableRow
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -42,7 +43,8 @@ def test_running_products_are_those_of_float64_rounded_once(line: str) -> None:
     x = x.flip(-1) if line == BACKWARD else x
     directed = x.double().flip(-1).cumprod(-1).flip(-1) if line == BACKWARD else x.double().cumprod(-1)
     plan = plan_of(sample(line, {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=()).spec())
-    for schedule in schedules(plan)[::2]:
+    tried = schedules(plan)
+    for schedule in (*tried[::2], tried[-1]):  # rows in two parts and in four
         out = load(render.triton_source(plan.with_table((TableRow(None, schedule),)))).op(x.to(DEVICE)).cpu()
         for name, got, want in zip(ROWS, out, directed.float(), strict=True):
             torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=f"{name}: {schedule}")
@@ -59,3 +61,22 @@ def test_long_products_of_numbers_around_one_are_those_of_float64() -> None:
     plan = plan_of(sample(FORWARD, {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=()).spec())
     out, want = load(render.triton_source(plan)).op(x.to(DEVICE)).cpu(), x.double().cumprod(-1)
     assert (((out - want) / want).abs() <= most).all()
+
+
+@pytest.mark.parametrize(
+    "shapes", [[(16, 1 << 22)], [(4096, 4096), (8, 1 << 20)], [(512, 1 << 17)], [(64, 20000), (256, 16384)]]
+)
+def test_few_long_rows_are_divided(shapes: list[tuple[int, int]]) -> None:
+    """Rows that fill a device are walked by one program each."""
+    found = sample(
+        FORWARD.replace("prod", "sum"), {"x": "A B"}, {"out": "A B"}, dtypes=(("T", ("float16", "float32")),)
+    )
+    body = plan_of(found.spec()).body
+    first = scan.of_float32(body, scan.first_table(body, shapes))
+    assert [limit for limit, _ in first[:-1]] == sorted({limit for limit, _ in first[:-1] if limit})
+    for rows, columns in shapes:
+        schedule = next(s for limit, s in first if limit is None or 2 * columns <= limit)
+        assert (schedule.variant == "split") == (rows <= 64 and shapes != [(64, 20000), (256, 16384)]), first
+        if schedule.variant == "split":
+            assert 512 <= rows * schedule.int("SPLITS") <= 1024
+            assert scan.legal(schedule, columns, 2) is None
