@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen import families, frontend, render
-from kernelgen.families import planes, pointwise, reduction, scan, scatter, selection
+from kernelgen.families import plane_schedules, pointwise, reduction, scan, scatter, selection
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -133,7 +133,7 @@ def test_repetitions_would_be_found() -> None:
     assert repeated("@triton.jit\ndef k():\n    a = tl.exp(x) + 1\n    b = tl.exp(x) * 2\n") == ["tl.exp(x)"]
 
 
-WALK = planes.default().replace(
+WALK = plane_schedules.default().replace(
     BLOCK_SIZE_M=4, BLOCK_SIZE_N=64, ROW_TILES=14, lines="kept", accesses="single", specialize=True
 )
 GOLDENS = {

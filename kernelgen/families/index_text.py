@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from kernelgen.families.access import COLS, Layout
-from kernelgen.families.naming import COLUMN, FULL, RESERVED, ROW, SCALAR, Names, unique
+from kernelgen.families.naming import COLUMN, FULL, RESERVED, ROW, SCALAR, Names, spread, unique
 from kernelgen.families.triton_text import ATOM, COMPARE, PRODUCT, SUM, Text, number
 from kernelgen.families.values import Lowered, Value, expressions
 from kernelgen.frontend.graph import Dim, same_size
@@ -32,6 +32,8 @@ class IndexText:
         self.lowered = lowered
         self.names = names
         self.two_d = two_d
+        self.dims = 2
+        """Of a tile, where it is one."""
         self.sizes = dict(layout.sizes)
         self.run = lowered.space.axes if layout.columns is None else ()
         self.variables = self.variables_of(layout)
@@ -97,7 +99,7 @@ class IndexText:
         """An expression where a value of level `consumer` needs it."""
         own = self.level(expr)
         if self.two_d and consumer == FULL and own in (ROW, COLUMN):
-            return Text(self._text(expr, own).within(ATOM) + ("[:, None]" if own == ROW else "[None, :]"))
+            return Text(self._text(expr, own).within(ATOM) + spread(own, self.dims))
         return self._text(expr, consumer)
 
     def wide(self, expr: Expr, consumer: str) -> Text:
@@ -147,7 +149,7 @@ class IndexText:
         levels = {self.level(condition.left), self.level(condition.right)} - {SCALAR}
         own = next(iter(levels)) if len(levels) == 1 else consumer
         left, right = (self.text(side, own).within(COMPARE + 1) for side in (condition.left, condition.right))
-        suffix = {ROW: "[:, None]", COLUMN: "[None, :]"}.get(own, "") if self.two_d and consumer == FULL else ""
+        suffix = spread(own, self.dims) if self.two_d and consumer == FULL and own in (ROW, COLUMN) else ""
         return f"({left} {condition.op} {right}){suffix}"
 
     def mask(self, mask: str | None, conditions: Sequence[Condition], consumer: str) -> str | None:

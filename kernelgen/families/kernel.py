@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernelgen.families.access import COLS, ROWS, Access, Group, Layout, output_groups
 from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import call
-from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values, spread
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.triton_text import PRODUCT, is_scaled, number
 from kernelgen.families.values import REVERSE, Lowered, Operand, Stored, Use
@@ -95,6 +95,8 @@ class PlaneText:
     """That number in int64."""
     kept: tuple[str, ...] = ()
     """What a program that walks down the rows reads of them before the first, and keeps from one to the next."""
+    lane: int = 1
+    """The neighbouring columns of a lane; of several, a tile has three dimensions."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +237,7 @@ class Lines:
 
     def broadcast(self, index: str) -> str:
         """What makes an index one of a tile's elements."""
-        return "[None, :]" if self._along_columns(index) else "[:, None]"
+        return spread(COLUMN if self._along_columns(index) else ROW, self.writer.mode.dims)
 
     def pointer(self, access: Access, level: str) -> str:
         """Where a load reads."""
@@ -284,7 +286,7 @@ class Lines:
             offset = self.offset(self.moved[stored], FULL)
             offset = offset if self.body.layout.rows else f"rows[:, None] * N + {offset}"
         elif self.two_d:
-            offset = "rows[:, None] * N + cols[None, :]" if level == FULL else "rows"
+            offset = f"rows{self.broadcast(ROWS)} * N + cols{self.broadcast(COLS)}" if level == FULL else "rows"
         elif self.body.layout.rows:
             offset = "row * N + cols" if level == FULL else "row"
         else:
@@ -309,8 +311,9 @@ class Lines:
             return f"tl.full(mask.shape, {name}, {stored.name}_ptr.dtype.element_ty)"
         name = self.body.names.of.get(stored.value) or self.writer.operand(value.args[0], own).text
         if self.two_d and level == FULL and own != FULL:
-            name = f"{name}[None, :]" if own == COLUMN else f"{name}[:, None]" if own == ROW else name
-            return f"tl.broadcast_to({name}, (BLOCK_SIZE_M, BLOCK_SIZE_N))"
+            name += spread(own, self.writer.mode.dims) if own != SCALAR else ""
+            shape = "(BLOCK_SIZE_M, BLOCK_SIZE_N)" if self.writer.mode.dims == 2 else "mask.shape"
+            return f"tl.broadcast_to({name}, {shape})"
         return name
 
     def pair_lines(self) -> list[str]:

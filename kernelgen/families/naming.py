@@ -52,6 +52,12 @@ class Names:
     assigned: frozenset[int]
 
 
+def spread(own: str, dims: int = 2) -> str:
+    """What makes an element of a tile of what varies along its rows or its columns; of three dimensions the last two
+    are lanes and the columns of each."""
+    return "[:, None" + ", None" * (dims - 2) + "]" if own == ROW else "[None" + ", :" * (dims - 1) + "]"
+
+
 def level(value: Value, columns: frozenset[int], fixed: frozenset[int]) -> str:
     """Whether a value varies along the columns, along the rows, both or neither; `fixed` axes are a program's own."""
     along, across = bool(value.axes & columns), bool(value.axes - columns - fixed)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import planes, runs
+from kernelgen.families import lanes, plane_schedules, planes, runs
 from kernelgen.families.kernel import (
     LOADS,
     SPECIALIZE,
@@ -75,7 +75,7 @@ def default(variant: str) -> Schedule:
     if variant == "flat":
         return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
     if variant == planes.VARIANT:
-        return planes.default()
+        return plane_schedules.default()
     if variant == runs.VARIANT:
         return runs.default()
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
@@ -103,7 +103,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if is_turned(body):
         return ((None, _square()),)
     if planes.applies(body):
-        return planes.first_table(body, _moved() if body.exact else _LONG_TILE)
+        return plane_schedules.first_table(body, _moved() if body.exact else _LONG_TILE)
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
@@ -178,7 +178,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         return (square, square.replace(BLOCK_SIZE_N=64), small, small.replace(num_warps=4))
     spread = runs.starts() if _takes_elements(body) else ()
     if planes.applies(body):
-        return (*planes.starts(body, columns), default("tile"), *spread)
+        return (*plane_schedules.starts(body, columns), default("tile"), *spread)
     if _has_fixed_rows(body):
         return tuple(row.replace(num_warps=warps) for _, row in first_table(body, ()) for warps in (4, 8))
     if variants(body) == ("flat",):
@@ -208,7 +208,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
             warps, LOADS, STORES,
         )  # fmt: skip
     if variant == planes.VARIANT:
-        return planes.space()
+        return plane_schedules.space()
     if variant == runs.VARIANT:
         return runs.space()
     return (
@@ -241,7 +241,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
     if schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
-    return planes.refusal(schedule) if schedule.variant == planes.VARIANT else None
+    return plane_schedules.refusal(schedule) if schedule.variant == planes.VARIANT else None
 
 
 def kernels(
@@ -260,7 +260,8 @@ def _kernel(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
 ) -> KernelText:
     if schedule.variant == planes.VARIANT:
-        return planes.kernel(spec, body, schedule, name, helpers)
+        of_plane = lanes.LaneLines if schedule.get("lane_columns", 1) != 1 else planes.PlaneLines
+        return planes.kernel(spec, body, schedule, name, helpers, of_plane)
     if schedule.variant == runs.VARIANT:
         return runs.kernel(spec, body, schedule, name, helpers)
     lines = make(spec, body, schedule.variant, schedule, helpers)

@@ -7,14 +7,18 @@ that walks down the rows moves them up by one, and loads the line that is new.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from kernelgen.families.kernel import Body
+from kernelgen.families.access import layout
+from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import FULL
 from kernelgen.families.ranges import known, polynomial
 from kernelgen.families.values import Value, axes_of
 from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import Atom
 from kernelgen.frontend.indices import Condition, Expr
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec
 
 Chain = tuple[int, ...]
 """Loads of which each, one row further down, finds what the next one found: all but the last are kept."""
@@ -30,11 +34,11 @@ def chains(body: Body) -> tuple[Chain, ...]:
     """By the dimension that moves with the rows and all that stays: the row that every load reads, and the load."""
     for access in body.layout.accesses:
         load = values[access.load]
-        dim = _dim(load, axis)
+        dim = dim_of(load, axis)
         if body.names.levels[access.load] != FULL or load.args or dim is None:
             continue
-        place, rest = _place(load, dim), tuple(e for d, e in enumerate(load.index) if d != dim)
-        line = _line(place, axis)
+        place, rest = place_of(load, dim), tuple(e for d, e in enumerate(load.index) if d != dim)
+        line = step_of(place, axis)
         aside = frozenset(c for c in load.conditions if axis not in axes_of(ix.minus(c.left, c.right)))
         if line is None or any(c.left != place for c in load.conditions if c not in aside):
             continue
@@ -44,19 +48,19 @@ def chains(body: Body) -> tuple[Chain, ...]:
     return tuple(chain for (dim, _), loads in found.items() for chain in _unbroken(body, loads, dim))
 
 
-def _dim(load: Value, axis: int) -> int | None:
-    """The dimension along which a load moves with the rows, where it is one."""
+def dim_of(load: Value, axis: int) -> int | None:
+    """The dimension along which a load moves with an axis, where it is one and moves with no other."""
     dims = [d for d, entry in enumerate(load.index) if axis in axes_of(entry)]
     return dims[0] if len(dims) == 1 and axes_of(load.index[dims[0]]) == (axis,) else None
 
 
-def _place(load: Value, dim: int) -> Expr:
+def place_of(load: Value, dim: int) -> Expr:
     entry = load.index[dim]
     return entry if isinstance(entry, Expr) else ix.axis(entry[0])
 
 
-def _line(place: Expr, axis: int) -> tuple[int, int] | None:
-    """How many rows further a place is one row further down, and where it begins; both must be numbers."""
+def step_of(place: Expr, axis: int) -> tuple[int, int] | None:
+    """How much further a place is one further along the axis, and where it begins; both must be numbers."""
     terms = polynomial(place)
     if terms is None or set(terms) - {(axis,), ()} or terms.get((axis,), 0) < 1:
         return None
@@ -76,12 +80,51 @@ def _unbroken(body: Body, loads: list[tuple[int, int]], dim: int) -> Iterator[Ch
 
 def _checked(body: Body, chain: Chain, dim: int) -> Iterator[Chain]:
     """The chain, where every load reads exactly where the others would: what is no condition of its own is known."""
-    values, axes = body.lowered.values, body.lowered.space.axes
-    places = {i: _place(values[i], dim) for i in chain}
-    asked = {(c.op, c.right) for i in chain for c in values[i].conditions if c.left == places[i]}
-    wanted = [(i, Condition(places[i], op, right)) for i in chain for op, right in asked]
-    if len(chain) > 1 and all(c in values[i].conditions or known(c, axes) for i, c in wanted):
+    if len(chain) > 1 and asked_of(body, chain, dim) is not None:
         yield chain
+
+
+def asked_of(body: Body, loads: Sequence[int], dim: int) -> frozenset[tuple[str, Expr]] | None:
+    """What loads ask of the places along a dimension where they read at all (operator and right side), if each reads
+    exactly where the others would: what is no condition of its own is known. None if not."""
+    values, axes = body.lowered.values, body.lowered.space.axes
+    places = {i: place_of(values[i], dim) for i in loads}
+    asked = frozenset((c.op, c.right) for i in loads for c in values[i].conditions if c.left == places[i])
+    wanted = [(i, Condition(places[i], op, right)) for i in loads for op, right in asked]
+    agree = all(c in values[i].conditions or known(c, axes) for i, c in wanted)
+    return asked if agree else None
+
+
+def ahead(spec: OperatorSpec, body: Body, fixed: frozenset[int]) -> tuple[Body, tuple[Chain, ...], tuple[int, ...]]:
+    """The body with the lines that the next row needs, asked for while this one is computed: its chains, and the loads
+    that no row needs itself. As it is where the size of a dimension has no name."""
+    found = chains(body)
+    values = list(body.lowered.values)
+    (axis,) = body.layout.rows[-1].axes
+    for chain in found:
+        last = values[chain[-1]]
+        dim = dim_of(last, axis)
+        assert dim is not None
+        shape = next(t.shape for t in spec.inputs if t.name == last.tensor)
+        if ELLIPSIS in shape[: dim + 1]:
+            return body, found, ()
+        values.append(_further(last, dim, axis, shape[dim]))
+    lowered = replace(body.lowered, values=tuple(values))
+    more = make_body(spec, lowered, body.statements, layout(spec, lowered), fixed)
+    extended = chains(more)
+    return more, extended, tuple(range(len(body.lowered.values), len(values)))
+
+
+def _further(load: Value, dim: int, axis: int, size: Atom) -> Value:
+    """The same load one row further down, which may lie below the last line."""
+    step, _ = step_of(place_of(load, dim), axis) or (0, 0)
+    here, there = place_of(load, dim), ix.plus(place_of(load, dim), ix.number(step))
+    conditions = [Condition(there, c.op, c.right) if c.left == here else c for c in load.conditions]
+    inside = Condition(there, "<", ix.size((size,)))
+    if inside not in conditions:
+        conditions.append(inside)
+    index = tuple(there if d == dim else entry for d, entry in enumerate(load.index))
+    return replace(load, index=index, conditions=tuple(conditions))
 
 
 def kept(found: Sequence[Chain]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import LINE
-from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names
+from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names, spread
 from kernelgen.families.padding import harmless, neutral
 from kernelgen.families.triton_text import ATOM, Text, number, operation, scan_call, scan_join, triton_dtype
 from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value
@@ -31,6 +31,8 @@ class Mode:
     """Full values are [rows, columns]; otherwise a row value is a scalar and a full one is a vector."""
     axis: int = 0
     """The axis that reductions run over."""
+    dims: int = 2
+    """Of full values, where they are [rows, columns]; 3: [rows, lanes, columns of a lane]."""
 
 
 @dataclass
@@ -221,7 +223,7 @@ class Writer:
             text = self._whole(arg.value)
         own = self.names.levels[arg.value]
         if self.mode.two_d and consumer == FULL and own in (ROW, COLUMN):
-            return Text(f"{text.within(ATOM)}{'[:, None]' if own == ROW else '[None, :]'}")
+            return Text(f"{text.within(ATOM)}{spread(own, self.mode.dims)}")
         return text
 
     def expression(self, i: int) -> Text:

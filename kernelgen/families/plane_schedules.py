@@ -1,0 +1,117 @@
+"""How planes are tiled: the first tables, where a search sets out and what it may change."""
+
+from __future__ import annotations
+
+from kernelgen.families.kernel import LOADS, STORES, Body
+from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
+from kernelgen.families.planes import VARIANT, along_columns, is_shifted, is_window, keeps_lines
+from kernelgen.families.rolling import chains
+from kernelgen.plan import Parameter, Schedule
+
+WIDTHS = (64, 128, 256, 512)
+"""Columns of a tile; half precision rows of at most as many columns take the narrowest that holds them."""
+LONGEST = 1024
+"""Columns of a tile of longer rows."""
+TILE = 2048
+"""Elements of a tile in four warps: two accesses of 16 bytes a thread."""
+SHIFTED = 256
+"""Elements of a tile in one warp where columns are read from places that no alignment helps (images of 112 columns
+reflected, H200: 68 us, tiles of 2048 in four warps 86)."""
+WINDOW_WIDTHS = (64, 128, 256, 512)
+WINDOW_ROWS = {64: 8, 128: 2}
+"""Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
+tile; of more rows the L1 has lost it by then (max_pool2d, 224 by 224, H200: 16 rows 1004 us, 8 rows 491, 4 rows 285).
+"""
+WALK = 14
+"""Rows that a lane walks down where lines are kept: the images of networks often have a multiple of seven, and few of
+so many are read twice."""
+WALKED = 256
+"""Elements of a tile in four warps that walks down: two a thread, whose lines 32 to 42 registers hold."""
+
+
+def default() -> Schedule:
+    return Schedule.make(
+        VARIANT, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, specialize=False, accesses="wide",
+        lines="read", unroll=False, lane_columns=1, loads="default", stores="default",
+    )  # fmt: skip
+
+
+def first_table(body: Body, long: Schedule) -> tuple[tuple[int | None, Schedule], ...]:
+    """Tiles as wide as a row, and rows of them until every thread has eight elements; `long`: rows of which one alone
+    fills a program, where columns are read as they are written."""
+    widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
+    computed = along_columns(body) or is_paired(body)
+    last = _fitting(body, LONGEST) if computed else long
+    return (*((2 * width, _fitting(body, width)) for width in widths), (None, last))
+
+
+def _fitting(body: Body, width: int) -> Schedule:
+    """A tile as wide as rows are. Constants save most where the places that columns read are computed."""
+    if is_window(body):
+        width = min(width, WINDOW_WIDTHS[-1])
+        if chains(body):
+            return default().replace(
+                BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, WALKED // width), ROW_TILES=WALK, lines="kept",
+                accesses="single", specialize=True,
+            )  # fmt: skip
+        return default().replace(
+            BLOCK_SIZE_N=width, BLOCK_SIZE_M=WINDOW_ROWS.get(width, 1), ROW_TILES=8, num_warps=2,
+            accesses="single", specialize=True,
+        )  # fmt: skip
+    if is_shifted(body) and not is_paired(body):
+        # neighbours come from places of their own: a few elements a lane, and its next ones asked for meanwhile
+        return default().replace(
+            BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, SHIFTED // width), ROW_TILES=4, num_warps=1, specialize=True
+        )
+    computed = bool(along_columns(body))
+    # what is read once and written in pairs has twice as many elements as columns
+    columns = TILE // 2 if paired_stores(body) and not paired_loads(body) else TILE
+    return default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=columns // width, specialize=computed)
+
+
+def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+    """The first table's schedule for rows of that length, narrow and wide."""
+    fitting = _fitting(body, next((w for w in WIDTHS if columns <= w), LONGEST))
+    return fitting, fitting.replace(specialize=not fitting["specialize"])
+
+
+def space() -> tuple[Parameter, ...]:
+    return (
+        Parameter(
+            "specialize", (False, True), "grid_config", "structure",
+            "a kernel compiled for every size of a plane and its strides",
+        ),
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
+        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+        Parameter(
+            "accesses", ("wide", "single"), "memory_access", "structure",
+            "as many columns an access as alignment allows, or one, so that loads of neighbours run over whole lines",
+        ),
+        LOADS, STORES,
+        Parameter(
+            "ROW_TILES", (1, 2, 4, 7, 8, 14, 28), "data_reuse", "structure",
+            "row tiles a program walks with what varies along the columns kept",
+        ),
+        Parameter(
+            "lines", ("read", "kept", "ahead"), "data_reuse", "structure",
+            "the lines of a window read for every row, or kept from one row to the next, which follows it in the walk; "
+            "ahead: and the new one asked for a row early",
+        ),
+        Parameter("unroll", (False, True), "data_reuse", "structure", "the walk written out row by row"),
+        Parameter(
+            "lane_columns", (1, 2, 4), "memory_access", "structure",
+            "neighbouring columns of a lane, whose windows share what is read of a line",
+        ),
+    )  # fmt: skip
+
+
+def refusal(schedule: Schedule) -> str | None:
+    """Why a schedule makes no sense; None if it does."""
+    if schedule.get("lines", "read") != "read" and not keeps_lines(schedule):
+        return "lines kept from one row to the next in a walk of one row (ROW_TILES=1)"
+    if schedule.get("unroll") and schedule.int("ROW_TILES") == 1:
+        return "a walk of one row (ROW_TILES=1) unrolled"
+    if schedule.get("lane_columns", 1) != 1 and schedule["accesses"] == "single":
+        return "several columns a lane (lane_columns) and one column an access"
+    return None
