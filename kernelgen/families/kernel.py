@@ -132,6 +132,8 @@ class KernelText:
     """Where a tile lies within a plane, what finds the plane."""
     unaligned: tuple[str, ...] = ()
     """The pointers of which Triton does not ask whether 16 divides them."""
+    sizes: tuple[tuple[str, str], ...] = ()
+    """The size names that it mentions and others need not, each with its parameter."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
 
@@ -247,10 +249,8 @@ class Lines:
     def mask(self, level: str) -> str | None:
         if self.variant in ("flat", ELEMENTS):
             return "mask" if level != SCALAR else None
-        if level == FULL:
-            return "mask"
-        if level == COLUMN:
-            return "col_mask" if self.two_d else "mask"
+        if level in (FULL, COLUMN):
+            return "col_mask" if level == COLUMN and self.two_d else "mask"
         return "row_mask" if level == ROW and self.two_d else None
 
     def load(self, i: int, other: float) -> str:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import LOADS, STORES, Body
+from collections.abc import Sequence
+
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels
+from kernelgen.families.lanes import applies, lines_of
+from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
 from kernelgen.families.planes import VARIANT, along_columns, is_shifted, is_window, keeps_lines
 from kernelgen.families.rolling import chains
@@ -22,6 +26,8 @@ WINDOW_ROWS = {64: 8, 128: 2}
 """Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
 tile; of more rows the L1 has lost it by then (max_pool2d, 224 by 224, H200: 16 rows 1004 us, 8 rows 491, 4 rows 285).
 """
+MOST_LOADS = 32
+"""Elements of a window that lanes of several columns hold in registers, with those of the rows around."""
 WALK = 14
 """Rows that a lane walks down where lines are kept: the images of networks often have a multiple of seven, and few of
 so many are read twice."""
@@ -36,13 +42,34 @@ def default() -> Schedule:
     )  # fmt: skip
 
 
-def first_table(body: Body, long: Schedule) -> tuple[tuple[int | None, Schedule], ...]:
-    """Tiles as wide as a row, and rows of them until every thread has eight elements; `long`: rows of which one alone
-    fills a program, where columns are read as they are written."""
+def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> tuple[tuple[int | None, Schedule], ...]:
+    """Tiles as wide as a row, and rows of them until every thread has eight elements; `lengths`: of the rows that are
+    timed; `long`: rows of which one alone fills a program, where columns are read as they are written."""
+    lane = _lane(body, lengths)
+    if lane > 1:
+        lanes = [(2 * width, _of_lanes(body, lane, width)) for width in WINDOW_WIDTHS[:-1]]
+        return (*lanes, (None, _of_lanes(body, lane, WINDOW_WIDTHS[-1])))
     widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
     computed = along_columns(body) or is_paired(body)
     last = _fitting(body, LONGEST) if computed else long
     return (*((2 * width, _fitting(body, width)) for width in widths), (None, last))
+
+
+def _lane(body: Body, lengths: Sequence[int]) -> int:
+    """Columns a lane: as many as divide every row that is timed, or its blocks would lie across two accesses (H200,
+    windows of 4 by 4 in rows of 511 columns: 4 columns a lane 4.5 ms, one 2.3)."""
+    if not lengths or len(at_levels(body, (FULL,))) > MOST_LOADS or not applies(body):
+        return 1
+    return next((n for n in (4, 2) if lines_of(body, n) and all(length % n == 0 for length in lengths)), 1)
+
+
+def _of_lanes(body: Body, lane: int, width: int) -> Schedule:
+    """Four to eight elements a thread, whose walk is written out: what is kept changes its name and not its register
+    (H200: depthwise 3 by 3 69.5 us, in a loop 75, one column a lane 107; max_pool2d 129, 133 and 194)."""
+    return default().replace(
+        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256), ROW_TILES=7,
+        lines="ahead" if chains(body) else "read", unroll=True, lane_columns=lane, specialize=True,
+    )  # fmt: skip
 
 
 def _fitting(body: Body, width: int) -> Schedule:
@@ -71,8 +98,10 @@ def _fitting(body: Body, width: int) -> Schedule:
 
 def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     """The first table's schedule for rows of that length, narrow and wide."""
-    fitting = _fitting(body, next((w for w in WIDTHS if columns <= w), LONGEST))
-    return fitting, fitting.replace(specialize=not fitting["specialize"])
+    width = next((w for w in WIDTHS if columns <= w), LONGEST)
+    fitting, lane = _fitting(body, width), _lane(body, [columns])
+    shared = (_of_lanes(body, lane, min(width, WINDOW_WIDTHS[-1])),) if lane > 1 else ()
+    return (*shared, fitting, fitting.replace(specialize=not fitting["specialize"]))
 
 
 def space() -> tuple[Parameter, ...]:

@@ -103,7 +103,9 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     if is_turned(body):
         return ((None, _square()),)
     if planes.applies(body):
-        return plane_schedules.first_table(body, _moved() if body.exact else _LONG_TILE)
+        return plane_schedules.first_table(
+            body, [columns for _, columns in shapes], _moved() if body.exact else _LONG_TILE
+        )
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
