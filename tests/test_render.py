@@ -34,10 +34,13 @@ def plan_of(name: str) -> Plan:
 def structures(plan: Plan) -> Iterator[Schedule]:
     """A schedule for every text that a kernel of the plan can have."""
     for variant in families.module(plan).variants(plan.body):
-        free = [p for p in families.module(plan).space(variant) if p.kind == "structure"]
+        default = families.module(plan).default(variant)
+        alone = plan.with_table((TableRow(None, default),))
+        free = [p for p in families.space(alone, 0, ()) if p.kind == "structure"]
         for values in itertools.product(*([p.choices[0], p.choices[-1]] for p in free)):
-            changes = dict(zip((p.name for p in free), values, strict=True))
-            yield families.module(plan).default(variant).replace(**changes)
+            schedule = default.replace(**dict(zip((p.name for p in free), values, strict=True)))
+            if variant != "planes" or not plane_schedules.refusal(schedule):
+                yield schedule
 
 
 def ruff(folder: Path, *arguments: str) -> str:
@@ -122,7 +125,8 @@ def repeated(source: str) -> list[str]:
                         )
                     )
                 if isinstance(statement, ast.Assign):  # what reads the variable from now on is another value
-                    target = rf"\b{ast.unparse(statement.targets[0])}\b"
+                    names = [n.id for n in ast.walk(statement.targets[0]) if isinstance(n, ast.Name)]
+                    target = rf"\b({'|'.join(names)})\b"
                     for text in [n for n, count in counts.items() if count == 1 and re.search(target, n)]:
                         del counts[text]
             found += [text for text, count in counts.items() if count > 1]
@@ -136,10 +140,21 @@ def test_repetitions_would_be_found() -> None:
 WALK = plane_schedules.default().replace(
     BLOCK_SIZE_M=4, BLOCK_SIZE_N=64, ROW_TILES=14, lines="kept", accesses="single", specialize=True
 )
+LANES = WALK.replace(
+    BLOCK_SIZE_M=1,
+    BLOCK_SIZE_N=128,
+    ROW_TILES=7,
+    num_warps=1,
+    lines="ahead",
+    unroll=True,
+    lane_columns=2,
+    accesses="wide",
+)
 GOLDENS = {
     "pointwise_tile": ("bias_add", (TableRow(None, pointwise.default("tile")),)),
     "calls": ("linear_gelu", (TableRow(None, pointwise.default("tile")),)),
     "planes": ("depthwise_conv3x3", (TableRow(None, WALK),)),
+    "lanes": ("max_pool2d", (TableRow(None, LANES),)),
     "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
     "reduction": (
         "layer_norm",

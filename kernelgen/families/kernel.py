@@ -132,7 +132,7 @@ class KernelText:
     """Where a tile lies within a plane, what finds the plane."""
     unaligned: tuple[str, ...] = ()
     """The pointers of which Triton does not ask whether 16 divides them."""
-    sizes: tuple[tuple[str, str], ...] = ()
+    named_sizes: tuple[tuple[str, str], ...] = ()
     """The size names that it mentions and others need not, each with its parameter."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
@@ -347,16 +347,14 @@ class Lines:
         parts, text = self.body.layout.parts, "\n".join(lines)
         found = []
         for position, part in enumerate(parts):
-            if not mentions(text, part.index):
-                continue
-            found.append(f"{part.index} = {taken_apart(parts, position, 'cols')}")
+            if mentions(text, part.index):
+                found.append(f"{part.index} = {taken_apart(parts, position, 'cols')}")
         return [*found, *lines]
 
     def wide_strides(self) -> tuple[str, ...]:
         """The strides that columns are multiplied by; widening them leaves the columns themselves in int32."""
         terms = [term for a in self.body.layout.all() for term in a.terms]
-        wide = dict.fromkeys(stride for index, stride in terms if self._along_columns(index) and stride is not None)
-        return tuple(wide)
+        return tuple(dict.fromkeys(s for index, s in terms if self._along_columns(index) and s is not None))
 
     def _along_columns(self, index: str | Expr) -> bool:
         """Whether an index is one of columns, in int32."""

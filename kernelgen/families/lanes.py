@@ -119,6 +119,7 @@ class LaneLines(PlaneLines):
     def __init__(
         self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
+        assert not is_paired(body), "columns that are paired are no window's"
         lane = schedule.int("lane_columns")
         self.lane, self.helpers = lane, helpers
         self.lines = {load: line for line in lines_of(body, lane) for _, load in line.taps}
@@ -177,21 +178,26 @@ class LaneLines(PlaneLines):
 
     def _start(self, access: Access, line: Line) -> str:
         """A pointer to what the window of a lane's first column is counted from."""
-        first = FIRST if line.step == 1 else f"({FIRST} * {line.step})"
+        first = self._first(line)
         terms = self.core(access)[0].terms
         terms = tuple((first if self._along_columns(index) else index, stride) for index, stride in terms)
-        with self._of_firsts():
+        with self._of_firsts(line):
             return self.within_plane(replace(access, terms=terms), FULL)
 
     def _along_columns(self, index: str | Expr) -> bool:
-        return (isinstance(index, str) and FIRST in index) or super()._along_columns(index)
+        return index in (FIRST, *self.once.values()) or super()._along_columns(index)
+
+    def _first(self, line: Line) -> str:
+        """The name of what the window of a lane's first column is counted from."""
+        return FIRST if line.step == 1 else self._named(f"{FIRST} * {line.step}", "starts")
 
     @contextmanager
-    def _of_firsts(self) -> Iterator[None]:
+    def _of_firsts(self, line: Line) -> Iterator[None]:
         """What is written within is of two dimensions, of the first columns of lanes."""
         text, mode = self.index_text, self.writer.mode
         saved = text.dims, text.variables, text.named
         named = {e: name for e, name in text.named.items() if text.level(e) != COLUMN}
+        named |= {ix.times(ix.axis(self.axis), ix.number(line.step)): self._first(line)} if line.step > 1 else {}
         text.dims, text.variables, text.named = 2, {**text.variables, self.axis: (FIRST, COLUMN)}, named
         self.writer.mode = Mode(True, 1)
         yield
@@ -210,12 +216,14 @@ class LaneLines(PlaneLines):
 
     def _single(self, line: Line, start: str, element: int, name: str) -> str:
         load = line.taps[0][1]
-        with self._of_firsts():
+        with self._of_firsts(line):
             place = ix.plus(ix.times(ix.axis(self.axis), ix.number(line.step)), ix.number(element))
             asked = [Condition(place, op, right) for op, right in sorted(line.asked, key=str)]
             wanted = [c for c in asked if not known(c, self.body.lowered.space.axes)]
-            mask = self.index_text.mask("lane_mask", (*line.aside, *wanted), FULL)
-        return self._loaded(load, name, start + self._shift(self.access[load], str(element)), str(mask))
+            mask = str(self.index_text.mask("lane_mask", line.aside, FULL))
+            inside = " & ".join(self.index_text.condition(c, FULL) for c in wanted)
+        mask += f" & {self._named(inside, f'{name}_mask')}" if inside else ""
+        return self._loaded(load, name, start + self._shift(self.access[load], str(element)), mask)
 
     def _block(self, line: Line, start: str, block: int, names: dict[int, str]) -> tuple[str, list[str]]:
         """The load of a block of elements, and what takes it apart; the name of the block, first."""
@@ -254,9 +262,8 @@ class LaneLines(PlaneLines):
 
     def _places(self, line: Line, offset: int, numbers: str) -> str:
         """The name of the places of a block's elements."""
-        first = FIRST if line.step == 1 else f"({FIRST} * {line.step})"
         sign = f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else ""
-        return self._named(f"{first}[:, None] + {numbers}[None, :]{sign}", f"{numbers}s")
+        return self._named(f"{self._first(line)}[:, None] + {numbers}[None, :]{sign}", f"{numbers}s")
 
     def _named(self, text: str, wanted: str) -> str:
         """The name of what does not change with the rows."""

@@ -13,6 +13,7 @@ from kernelgen.families.access import Access
 from kernelgen.families.kernel import Body, Lines
 from kernelgen.families.line import call
 from kernelgen.families.naming import FULL
+from kernelgen.families.rolling import chains
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
@@ -91,7 +92,9 @@ class PairLines(Lines):
 
 
 def paired_loads(body: Body) -> dict[int, Pair]:
-    """By either load."""
+    """By either load. A window whose lines are kept reads them in other ways."""
+    if chains(body):
+        return {}
     values = body.lowered.values
     plain = [
         (a.load, a)

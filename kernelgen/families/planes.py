@@ -281,7 +281,8 @@ def kernel(
         passed = tuple(f"{n}={strides.get(n, n)}" for n in compiled)
     return KernelText(
         name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
-        wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed, sizes=body.layout.sizes,
+        wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
+        named_sizes=body.layout.sizes,
         plane=PlaneText(inner.index, inner.size, places, lines.number(places), tuple(before), lines.lane),
         unaligned=tuple(a for a in arguments if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
     )  # fmt: skip

@@ -24,6 +24,8 @@ _STEPS = re.compile(
     r"(?: (?P<more_sign>[+-]) (?P<more>\d+))?"
 )
 """A size such as `(H - 1) // 2 + 1`."""
+_MOVED = re.compile(r"(?P<of>[A-Za-z_]\w*) (?P<sign>[+-]) (?P<by>\d+)")
+"""A size such as `W + 1`."""
 
 
 def polynomial(expr: Expr) -> Polynomial | None:
@@ -122,7 +124,10 @@ def _never_negative(p: Polynomial) -> bool:
 
 
 def _size(atom: Atom) -> Polynomial:
-    """The size of an axis, which may be a product."""
+    """The size of an axis, which may be a product, or a few more or fewer than a size with a name."""
+    moved = _MOVED.fullmatch(str(atom))
+    if moved is not None:
+        return _sum({(moved["of"],): 1}, {(): int(moved["by"])}, 1 if moved["sign"] == "+" else -1)
     return polynomial(ix.size(tuple(int(f) if f.isdigit() else f for f in str(atom).split(" * ")))) or {}
 
 

@@ -219,7 +219,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     sizes += [("n_elements", "M * N")] if "n_elements" in needed else []
     known = {name for name, _ in sizes}
     places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
-    named = dict.fromkeys([*body.layout.sizes, *(size for k in kernels for size in k.sizes)])
+    named = dict.fromkeys([*body.layout.sizes, *(size for k in kernels for size in k.named_sizes)])
     sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
     return tuple(dict.fromkeys(sizes))
 

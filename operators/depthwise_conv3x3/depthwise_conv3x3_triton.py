@@ -11,14 +11,28 @@ import triton
 import triton.language as tl
 
 
-# a thread that took several columns would leave gaps between what its neighbours read
-@triton.jit(do_not_specialize_on_alignment=["x_ptr", "weight_ptr", "out_ptr"])
+@triton.jit
+def _split_4(x):
+    # the four neighbours that a thread has along the last dimension
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], 2, 2)))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    return a, b, c, d
+
+
+@triton.jit
+def _join_4(a, b, c, d):
+    # four neighbours along a last dimension, in one thread
+    x = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.reshape(x, (a.shape[0], a.shape[1], 4))
+
+
+@triton.jit
 def depthwise_conv3x3_kernel(
     x_ptr,
     weight_ptr,
     out_ptr,
     C,
-    W,
     stride_xb,
     stride_xc,
     stride_weight_c,
@@ -26,6 +40,7 @@ def depthwise_conv3x3_kernel(
     stride_weight_2,
     N: tl.constexpr,  # a kernel for every row length
     H: tl.constexpr,
+    W: tl.constexpr,
     stride_xh: tl.constexpr,
     stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
@@ -47,7 +62,9 @@ def depthwise_conv3x3_kernel(
     b = (plane // C).to(tl.int64)
     c = (plane % C).to(tl.int64)
     x_plane = x_ptr + b * stride_xb + c * stride_xc
-    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    # a lane has 4 neighbouring columns: what these share of a line is read once
+    first = pid_n * BLOCK_SIZE_N + 4 * tl.arange(0, BLOCK_SIZE_N // 4)
+    cols = first[:, None] + tl.arange(0, 4)[None, :]
     col_mask = cols < N
     weight_at = weight_ptr + c * stride_weight_c
     weight = tl.load(weight_at).to(tl.float32)
@@ -61,60 +78,92 @@ def depthwise_conv3x3_kernel(
     weight_9 = tl.load(
         weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
     ).to(tl.float32)
-    x_w = cols - 1
-    x_w_2 = cols + 1
+    x_a_mask = (first - 1 >= 0)[None, :]
+    quad = tl.arange(0, 4)
+    x_f_mask = (first + 4 < W)[None, :]
     # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
     h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
-    mask = (h < H)[:, None] & col_mask[None, :]
+    row_mask = h < H
+    lane_mask = row_mask[:, None] & (first < N)[None, :]
+    mask = row_mask[:, None, None] & col_mask[None, :, :]
     x_h = h - 1
-    x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
-    x = tl.load(
+    x_h_2 = h + 1
+    x_at = x_plane + h[:, None] * stride_xh + first[None, :] * stride_xw
+    x_a = tl.load(
         x_at - stride_xh - stride_xw,
-        mask=mask & (x_h >= 0)[:, None] & (x_w >= 0)[None, :],
+        mask=lane_mask & (x_h >= 0)[:, None] & x_a_mask,
         other=0.0,
     ).to(tl.float32)
     x_2 = tl.load(
-        x_at - stride_xh,
-        mask=mask & (x_h >= 0)[:, None],
+        x_at[:, :, None] - stride_xh + quad * stride_xw,
+        mask=mask & (x_h >= 0)[:, None, None],
         other=0.0,
     ).to(tl.float32)
-    x_3 = tl.load(
-        x_at - stride_xh + stride_xw,
-        mask=mask & (x_h >= 0)[:, None] & (x_w_2 < W)[None, :],
+    x_b, x_c, x_d, x_e = _split_4(x_2)
+    x_f = tl.load(
+        x_at - stride_xh + 4 * stride_xw,
+        mask=lane_mask & (x_h >= 0)[:, None] & x_f_mask,
         other=0.0,
     ).to(tl.float32)
-    x_4 = tl.load(
-        x_at - stride_xw,
-        mask=mask & (x_w >= 0)[None, :],
+    x = _join_4(x_a, x_b, x_c, x_d)
+    x_3 = _join_4(x_c, x_d, x_e, x_f)
+    x_a = tl.load(x_at - stride_xw, mask=lane_mask & x_a_mask, other=0.0).to(tl.float32)
+    x_5 = tl.load(
+        x_at[:, :, None] + quad * stride_xw,
+        mask=mask,
         other=0.0,
     ).to(tl.float32)
-    x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
-    x_6 = tl.load(
-        x_at + stride_xw,
-        mask=mask & (x_w_2 < W)[None, :],
+    x_b, x_c, x_d, x_e = _split_4(x_5)
+    x_f = tl.load(
+        x_at + 4 * stride_xw,
+        mask=lane_mask & x_f_mask,
         other=0.0,
     ).to(tl.float32)
-    for _ in range(ROW_TILES):
+    x_4 = _join_4(x_a, x_b, x_c, x_d)
+    x_6 = _join_4(x_c, x_d, x_e, x_f)
+    x_a = tl.load(
+        x_at + stride_xh - stride_xw,
+        mask=lane_mask & (x_h_2 < H)[:, None] & x_a_mask,
+        other=0.0,
+    ).to(tl.float32)
+    x_8 = tl.load(
+        x_at[:, :, None] + stride_xh + quad * stride_xw,
+        mask=mask & (x_h_2 < H)[:, None, None],
+        other=0.0,
+    ).to(tl.float32)
+    x_b, x_c, x_d, x_e = _split_4(x_8)
+    x_f = tl.load(
+        x_at + stride_xh + 4 * stride_xw,
+        mask=lane_mask & (x_h_2 < H)[:, None] & x_f_mask,
+        other=0.0,
+    ).to(tl.float32)
+    x_7 = _join_4(x_a, x_b, x_c, x_d)
+    x_9 = _join_4(x_c, x_d, x_e, x_f)
+    for _ in tl.static_range(ROW_TILES):
         rows = plane.to(tl.int64) * H + h  # int64: rows * N may pass 2**31
         row_mask = h < H
-        mask = row_mask[:, None] & col_mask[None, :]
-        x_h_2 = h + 1
-        x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
-        x_7 = tl.load(
-            x_at + stride_xh - stride_xw,
-            mask=mask & (x_h_2 < H)[:, None] & (x_w >= 0)[None, :],
+        lane_mask = row_mask[:, None] & (first < N)[None, :]
+        mask = row_mask[:, None, None] & col_mask[None, :, :]
+        x_h_3 = h + 2
+        x_at = x_plane + h[:, None] * stride_xh + first[None, :] * stride_xw
+        x_a = tl.load(
+            x_at + 2 * stride_xh - stride_xw,
+            mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask,
             other=0.0,
         ).to(tl.float32)
-        x_8 = tl.load(
-            x_at + stride_xh,
-            mask=mask & (x_h_2 < H)[:, None],
+        x_11 = tl.load(
+            x_at[:, :, None] + 2 * stride_xh + quad * stride_xw,
+            mask=mask & (x_h_3 < H)[:, None, None],
             other=0.0,
         ).to(tl.float32)
-        x_9 = tl.load(
-            x_at + stride_xh + stride_xw,
-            mask=mask & (x_h_2 < H)[:, None] & (x_w_2 < W)[None, :],
+        x_b, x_c, x_d, x_e = _split_4(x_11)
+        x_f = tl.load(
+            x_at + 2 * stride_xh + 4 * stride_xw,
+            mask=lane_mask & (x_h_3 < H)[:, None] & x_f_mask,
             other=0.0,
         ).to(tl.float32)
+        x_10 = _join_4(x_a, x_b, x_c, x_d)
+        x_12 = _join_4(x_c, x_d, x_e, x_f)
         # return F.conv2d(x, weight, padding=1, groups=x.shape[1])
         total = x * weight + x_2 * weight_2
         total += x_3 * weight_3
@@ -124,9 +173,10 @@ def depthwise_conv3x3_kernel(
         total += x_7 * weight_7
         total += x_8 * weight_8
         out = total + x_9 * weight_9
-        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+        tl.store(out_ptr + rows[:, None, None] * N + cols[None, :, :], out, mask=mask)
         x, x_2, x_3 = x_4, x_5, x_6
         x_4, x_5, x_6 = x_7, x_8, x_9
+        x_7, x_8, x_9 = x_10, x_11, x_12
         h += 1
 
 
@@ -135,22 +185,22 @@ SCHEDULES = (
     (
         128,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 7, "num_warps": 1},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         256,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         512,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         None,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 7, "num_warps": 2},
     ),
 )
 
@@ -231,7 +281,6 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         weight,
         out,
         C,
-        W,
         x.stride(0),
         x.stride(1),
         weight.stride(0),
@@ -239,6 +288,7 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         weight.stride(2),
         N=N,
         H=H,
+        W=W,
         stride_xh=x.stride(2),
         stride_xw=x.stride(3),
         **options,

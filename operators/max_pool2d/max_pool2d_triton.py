@@ -18,16 +18,39 @@ def _nan_maximum(a, b):
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
-# a thread that took several columns would leave gaps between what its neighbours read
-@triton.jit(do_not_specialize_on_alignment=["x_ptr", "out_ptr"])
+@triton.jit
+def _split_4(x):
+    # the four neighbours that a thread has along the last dimension
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], 2, 2)))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    return a, b, c, d
+
+
+@triton.jit
+def _split_8(x):
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], 4, 2)))
+    a, c, e, g = _split_4(even)
+    b, d, f, h = _split_4(odd)
+    return a, b, c, d, e, f, g, h
+
+
+@triton.jit
+def _join_4(a, b, c, d):
+    # four neighbours along a last dimension, in one thread
+    x = tl.join(tl.join(a, c), tl.join(b, d))
+    return tl.reshape(x, (a.shape[0], a.shape[1], 4))
+
+
+@triton.jit
 def max_pool2d_kernel(
     x_ptr,
     out_ptr,
-    W,
-    H,
     stride_xindex_0,
     N: tl.constexpr,  # a kernel for every row length
     OUT_H: tl.constexpr,
+    W: tl.constexpr,
+    H: tl.constexpr,
     stride_xh: tl.constexpr,
     stride_xw: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
@@ -44,65 +67,88 @@ def max_pool2d_kernel(
     pid_n = tl.program_id(1)
     index_0 = plane.to(tl.int64)
     x_plane = x_ptr + index_0 * stride_xindex_0
-    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    # a lane has 4 neighbouring columns: what these share of a line is read once
+    first = pid_n * BLOCK_SIZE_N + 4 * tl.arange(0, BLOCK_SIZE_N // 4)
+    cols = first[:, None] + tl.arange(0, 4)[None, :]
     col_mask = cols < N
-    x_w = cols * 2
-    x_w_2 = cols * 2 - 1
-    x_w_3 = cols * 2 + 1
+    starts = first * 2
+    x_a_mask = (starts - 1 >= 0)[None, :]
+    octet = tl.arange(0, 8)
+    octets = starts[:, None] + octet[None, :]
+    octet_mask = (octets < W)[None, :, :]
     # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
     h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
-    mask = (h < OUT_H)[:, None] & col_mask[None, :]
+    row_mask = h < OUT_H
+    lane_mask = row_mask[:, None] & (first < N)[None, :]
+    mask = row_mask[:, None, None] & col_mask[None, :, :]
     x_h = h * 2
     x_h_2 = h * 2 - 1
-    x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
-    x = tl.load(
+    x_h_3 = h * 2 + 1
+    x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
+    x_a = tl.load(
         x_at - stride_xh - stride_xw,
-        mask=mask & (x_h_2 >= 0)[:, None] & (x_w_2 >= 0)[None, :],
+        mask=lane_mask & (x_h_2 >= 0)[:, None] & x_a_mask,
         other=float("-inf"),
     ).to(tl.float32)
-    x_2 = tl.load(
-        x_at - stride_xh,
-        mask=mask & (x_h_2 >= 0)[:, None],
+    x_octet = tl.load(
+        x_at[:, :, None] - stride_xh + octet * stride_xw,
+        mask=row_mask[:, None, None] & (x_h_2 >= 0)[:, None, None] & octet_mask,
         other=float("-inf"),
     ).to(tl.float32)
-    x_3 = tl.load(
-        x_at - stride_xh + stride_xw,
-        mask=mask & (x_h_2 >= 0)[:, None] & (x_w_3 < W)[None, :],
+    x_b, x_c, x_d, x_e, x_f, x_g, x_h, x_i = _split_8(x_octet)
+    x = _join_4(x_a, x_c, x_e, x_g)
+    x_2 = _join_4(x_b, x_d, x_f, x_h)
+    x_3 = _join_4(x_c, x_e, x_g, x_i)
+    x_a = tl.load(
+        x_at + stride_xh - stride_xw,
+        mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask,
         other=float("-inf"),
     ).to(tl.float32)
-    for _ in range(ROW_TILES):
+    x_octet = tl.load(
+        x_at[:, :, None] + stride_xh + octet * stride_xw,
+        mask=row_mask[:, None, None] & (x_h_3 < H)[:, None, None] & octet_mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    x_b, x_c, x_d, x_e, x_f, x_g, x_h, x_i = _split_8(x_octet)
+    x_7 = _join_4(x_a, x_c, x_e, x_g)
+    x_8 = _join_4(x_b, x_d, x_f, x_h)
+    x_9 = _join_4(x_c, x_e, x_g, x_i)
+    for _ in tl.static_range(ROW_TILES):
         rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
         row_mask = h < OUT_H
-        mask = row_mask[:, None] & col_mask[None, :]
+        lane_mask = row_mask[:, None] & (first < N)[None, :]
+        mask = row_mask[:, None, None] & col_mask[None, :, :]
         x_h = h * 2
-        x_h_3 = h * 2 + 1
-        x_at = x_plane + x_h[:, None] * stride_xh + x_w[None, :] * stride_xw
-        x_4 = tl.load(
+        x_h_4 = h * 2 + 3
+        x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
+        x_a = tl.load(
             x_at - stride_xw,
-            mask=mask & (x_w_2 >= 0)[None, :],
+            mask=lane_mask & x_a_mask,
             other=float("-inf"),
         ).to(tl.float32)
-        x_5 = tl.load(x_at, mask=mask, other=float("-inf")).to(tl.float32)
-        x_6 = tl.load(
-            x_at + stride_xw,
-            mask=mask & (x_w_3 < W)[None, :],
+        x_octet = tl.load(
+            x_at[:, :, None] + octet * stride_xw,
+            mask=row_mask[:, None, None] & octet_mask,
             other=float("-inf"),
         ).to(tl.float32)
-        x_7 = tl.load(
-            x_at + stride_xh - stride_xw,
-            mask=mask & (x_h_3 < H)[:, None] & (x_w_2 >= 0)[None, :],
+        x_b, x_c, x_d, x_e, x_f, x_g, x_h, x_i = _split_8(x_octet)
+        x_4 = _join_4(x_a, x_c, x_e, x_g)
+        x_5 = _join_4(x_b, x_d, x_f, x_h)
+        x_6 = _join_4(x_c, x_e, x_g, x_i)
+        x_a = tl.load(
+            x_at + 3 * stride_xh - stride_xw,
+            mask=lane_mask & (x_h_4 < H)[:, None] & x_a_mask,
             other=float("-inf"),
         ).to(tl.float32)
-        x_8 = tl.load(
-            x_at + stride_xh,
-            mask=mask & (x_h_3 < H)[:, None],
+        x_octet = tl.load(
+            x_at[:, :, None] + 3 * stride_xh + octet * stride_xw,
+            mask=row_mask[:, None, None] & (x_h_4 < H)[:, None, None] & octet_mask,
             other=float("-inf"),
         ).to(tl.float32)
-        x_9 = tl.load(
-            x_at + stride_xh + stride_xw,
-            mask=mask & (x_h_3 < H)[:, None] & (x_w_3 < W)[None, :],
-            other=float("-inf"),
-        ).to(tl.float32)
+        x_b, x_c, x_d, x_e, x_f, x_g, x_h, x_i = _split_8(x_octet)
+        x_10 = _join_4(x_a, x_c, x_e, x_g)
+        x_11 = _join_4(x_b, x_d, x_f, x_h)
+        x_12 = _join_4(x_c, x_e, x_g, x_i)
         # return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         largest = _nan_maximum(x, x_2)
         largest = _nan_maximum(largest, x_3)
@@ -112,8 +158,9 @@ def max_pool2d_kernel(
         largest = _nan_maximum(largest, x_7)
         largest = _nan_maximum(largest, x_8)
         out = _nan_maximum(largest, x_9)
-        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+        tl.store(out_ptr + rows[:, None, None] * N + cols[None, :, :], out, mask=mask)
         x, x_2, x_3 = x_7, x_8, x_9
+        x_7, x_8, x_9 = x_10, x_11, x_12
         h += 1
 
 
@@ -122,22 +169,22 @@ SCHEDULES = (
     (
         128,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         256,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         512,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         None,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 14, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 7, "num_warps": 2},
     ),
 )
 
@@ -187,11 +234,11 @@ def max_pool2d(x: torch.Tensor) -> torch.Tensor:
     kernel[grid](
         x_view,
         out,
-        W,
-        H,
         x_view.stride(0),
         N=N,
         OUT_H=OUT_H,
+        W=W,
+        H=H,
         stride_xh=x_view.stride(1),
         stride_xw=x_view.stride(2),
         **options,

@@ -81,15 +81,20 @@ def plan_of(spec: OperatorSpec) -> Plan:
 
 def schedules(plan: Plan) -> list[Schedule]:
     """Every variant with blocks so small that small shapes take several, once plain and once with every structure; rows
-    are divided into two parts of several blocks and into four, of which some are empty."""
+    are divided into two parts of several blocks and into four, of which some are empty, windows also have several columns
+    a lane."""
     small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 2}
     found = []
     for variant in families.module(plan).variants(plan.body):
         default = families.module(plan).default(variant)
         plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
-        structure = [p for p in families.module(plan).space(variant) if p.kind == "structure" and p.choices[1:]]
+        alone = plan.with_table((TableRow(None, plain),))
+        structure = [p for p in families.space(alone, 0, ()) if p.kind == "structure" and p.choices[1:]]
         changed = {p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure}
-        found += [plain, plain.replace(**changed, **({"SPLITS": 4} if "SPLITS" in dict(plain.values) else {}))]
+        changed |= {"SPLITS": 4} if "SPLITS" in dict(plain.values) else {}
+        lanes = {"accesses": "wide", "lines": "ahead"} if "lane_columns" in changed else {}
+        found += [plain, plain.replace(**changed | ({"lane_columns": 1} if lanes else {}))]
+        found += [plain.replace(**changed | lanes)] if lanes else []
     return found
 
 

@@ -400,6 +400,16 @@ CORNERS |= {
         "return F.max_pool2d(x, (3, 2), (2, 1), (1, 1)) * 2",
         {"x": IMAGE}, {"out": "A C (H-1)//2+1 W+1"}, {"A": 1, "C": 2, "H": 37, "W": 9}, {"A": 1, "C": 1, "H": 1, "W": 1},
     ),
+    "columns of a lane": sample(
+        "return F.conv2d(x, w, padding=(0, 4), dilation=(1, 3), groups=x.shape[1])",
+        {"x": "A C H W", "w": "C 1 2 3"}, {"out": "A C H-1 W+2"},
+        {"A": 2, "C": 3, "H": 5, "W": 38}, {"A": 1, "C": 1, "H": 2, "W": 4},
+    ),
+    "columns of a lane two apart": sample(
+        "return F.conv2d(x, w, stride=(1, 2), padding=(0, 1), groups=x.shape[1])",
+        {"x": "A C H 2*W", "w": "C 1 2 4"}, {"out": "A C H-1 W"},
+        {"A": 2, "C": 3, "H": 5, "W": 19}, {"A": 1, "C": 1, "H": 2, "W": 1},
+    ),
     "neighbours in planes": sample(
         "return F.pixel_shuffle(x, 2) * 2, F.interpolate(F.pixel_shuffle(x, 2), scale_factor=(2, 1), mode='nearest')[:, :, ::2]",
         {"x": "A 4*C H W"}, named(2, "A C 2*H 2*W"), {"A": 2, "C": 2, "H": 3, "W": 19}, {"A": 1, "C": 1, "H": 1, "W": 1},
