@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kernelgen.backward.gathers import through_index
-from kernelgen.backward.moved import flipped, joined, through_move
+from kernelgen.backward.moved import joined, summed_from_end, through_move
 from kernelgen.backward.moves import MOVES, named
 from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
@@ -113,9 +113,7 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
     elif node.op in MOVES:
         yield from through_move(tape, node, g)
     elif node.op == "cumsum":
-        dim = int(node.attrs[0])
-        summed = tape.scan("cumsum", flipped(tape, tape.view("expand", g, node.shape), dim), dim)
-        yield refs[0].node, flipped(tape, summed, dim)
+        yield refs[0].node, summed_from_end(tape, tape.view("expand", g, node.shape), int(node.attrs[0]))
     elif node.op in RULES:
         yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
     else:

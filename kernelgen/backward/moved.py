@@ -65,6 +65,17 @@ def flipped(t: Tape, x: Ref, *dims: int) -> Ref:
     return moved(t, "flip", [x], t.node(x).shape, dims)
 
 
+def summed_from_end(t: Tape, x: Ref, dim: int) -> Ref:
+    """The sum of every element and those after it. Of the last elements of a row it is the end of the row's own."""
+    node = t.node(x)
+    if node.op == "slice" and node.attrs == (dim, 1) and isinstance(node.args[0], Ref):
+        shape, start = t.node(node.args[0]).shape, _start(node)
+        end = lengths.added(lengths.of_place(start), lengths.of_dim(node.shape[dim]))
+        if end == lengths.of_dim(shape[dim]):
+            return moved(t, "slice", [summed_from_end(t, node.args[0], dim)], node.shape, [dim, 1], start)
+    return flipped(t, t.scan("cumsum", flipped(t, x, dim), dim), dim)
+
+
 def _replaced(shape: Shape, dim: int, length: Dim) -> Shape:
     return tuple(length if d - len(shape) == dim else known for d, known in enumerate(shape))
 

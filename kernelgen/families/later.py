@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernelgen.families.padding import identity
-from kernelgen.families.values import Entry, Operand, Space, Unlowerable, Use, Value, axes_of, constant_of
+from kernelgen.families.values import Entry, Index, Operand, Space, Unlowerable, Use, Value, axes_of, constant_of
 from kernelgen.frontend.graph import Graph, Node, Ref, same_size
-from kernelgen.frontend.indices import Condition, Expr, Indexing, number, size
+from kernelgen.frontend.indices import Condition, Expr, Indexing, axis, minus, number, plus, size
 
 
 def places_later(place: Entry, inner: tuple[int, ...]) -> int | None:
@@ -40,10 +40,37 @@ def _hides(condition: Condition, scan: Node, space: Space, *, flipped: bool) -> 
     return found
 
 
+def mirror(flip: Node, index: Index, space: Space) -> Index:
+    """How the operand of a flip is read. From a row's end, k places before a place are k places after it."""
+    inner, at = space.inner_axes(), int(flip.attrs[0]) % len(index)
+    place, alone = index[at], len(flip.attrs) == 1
+    if alone and inner and place == inner:
+        return index
+    if alone and len(inner) == 1 and same_size(flip.shape[at], (space.axes[inner[0]],)):
+        match place:
+            case Expr("+" | "-", (Expr("axis", _, along) as first, Expr("number") as k)) if along == inner[0]:
+                return (*index[:at], minus(first, k) if place.op == "+" else plus(first, k), *index[at + 1 :])
+    raise Unlowerable("a flip of another dimension than a scanned one", flip.statement)
+
+
+def begun(later: int, space: Space, *, flipped: bool) -> Condition:
+    """Where a scan that is read so many places later has begun; `flipped`: it comes from the end."""
+    (along,) = space.inner_axes()
+    length = space.axes[along]
+    if not flipped:
+        return Condition(axis(along), ">=", number(later))
+    left = size((f"{length} - {later}",)) if isinstance(length, str) else number(length - later)
+    return Condition(axis(along), "<", left)
+
+
+def _only_moves(node: Node) -> bool:
+    return node.op == "index" and len(node.args) == 1 and node.indexing is not None and node.indexing.fill is None
+
+
 def is_load(graph: Graph, number: int) -> bool:
     """Whether a node is an input, or one that is read as a whole elsewhere: nothing is computed in between."""
     node = graph.nodes[number]
-    while node.op == "index" and len(node.args) == 1 and node.indexing is not None and node.indexing.fill is None:
+    while _only_moves(node) or (node.op == "round" and node.attrs == ("float32",)):
         [source] = node.args
         assert isinstance(source, Ref)
         node = graph.nodes[source.node]
@@ -56,7 +83,7 @@ def settled_scan(values: Sequence[Value], later: Mapping[int, Expr], args: Seque
     if not isinstance(test, Use) or not isinstance(scan, Use) or scan.value not in later:
         return None
     less, value, place = values[test.value], values[scan.value], later[scan.value]
-    if less.op != "lt" or constant_of(values, before) != identity(value.op, value.dtype):
+    if value.attr is not None or less.op != "lt" or constant_of(values, before) != identity(value.op, value.dtype):
         return None
     sides = [values[side.value].index for side in less.args if isinstance(side, Use)]
     return scan.value if sides == [(place.args[0],), (place.args[1],)] else None
@@ -67,5 +94,12 @@ def begins_so(values: Sequence[Value], later: Mapping[int, Expr], scan: int, mad
     if scan not in later or made.fill != identity(values[scan].op, values[scan].dtype):
         return False
     place = later[scan]
+    if values[scan].attr is not None:  # from the end
+        k = place.args[1].number
+        return all(c.left == place.args[0] and c.op == "<" and _is_shorter(c.right, k) for c in made.conditions)
     same = (Condition(place, ">=", number(0)), Condition(place.args[0], ">=", place.args[1]))
     return all(condition in same for condition in made.conditions)
+
+
+def _is_shorter(length: Expr, by: int) -> bool:
+    return length.op == "size" and str(length.size[0]).endswith(f" - {by}")

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.element_types import element_types
-from kernelgen.families.later import begins_so, is_load, places_later, settled_scan, visible
+from kernelgen.families.later import begins_so, begun, is_load, mirror, places_later, settled_scan, visible
 from kernelgen.families.padding import identity
 from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
@@ -353,21 +353,19 @@ class _Lowering:
     def scanned_value(self, node: Node, source: int, index: Index) -> int:
         """What is scanned. A scan that is read k places later is the scan of its operand k places later, after k
         elements that do not change it: so exclusive scans are one scan."""
-        later = places_later(index[-1], inner := self.space.inner_axes())
-        if later is None or (later and self.flipped):
+        later = places_later(index[-1], self.space.inner_axes())
+        if later is None:
             raise Unlowerable("scans over different dimensions in one operator", node.statement)
         if not later:
             return self.value(source, index)
-        beyond = Condition(ix.axis(inner[0]), ">=", ix.number(later))
+        beyond = begun(later, self.space, flipped=self.flipped)
         return self.read(node, source, index, ix.Indexing((), (beyond,), identity(node.op, node.dtype)), padded=False)
 
     def flip(self, node: Node, index: Index) -> int:
         """The operand from its rows' ends: a scan between two flips is a scan from the end."""
-        inner = self.space.inner_axes()
-        if not inner or [index[int(d)] for d in node.attrs] != [inner]:
-            raise Unlowerable("a flip of another dimension than a scanned one", node.statement)
+        mirrored = mirror(node, index, self.space)
         self.flipped = not self.flipped
-        value = self.same(node, index)
+        value = self.same(node, mirrored)
         self.flipped = not self.flipped
         return value
 

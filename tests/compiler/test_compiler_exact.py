@@ -278,6 +278,10 @@ CORNERS: dict[str, Sample] = {
     "a scan from the end without its beginning": sample(
         "return F.pad(x.flip(-1).cumsum(-1).flip(-1)[..., :-1], (0, 1))", X, OUT, *SIZES
     ),
+    "sums of what comes after": sample(
+        "return F.pad(x.flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1)), F.pad(x.exp().flip(-1).cumsum(-1).flip(-1)[..., 1:], (0, 1), value=3.0)",
+        X, named(2), *SIZES,
+    ),
     "a scan and something behind": sample("return F.pad(x.cumsum(-1), (0, 2))", X, {"out": "... D+2"}, *SIZES),
     "scans that end later": sample(
         "return F.pad(x.cumsum(-1), (2, 0)), F.pad(x.exp().cumsum(-1), (2, 0), value=3.0)",
