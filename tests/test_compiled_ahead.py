@@ -96,6 +96,14 @@ def test_scans_of_pairs_and_of_parts_of_rows_stay_in_registers(compiler: Worker,
         assert (facts.load_bytes, facts.spill_bytes) == (16, 0), label
 
 
+def test_rows_that_elements_are_added_to_stay_in_registers(compiler: Worker, tmp_path: Path) -> None:
+    """Of 16 bytes is what starts them."""
+    for label, facts in compiled(compiler, tmp_path, "scatter_add").items():
+        assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0), label
+    for label, facts in compiled(compiler, tmp_path, "scatter_add_atomic").items():
+        assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0), label
+
+
 def test_rows_that_are_added_are_read_and_written_in_16_bytes_a_thread(compiler: Worker, tmp_path: Path) -> None:
     for label, facts in compiled(compiler, tmp_path, "index_add").items():
         assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (16, 16, 0), label

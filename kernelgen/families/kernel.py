@@ -33,7 +33,6 @@ STORES = Parameter(
     "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
 )
 
-
 ELEMENTS = "elements"
 """The variant whose programs take runs of elements, each with a row and a column of its own."""
 
@@ -52,6 +51,8 @@ class Body:
     """Moves elements without arithmetic, so results are bit-identical and nothing is converted."""
     any_order: bool = False
     """Floats are added by atomics, in whatever order these come."""
+    starts_itself: bool = False
+    """The programs of a scatter give its result what is added to, which the wrapper does otherwise."""
 
     def columns(self) -> frozenset[int]:
         return frozenset(self.layout.columns.axes if self.layout.columns else range(len(self.lowered.space.axes)))

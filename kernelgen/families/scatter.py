@@ -9,8 +9,8 @@ the index, in float32, what rounding takes from the sum kept beside it.
 for thousands of rows that are named very often.
 `owners` (index_add): the same sums in a single launch; a program owns a tile of the result, walks the whole index and
 adds what names its rows. Every owner reads the index, which the L2 holds: for a short index, or few rows.
-`blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block. What
-names one place within a block is added up by the first that does; only that one reads and writes the result.
+`blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block
+(`scatter_blocks.py`).
 Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`scatter_atomics.py`).
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families import scatter_atomics, scatter_buckets, scatter_lists
+from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
@@ -41,14 +41,14 @@ MEANINGS = {
     scatter_buckets.NAME: scatter_buckets.MEANING,
     scatter_lists.NAME: scatter_lists.MEANING,
     "owners": "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
-    "blocks": "BLOCK_SIZE_M rows a program, walked in blocks in which equal indices are added up first",
+    scatter_blocks.NAME: scatter_blocks.MEANING,
     **scatter_atomics.MEANINGS,
 }
 _LOCAL = frozenset([
-    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "earliest", "end", "error", "first",
-    "found", "is_before", "is_first", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
-    "lost", "mask", "num_tiles_n", "number", "offsets", "part", "place", "places", "rank", "row", "rows", "slot",
-    "slots", "start", "total",
+    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first", "found",
+    "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
+    "lost", "mask", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
+    "row", "rows", "slot", "slots", "start", "total",
 ])  # fmt: skip
 """What kernels call values of their own."""
 IN_ORDER = "sums of floats are made in an order that never changes: results repeat bit for bit"
@@ -69,7 +69,7 @@ def variants(body: Body) -> tuple[str, ...]:
     if scatter.op == "bincount":
         bins = scatter.args[1]
         return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
-    return (scatter_buckets.NAME, scatter_lists.NAME, "owners") if scatter.op == "index_add" else ("blocks",)
+    return (scatter_buckets.NAME, scatter_lists.NAME, "owners") if scatter.op == "index_add" else (scatter_blocks.NAME,)
 
 
 def default(variant: str) -> Schedule:
@@ -77,13 +77,13 @@ def default(variant: str) -> Schedule:
         return Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4)
     if variant == "atomics":
         return Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4)
-    if variant == scatter_atomics.TILE:
-        return scatter_atomics.DEFAULT
+    if variant in scatter_atomics.DEFAULTS:
+        return scatter_atomics.DEFAULTS[variant]
     if variant in _BY_ROWS:
         return _BY_ROWS[variant][0]
     if variant == "owners":
         return Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4)
-    return Schedule.make("blocks", BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
+    return scatter_blocks.DEFAULT
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
@@ -119,11 +119,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
             block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result a program"),
             warps,
         )
-    return (
-        block("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "rows a program"),
-        block("BLOCK_SIZE_N", (16, 32, 64, 128), "elements of a block of the row"),
-        warps,
-    )
+    return scatter_blocks.space()
 
 
 _BY_ROWS: dict[str, tuple[Schedule, Callable[[int], Schedule], Callable[[], tuple[Parameter, ...]]]] = {
@@ -131,7 +127,7 @@ _BY_ROWS: dict[str, tuple[Schedule, Callable[[int], Schedule], Callable[[], tupl
 }
 """The variants of two kernels, of which the second adds up a row: by default, fitted to columns, and their space."""
 _SPACES: dict[str, Callable[[], tuple[Parameter, ...]]] = {
-    scatter_atomics.TILE: scatter_atomics.space,
+    **scatter_atomics.SPACES,
     **{name: found[-1] for name, found in _BY_ROWS.items()},
 }
 
@@ -141,7 +137,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     each = 0.0
     if schedule.variant == "owners":
         each = 2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")  # sums, and what rounding took from them
-    elif schedule.variant == "blocks":
+    elif schedule.variant == scatter_blocks.NAME:
         each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
     elif schedule.variant in _BY_ROWS:
         at_once = schedule.int("BLOCK_SIZE_K") if schedule.variant == scatter_buckets.NAME else 0
@@ -153,7 +149,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 def begin(body: Body) -> str | None:
     """What the result holds before the kernel: zeros, a copy of an input by its name, or nothing in particular."""
     scatter = body.lowered.values[-1]
-    if scatter.op == "index_add":
+    if scatter.op == "index_add" or body.starts_itself:
         return None
     added = scatter.op != "bincount" and isinstance(scatter.args[0], Use)
     return body.lowered.values[0].tensor if added else "zeros"
@@ -163,6 +159,10 @@ def too_large(spec: OperatorSpec, body: Body) -> tuple[str, str] | None:
     """Where indices that a kernel keeps in int32 would overflow, and what the wrapper says of it."""
     if body.lowered.values[-1].op == "bincount":
         return None
+    sizes = [parameter for _, parameter in body.layout.sizes]
+    if sizes and body.lowered.values[-1].op == "scatter_add" and not body.any_order:
+        (size,), most = sizes, "2**30 rows, columns and places"
+        return f"max(M, N, {size}) > 2**30", f"{spec.name}: at most {most}, got {{M}}, {{N}} and {{{size}}}"
     if not body.layout.rows:
         return "N > 2**30", f"{spec.name}: at most 2**30 elements, got {{N}}"
     return "max(M, N) > 2**30", f"{spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
@@ -217,7 +217,8 @@ def _check_dtypes(spec: OperatorSpec, node: Node, dtype: str) -> None:
 def _check_names(spec: OperatorSpec, node: Node) -> None:
     """Kernels call a value after its tensor."""
     names = [t.name for t in (*spec.inputs, *(spec.outputs if node.op != "bincount" else ()))]
-    if taken := [name for name in names if name in _LOCAL]:
+    local = _LOCAL | {f"next_{name}" for name in names}
+    if taken := [name for name in names if name in local]:
         raise Unlowerable(
             f"{node.op} with a tensor called {taken[0]}, a name that its kernel needs itself", node.statement
         )
@@ -320,10 +321,12 @@ def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Sprea
     )
     levels = tuple(ROW if v.axes == set(spread.counted) and by_rows else FULL for v in lowered.values)
     names = Names({i: str(v.name) for i, v in enumerate(lowered.values)}, levels, frozenset())
-    floats = lowered.values[-1].dtype == "float"
+    scatter = lowered.values[-1]
+    any_order = scatter.dtype == "float" and not spec.deterministic and not by_rows
+    starts_itself = scatter.op == "scatter_add" and not (any_order and scatter.attr == "0")
     return Body(
-        lowered, graph.statements, layout, names, (), frozenset(), exact=False,
-        any_order=floats and not spec.deterministic and not by_rows,
+        lowered, graph.statements, layout, names, (), frozenset(), exact=False, any_order=any_order,
+        starts_itself=starts_itself and scatter_blocks.starts_itself(spec, layout, str(loads[-1][1].tensor)),
     )  # fmt: skip
 
 
@@ -366,6 +369,12 @@ def kernels(
         helpers["two_sum"] = None
     if schedule.variant == scatter_lists.NAME:
         return scatter_lists.kernels(spec, body, schedule, name)
+    if schedule.variant in _OF_ROWS:
+        return (_OF_ROWS[schedule.variant](spec, body, schedule, name),)
     makers = scatter_atomics.MAKERS if body.any_order else MAKERS
     arguments, constexprs, lines, grid = makers[schedule.variant](spec, body)
     return (KernelText(name, schedule.variant, schedule, arguments, constexprs, (), tuple(lines), grid=grid),)
+
+
+_OF_ROWS = {scatter_blocks.NAME: scatter_blocks.kernel, scatter_atomics.ROWS: scatter_atomics.kernel}
+"""The kernels of programs that own rows of elements, by their variants."""

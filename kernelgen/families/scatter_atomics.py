@@ -1,10 +1,12 @@
 """Scatters that add floats by atomics, where a spec says `deterministic: false`.
 
-A program reads a tile of what is added, and each element is one atomic."""
+A program owns rows of the result, starts them and adds what names their places; or it reads a tile of what is added, in
+whatever rows. Each element is one atomic."""
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body
+from kernelgen.families import scatter_blocks
+from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.scatter_text import Made, limit, loaded, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -13,26 +15,39 @@ NOTE = (
     "not deterministic (`deterministic: false`): atomics add floats in whatever order they come, so that two calls may "
     "differ in their last bits"
 )
-LINE, TILE = "atomics", "atomic_tiles"
+LINE, ROWS, TILE = "atomics", "atomic_rows", "atomic_tiles"
 """The variants for one run of elements that scatter, and for rows of them."""
-DEFAULT = Schedule.make(TILE, BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4)
-MEANINGS = {TILE: "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element"}
+DEFAULTS = {
+    ROWS: Schedule.make(ROWS, BLOCK_SIZE_M=1, BLOCK_SIZE_N=256, num_warps=1),
+    TILE: Schedule.make(TILE, BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4),
+}
+MEANINGS = {
+    ROWS: "BLOCK_SIZE_M rows a program, which starts them and takes BLOCK_SIZE_N columns at a time, an atomic each",
+    TILE: "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element",
+}
 
 
 def variants(body: Body) -> tuple[str, ...]:
-    return (TILE,) if body.layout.rows else (LINE,)
+    return (ROWS if body.starts_itself else TILE,) if body.layout.rows else (LINE,)
 
 
 def start(body: Body) -> Schedule:
     """Lanes lie along what is contiguous in what is added."""
-    scatter = body.lowered.values[-1]
-    if scatter.op == "scatter_add" and scatter.attr == "0":
-        return DEFAULT.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8)
-    return DEFAULT
+    (variant,) = variants(body)
+    if body.lowered.values[-1].attr == "0":
+        return DEFAULTS[variant].replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8)
+    return DEFAULTS[variant]
 
 
-def space() -> tuple[Parameter, ...]:
-    """Of tiles; a run of elements has that of bins."""
+def _space_of_rows() -> tuple[Parameter, ...]:
+    return (
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8), "block_size", "constexpr", "rows a program"),
+        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "block_size", "constexpr", "columns at once"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    )
+
+
+def _space_of_tiles() -> tuple[Parameter, ...]:
     return (
         Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "block_size", "constexpr", "rows a program"),
         Parameter("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "block_size", "constexpr", "columns a program"),
@@ -57,6 +72,37 @@ def line(spec: OperatorSpec, body: Body) -> Made:
     sizes = ["N", *([size] if not size.isdigit() else [])]
     grid = '(triton.cdiv(N, options["BLOCK_SIZE"]),)'
     return (f"{index}_ptr", f"{source}_ptr", f"{out}_ptr", *sizes), ("BLOCK_SIZE",), lines, grid
+
+
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    """The kernel, of which a program owns BLOCK_SIZE_M rows that scatter along their last dimension."""
+    *base, index, source = tensors(body)
+    out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, -1)
+    lines = [
+        "# a program owns rows, and adds to them in whatever order atomics come",
+        "rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
+        "is_row = (rows < M)[:, None]",
+        *scatter_blocks.started(spec, body),
+        "# other threads add to the rows than started them",
+        "tl.debug_barrier()",
+        "for start in range(0, N, BLOCK_SIZE_N):",
+        "    cols = start + tl.arange(0, BLOCK_SIZE_N)",
+        "    mask = is_row & (cols < N)[None, :]",
+        "    offsets = rows[:, None] * N + cols[None, :]",
+        *(f"    {line}" for line in loaded(body, index, "offsets", "mask", size)),
+        f"    is_place = {index} >= 0",
+        f"    is_place &= {index} < {size}",
+        f"    {source} = tl.load({source}_ptr + offsets, mask=is_place){widened(spec, source)}",
+        f"    pointers = {out}_ptr + rows[:, None] * {size} + {index}",
+        *(f"    {line}" for line in quoted(body)),
+        f'    tl.atomic_add(pointers, {source}, mask=is_place, sem="relaxed")',
+    ]
+    arguments = [f"{t}_ptr" for t in (*base, index, source, out)]
+    sizes = ["M", "N", *([size] if not size.isdigit() else [])]
+    return KernelText(
+        name, ROWS, schedule, (*arguments, *sizes), ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (), tuple(lines),
+        grid=scatter_blocks.GRID, passed=(scatter_blocks.STARTED,),
+    )  # fmt: skip
 
 
 def tile(spec: OperatorSpec, body: Body) -> Made:
@@ -87,5 +133,6 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
     return arguments, ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), lines, grid
 
 
+SPACES = {ROWS: _space_of_rows, TILE: _space_of_tiles}
 MAKERS = {LINE: line, TILE: tile}
 """By the name of the variant."""

@@ -38,12 +38,17 @@ def widened(spec: OperatorSpec, tensor: str) -> str:
 
 def loaded(body: Body, index: str, offsets: str, mask: str, size: str) -> list[str]:
     """An index for every element: -1 or the size where there is none, which is the place of nothing."""
-    wraps = any(v.tensor == index and v.attr == FROM_END for v in body.lowered.values)
-    lines = [f"{index} = tl.load({index}_ptr + {offsets}, mask={mask}, other={size if wraps else -1})"]
-    return [*lines, *([f"{index} = tl.where({index} < 0, {index} + {size}, {index})"] if wraps else [])]
+    from_end = wraps(body, index)
+    lines = [f"{index} = tl.load({index}_ptr + {offsets}, mask={mask}, other={size if from_end else -1})"]
+    return [*lines, *([f"{index} = tl.where({index} < 0, {index} + {size}, {index})"] if from_end else [])]
 
 
-def _zero(body: Body) -> str:
+def wraps(body: Body, index: str) -> bool:
+    """Whether negative numbers of an index count from the end."""
+    return any(v.tensor == index and v.attr == FROM_END for v in body.lowered.values)
+
+
+def zero(body: Body) -> str:
     return "0.0" if body.lowered.values[-1].dtype == "float" else "0"
 
 
@@ -152,50 +157,9 @@ def accumulated(body: Body) -> str:
     return "float32" if dtype == "float" else dtype
 
 
-def _blocks(spec: OperatorSpec, body: Body) -> Made:
-    index, source = tensors(body)[-2:]
-    scatter, out = body.lowered.values[-1], spec.outputs[0].name
-    along_last = scatter.attr == "-1"
-    size = limit(body, spec.outputs[0].shape, -1 if along_last else 0)
-    offsets, place = "rows[:, None] * N + cols[None, :]", f"rows[:, None] * {size} + {index}"
-    if not along_last:
-        offsets, place = "cols[None, :] * M + rows[:, None]", f"{index} * M + rows[:, None]"
-    if not body.layout.rows:
-        offsets, place = "cols[None, :]", index
-    lines = [
-        "# a program owns rows that scatter on their own",
-        "rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
-        "lanes = tl.arange(0, BLOCK_SIZE_N)",
-        "for start in range(0, N, BLOCK_SIZE_N):",
-        f"    cols = start + {'lanes' if along_last else 'lanes.to(tl.int64)'}",
-        "    mask = (rows < M)[:, None] & (cols < N)[None, :]",
-        f"    offsets = {offsets}",
-        *(f"    {line}" for line in loaded(body, index, "offsets", "mask", size)),
-        f"    {source} = tl.load({source}_ptr + offsets, mask=mask, other={_zero(body)}){widened(spec, source)}",
-        "    # the first that names a place adds up all that the block adds there",
-        f"    is_same = {index}[:, :, None] == {index}[:, None, :]",
-        f"    total = tl.sum(tl.where(is_same, {source}[:, :, None], {_zero(body)}), axis=1)",
-        "    earliest = tl.where(is_same, lanes[None, :, None], BLOCK_SIZE_N)",
-        "    is_first = tl.min(earliest, axis=1) == lanes[None, :]",
-        f"    is_first &= {index} >= 0",
-        f"    is_first &= {index} < {size}",
-        f"    places = {out}_ptr + {place}",
-        *(f"    {line}" for line in quoted(body)),
-        f"    {out} = tl.load(places, mask=is_first) + total",
-        f"    tl.store(places, {out}, mask=is_first)",
-        "    # the next block reads what this one wrote",
-        "    tl.debug_barrier()",
-    ]
-    sizes = ["M", "N", *([size] if not size.isdigit() else [])]
-    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-    pointers = [f"{t}_ptr" for t in (index, source, out)]
-    return (*pointers, *sizes), constexprs, lines, '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
-
-
 MAKERS: dict[str, Callable[[OperatorSpec, Body], Made]] = {
     "histogram": _histogram,
     "atomics": _atomics,
     "owners": _owners,
-    "blocks": _blocks,
 }
 """By the name of the variant."""

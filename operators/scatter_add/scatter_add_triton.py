@@ -14,6 +14,7 @@ import triton.language as tl
 
 @triton.jit
 def scatter_add_kernel(
+    x_ptr,
     index_ptr,
     source_ptr,
     out_ptr,
@@ -22,27 +23,44 @@ def scatter_add_kernel(
     V,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
 ):
     # a program owns rows that scatter on their own
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    lanes = tl.arange(0, BLOCK_SIZE_N)
+    is_row = (rows < M)[:, None]
+    for start in range(0, V, BLOCK_SIZE_V):
+        places = start + tl.arange(0, BLOCK_SIZE_V)
+        mask = is_row & (places < V)[None, :]
+        offsets = rows[:, None] * V + places[None, :]
+        out = tl.load(x_ptr + offsets, mask=mask)
+        tl.store(out_ptr + offsets, out, mask=mask)
+    cols = tl.arange(0, BLOCK_SIZE_N)
+    mask = is_row & (cols < N)[None, :]
+    offsets = rows[:, None] * N + cols[None, :]
+    next_index = tl.load(index_ptr + offsets, mask=mask, other=-1)
+    next_source = tl.load(source_ptr + offsets, mask=mask, other=0.0)
+    # other threads read the rows than started them
+    tl.debug_barrier()
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + lanes
-        mask = (rows < M)[:, None] & (cols < N)[None, :]
+        index = next_index
+        source = next_source
+        # the next block is on its way while this one is added
+        cols += BLOCK_SIZE_N
+        mask = is_row & (cols < N)[None, :]
         offsets = rows[:, None] * N + cols[None, :]
-        index = tl.load(index_ptr + offsets, mask=mask, other=-1)
-        source = tl.load(source_ptr + offsets, mask=mask, other=0.0)
-        # the first that names a place adds up all that the block adds there
-        is_same = index[:, :, None] == index[:, None, :]
+        next_index = tl.load(index_ptr + offsets, mask=mask, other=-1)
+        next_source = tl.load(source_ptr + offsets, mask=mask, other=0.0)
+        is_place = index >= 0
+        is_place &= index < V
+        place = tl.where(is_place, index, -1).to(tl.int32)
+        # all that name a place come to the sum of what the block adds there, and store the same
+        is_same = place[:, :, None] == place[:, None, :]
         total = tl.sum(tl.where(is_same, source[:, :, None], 0.0), axis=1)
-        earliest = tl.where(is_same, lanes[None, :, None], BLOCK_SIZE_N)
-        is_first = tl.min(earliest, axis=1) == lanes[None, :]
-        is_first &= index >= 0
-        is_first &= index < V
-        places = out_ptr + rows[:, None] * V + index
+        pointers = out_ptr + rows[:, None] * V + place
         # return x.scatter_add(-1, index, source)
-        out = tl.load(places, mask=is_first) + total
-        tl.store(places, out, mask=is_first)
+        out = tl.load(pointers, mask=is_place) + total
+        tl.debug_barrier()
+        tl.store(pointers, out, mask=is_place)
         # the next block reads what this one wrote
         tl.debug_barrier()
 
@@ -128,25 +146,27 @@ def scatter_add(
     x = x.contiguous()
     index = index.contiguous()
     source = source.contiguous()
-    out = x.clone(memory_format=torch.contiguous_format)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
     M = x.shape[:-1].numel()
     N = index.shape[-1]
     V = x.shape[-1]
-    if max(M, N) > 2**30:
+    if max(M, N, V) > 2**30:
         raise ValueError(
-            f"scatter_add: at most 2**30 rows and columns, got {M} and {N}"
+            f"scatter_add: at most 2**30 rows, columns and places, got {M}, {N} and {V}"
         )
     kernel, options = pick_schedule(N * out.element_size())
     grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
     kernel[grid](
+        x,
         index,
         source,
         out,
         M,
         N,
         V,
+        BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
         **options,
     )
     return out

@@ -16,6 +16,7 @@ import triton.language as tl
 
 @triton.jit
 def scatter_add_atomic_kernel(
+    x_ptr,
     index_ptr,
     source_ptr,
     out_ptr,
@@ -24,22 +25,30 @@ def scatter_add_atomic_kernel(
     V,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
 ):
-    # a program adds a tile to where the index says, in whatever order atomics come
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_M
-    rows = first + tl.arange(0, BLOCK_SIZE_M)
-    cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    mask = (rows < M)[:, None] & (cols < N)[None, :]
-    offsets = rows[:, None] * N + cols[None, :]
-    index = tl.load(index_ptr + offsets, mask=mask, other=-1)
-    is_place = index >= 0
-    is_place &= index < V
-    source = tl.load(source_ptr + offsets, mask=is_place).to(tl.float32)
-    # return x.scatter_add(-1, index, source)
-    tl.atomic_add(
-        out_ptr + rows[:, None] * V + index, source, mask=is_place, sem="relaxed"
-    )
+    # a program owns rows, and adds to them in whatever order atomics come
+    rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    is_row = (rows < M)[:, None]
+    for start in range(0, V, BLOCK_SIZE_V):
+        places = start + tl.arange(0, BLOCK_SIZE_V)
+        mask = is_row & (places < V)[None, :]
+        offsets = rows[:, None] * V + places[None, :]
+        out = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
+        tl.store(out_ptr + offsets, out, mask=mask)
+    # other threads add to the rows than started them
+    tl.debug_barrier()
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = is_row & (cols < N)[None, :]
+        offsets = rows[:, None] * N + cols[None, :]
+        index = tl.load(index_ptr + offsets, mask=mask, other=-1)
+        is_place = index >= 0
+        is_place &= index < V
+        source = tl.load(source_ptr + offsets, mask=is_place).to(tl.float32)
+        pointers = out_ptr + rows[:, None] * V + index
+        # return x.scatter_add(-1, index, source)
+        tl.atomic_add(pointers, source, mask=is_place, sem="relaxed")
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -47,7 +56,7 @@ SCHEDULES = (
     (
         None,
         scatter_add_atomic_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 1024, "num_warps": 4},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "num_warps": 1},
     ),
 )
 
@@ -126,7 +135,9 @@ def scatter_add_atomic(
     x = x.contiguous()
     index = index.contiguous()
     source = source.contiguous()
-    out = x.to(torch.float32, copy=True)
+    out = torch.empty_like(
+        x, dtype=torch.float32, memory_format=torch.contiguous_format
+    )
     if out.numel() == 0:
         return out.to(x.dtype)
     M = x.shape[:-1].numel()
@@ -137,17 +148,16 @@ def scatter_add_atomic(
             f"scatter_add_atomic: at most 2**30 rows and columns, got {M} and {N}"
         )
     kernel, options = pick_schedule(N * x.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
+    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
     kernel[grid](
+        x,
         index,
         source,
         out,
         M,
         N,
         V,
+        BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
         **options,
     )
     return out.to(x.dtype)

@@ -12,6 +12,7 @@ from references import Sample, failures, load, plan_of, sample, schedules
 
 from kernelgen import render
 from kernelgen.plan import TableRow
+from kernelgen.spec.model import Case
 
 X, OUT = {"x": "... D"}, {"out": "... D"}
 SIZES: list[dict[str, Any]] = [{"...": (3,), "D": 37}, {"...": (), "D": 1}]
@@ -538,6 +539,25 @@ def test_blocks_of_a_running_sum_lose_nothing_to_rounding() -> None:
     out = load(render.triton_source(plan.with_table((TableRow(None, looped),)))).op(x)
     assert torch.equal(out[:3], x[:3].double().cumsum(-1).float())
     assert out[3].isnan().all()
+
+
+@pytest.mark.parametrize("timed", [(), (Case((("A", 64), ("B", 9000), ("C", 100)), ()),)])
+@pytest.mark.parametrize("base", ["x", "torch.zeros_like(x)"])
+def test_rows_of_elements_are_started_by_their_program_or_all_at_once(base: str, timed: tuple[Case, ...]) -> None:
+    """Rows far longer than what is added to them are copied by the wrapper; the rows here take three blocks of places."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, index = torch.randn(3, 2500, device=device), torch.randint(0, 2500, (3, 70), device=device)
+    index[0], y = 2499, torch.randint(1, 99, (3, 70), device=device).float()
+    found = sample(
+        f"return {base}.scatter_add(-1, i, y)",
+        {"x": "A B: float32", "i": "A C: int64 < B", "y": "A C: float32"}, {"out": "A B: float32"}, dtypes=(),
+    )  # fmt: skip
+    want = (x if base == "x" else torch.zeros_like(x)).double().scatter_add(-1, index, y.double())
+    for deterministic in (True, False):
+        spec = replace(replace(found, deterministic=deterministic).spec(), performance=timed)
+        source = render.triton_source(plan_of(spec))
+        assert ("BLOCK_SIZE_V" in source) == (not timed)
+        assert (load(source).op(x, index, y) - want).abs().max() < 0.5
 
 
 def test_indices_outside_their_range_add_nothing() -> None:

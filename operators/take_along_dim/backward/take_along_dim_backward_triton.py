@@ -22,28 +22,43 @@ def take_along_dim_backward_kernel(
     L,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
 ):
     # a program owns rows that scatter on their own
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    lanes = tl.arange(0, BLOCK_SIZE_N)
+    is_row = (rows < M)[:, None]
+    for start in range(0, L, BLOCK_SIZE_V):
+        places = start + tl.arange(0, BLOCK_SIZE_V).to(tl.int64)
+        mask = is_row & (places < L)[None, :]
+        offsets = places[None, :] * M + rows[:, None]
+        tl.store(grad_x_ptr + offsets, 0.0, mask=mask)
+    cols = tl.arange(0, BLOCK_SIZE_N).to(tl.int64)
+    mask = is_row & (cols < N)[None, :]
+    offsets = cols[None, :] * M + rows[:, None]
+    next_index = tl.load(index_ptr + offsets, mask=mask, other=L)
+    next_grad_out = tl.load(grad_out_ptr + offsets, mask=mask, other=0.0)
+    # other threads read the rows than started them
+    tl.debug_barrier()
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + lanes.to(tl.int64)
-        mask = (rows < M)[:, None] & (cols < N)[None, :]
+        index = tl.where(next_index < 0, next_index + L, next_index)
+        grad_out = next_grad_out.to(tl.float32)
+        # the next block is on its way while this one is added
+        cols += BLOCK_SIZE_N
+        mask = is_row & (cols < N)[None, :]
         offsets = cols[None, :] * M + rows[:, None]
-        index = tl.load(index_ptr + offsets, mask=mask, other=L)
-        index = tl.where(index < 0, index + L, index)
-        grad_out = tl.load(grad_out_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
-        # the first that names a place adds up all that the block adds there
-        is_same = index[:, :, None] == index[:, None, :]
+        next_index = tl.load(index_ptr + offsets, mask=mask, other=L)
+        next_grad_out = tl.load(grad_out_ptr + offsets, mask=mask, other=0.0)
+        is_place = index >= 0
+        is_place &= index < L
+        place = tl.where(is_place, index, -1).to(tl.int32)
+        # all that name a place come to the sum of what the block adds there, and store the same
+        is_same = place[:, :, None] == place[:, None, :]
         total = tl.sum(tl.where(is_same, grad_out[:, :, None], 0.0), axis=1)
-        earliest = tl.where(is_same, lanes[None, :, None], BLOCK_SIZE_N)
-        is_first = tl.min(earliest, axis=1) == lanes[None, :]
-        is_first &= index >= 0
-        is_first &= index < L
-        places = grad_x_ptr + index * M + rows[:, None]
+        pointers = grad_x_ptr + place.to(tl.int64) * M + rows[:, None]
         # grad_x = zeros.scatter_add(0, chosen, grad_out)
-        grad_x = tl.load(places, mask=is_first) + total
-        tl.store(places, grad_x, mask=is_first)
+        grad_x = tl.load(pointers, mask=is_place) + total
+        tl.debug_barrier()
+        tl.store(pointers, grad_x, mask=is_place)
         # the next block reads what this one wrote
         tl.debug_barrier()
 
@@ -135,7 +150,7 @@ def take_along_dim_backward(
     check_inputs(grad_out, index, x)
     grad_out = grad_out.contiguous()
     index = index.contiguous()
-    grad_x = torch.zeros_like(
+    grad_x = torch.empty_like(
         x, dtype=torch.float32, memory_format=torch.contiguous_format
     )
     if grad_x.numel() == 0:
@@ -143,9 +158,10 @@ def take_along_dim_backward(
     M = grad_out.shape[1]
     N = grad_out.shape[0]
     L = x.shape[0]
-    if max(M, N) > 2**30:
+    if max(M, N, L) > 2**30:
         raise ValueError(
-            f"take_along_dim_backward: at most 2**30 rows and columns, got {M} and {N}"
+            "take_along_dim_backward: at most 2**30 rows, columns and places, got "
+            f"{M}, {N} and {L}"
         )
     kernel, options = pick_schedule(N * grad_out.element_size())
     grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
@@ -156,6 +172,7 @@ def take_along_dim_backward(
         M,
         N,
         L,
+        BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
         **options,
     )
     return grad_x.to(grad_out.dtype)
