@@ -120,7 +120,7 @@ def repeated(source: str) -> list[str]:
                         ast.unparse(n)
                         for n in parts
                         if not re.search(
-                            r"stride|arange|program_id|tl.zeros|tl.full|^float\(|\bN\b|_ptr|mask|cols|rows|\b(\w+_)?[hw]\b",
+                            r"barrier|stride|arange|program_id|tl.zeros|tl.full|^float\(|\bN\b|_ptr|mask|cols|rows|\b(\w+_)?[hw]\b",
                             ast.unparse(n),
                         )
                     )
