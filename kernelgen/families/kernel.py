@@ -71,11 +71,10 @@ class Loop:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A number for every part of every row, which one kernel of an operator leaves for the next."""
+    """A number for every part of every row, of torch's `dtype`, which one kernel of an operator leaves for the next."""
 
     name: str
     dtype: str
-    """As torch calls it."""
     shape: str = ""
     """The wrapper's expression for its shape, where it is no number for every part of every row."""
     zeros: bool = False

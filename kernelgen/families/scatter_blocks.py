@@ -73,6 +73,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
         offsets, pointers = "cols[None, :] * M + rows[:, None]", f"{out}_ptr + place.to(tl.int64) * M + rows[:, None]"
     if not body.layout.rows:
         offsets, pointers = "cols[None, :]", f"{out}_ptr + place"
+    lanes = f"tl.arange(0, BLOCK_SIZE_N){'' if along_last else '.to(tl.int64)'}"
     read = [
         "mask = is_row & (cols < N)[None, :]",
         f"offsets = {offsets}",
@@ -87,14 +88,14 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
         "rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
         "is_row = (rows < M)[:, None]",
         *(started(spec, body) if itself else []),
-        f"cols = tl.arange(0, BLOCK_SIZE_N){'' if along_last else '.to(tl.int64)'}",
+        f"cols = {lanes}",
         *read,
         *(["# other threads read the rows than started them", "tl.debug_barrier()"] if itself else []),
-        "for start in range(0, N, BLOCK_SIZE_N):",
+        "for start in range(BLOCK_SIZE_N, N + BLOCK_SIZE_N, BLOCK_SIZE_N):",
         f"    {index} = {own}",
         f"    {source} = next_{source}{widened(spec, source)}",
         "    # the next block is on its way while this one is added",
-        "    cols += BLOCK_SIZE_N",
+        f"    cols = start + {lanes}",
         *(f"    {line}" for line in read),
         f"    is_place = {index} >= 0",
         f"    is_place &= {index} < {size}",

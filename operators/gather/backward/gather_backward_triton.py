@@ -39,11 +39,11 @@ def gather_backward_kernel(
     next_grad_out = tl.load(grad_out_ptr + offsets, mask=mask, other=0.0)
     # other threads read the rows than started them
     tl.debug_barrier()
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in range(BLOCK_SIZE_N, N + BLOCK_SIZE_N, BLOCK_SIZE_N):
         index = next_index
         grad_out = next_grad_out.to(tl.float32)
         # the next block is on its way while this one is added
-        cols += BLOCK_SIZE_N
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = is_row & (cols < N)[None, :]
         offsets = rows[:, None] * N + cols[None, :]
         next_index = tl.load(index_ptr + offsets, mask=mask, other=-1)
