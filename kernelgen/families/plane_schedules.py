@@ -26,8 +26,8 @@ WINDOW_ROWS = {64: 8, 128: 2}
 """Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
 tile; of more rows the L1 has lost it by then (max_pool2d, 224 by 224, H200: 16 rows 1004 us, 8 rows 491, 4 rows 285).
 """
-MOST_LOADS = 32
-"""Elements of a window that lanes of several columns hold in registers, with those of the rows around."""
+MOST_LOADS = 16
+"""Elements of a window whose walk is written out: of 27 a first call took the compiler several seconds."""
 WALK = 14
 """Rows that a lane walks down where lines are kept: the images of networks often have a multiple of seven, and few of
 so many are read twice."""
@@ -67,7 +67,7 @@ def _of_lanes(body: Body, lane: int, width: int) -> Schedule:
     """Four to eight elements a thread, whose walk is written out: what is kept changes its name and not its register
     (H200: depthwise 3 by 3 69.5 us, in a loop 75, one column a lane 107; max_pool2d 129, 133 and 194)."""
     return default().replace(
-        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256), ROW_TILES=7,
+        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256), ROW_TILES=4,
         lines="ahead" if chains(body) else "read", unroll=True, lane_columns=lane, specialize=True,
     )  # fmt: skip
 

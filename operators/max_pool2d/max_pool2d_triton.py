@@ -169,22 +169,22 @@ SCHEDULES = (
     (
         128,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 7, "num_warps": 1},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         256,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 7, "num_warps": 1},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         512,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 7, "num_warps": 1},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         None,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 7, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 2},
     ),
 )
 
