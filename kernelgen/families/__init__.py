@@ -13,7 +13,7 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import calls, lanes, npu, planes, reduction
+from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduction
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
@@ -179,7 +179,7 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
     "late_loads": _has_columns,
     "ROW_TILES": lambda body: _has_columns(body) or planes.is_window(body),
     "lines": lambda body: bool(chains(body)),
-    "unroll": lambda body: _has_columns(body) or planes.is_window(body),
+    "unroll": lambda body: plane_schedules.is_small(body) and (_has_columns(body) or planes.is_window(body)),
     "lane_columns": lanes.applies,
     "loads": _reads_full,
 }

@@ -28,6 +28,8 @@ tile; of more rows the L1 has lost it by then (max_pool2d, 224 by 224, H200: 16 
 """
 MOST_LOADS = 16
 """Elements of a window whose walk is written out: of 27 a first call took the compiler several seconds."""
+LONGEST_WRITTEN = 8
+"""Rows of a walk that is written out: of 14 the compiler took two seconds for every shape."""
 WALK = 14
 """Rows that a lane walks down where lines are kept: the images of networks often have a multiple of seven, and few of
 so many are read twice."""
@@ -55,20 +57,28 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> tuple[tup
     return (*((2 * width, _fitting(body, width)) for width in widths), (None, last))
 
 
+def is_small(body: Body) -> bool:
+    """Whether a walk may be written out."""
+    return len(at_levels(body, (FULL,))) <= MOST_LOADS
+
+
 def _lane(body: Body, lengths: Sequence[int]) -> int:
     """Columns a lane: as many as divide every row that is timed, or its blocks would lie across two accesses (H200,
     windows of 4 by 4 in rows of 511 columns: 4 columns a lane 4.5 ms, one 2.3)."""
-    if not lengths or len(at_levels(body, (FULL,))) > MOST_LOADS or not applies(body):
+    if not lengths or not is_small(body) or not applies(body):
         return 1
     return next((n for n in (4, 2) if lines_of(body, n) and all(length % n == 0 for length in lengths)), 1)
 
 
 def _of_lanes(body: Body, lane: int, width: int) -> Schedule:
     """Four to eight elements a thread, whose walk is written out: what is kept changes its name and not its register
-    (H200: depthwise 3 by 3 69.5 us, in a loop 75, one column a lane 107; max_pool2d 129, 133 and 194)."""
+    (H200: depthwise 3 by 3 69.5 us, in a loop 75, one column a lane 107; max_pool2d 129, 133 and 194). The more lines
+    are kept, the longer a walk pays (depthwise: 7 rows 68 us, 4 rows 75; max_pool2d 133 and 129)."""
+    kept = max((len(chain) - 1 for chain in chains(body)), default=0)
     return default().replace(
-        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256), ROW_TILES=4,
-        lines="ahead" if chains(body) else "read", unroll=True, lane_columns=lane, specialize=True,
+        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256),
+        ROW_TILES=7 if kept > 1 else 4, lines="ahead" if kept else "read", unroll=True, lane_columns=lane,
+        specialize=True,
     )  # fmt: skip
 
 
@@ -139,8 +149,8 @@ def refusal(schedule: Schedule) -> str | None:
     """Why a schedule makes no sense; None if it does."""
     if schedule.get("lines", "read") != "read" and not keeps_lines(schedule):
         return "lines kept from one row to the next in a walk of one row (ROW_TILES=1)"
-    if schedule.get("unroll") and schedule.int("ROW_TILES") == 1:
-        return "a walk of one row (ROW_TILES=1) unrolled"
+    if schedule.get("unroll") and not 1 < schedule.int("ROW_TILES") <= LONGEST_WRITTEN:
+        return f"a walk of {schedule.int('ROW_TILES')} rows (ROW_TILES) written out"
     if schedule.get("lane_columns", 1) != 1 and schedule["accesses"] == "single":
         return "several columns a lane (lane_columns) and one column an access"
     return None

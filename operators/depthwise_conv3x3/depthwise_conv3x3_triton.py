@@ -185,22 +185,22 @@ SCHEDULES = (
     (
         128,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         256,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         512,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 7, "num_warps": 1},
     ),
     (
         None,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 2},
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 7, "num_warps": 2},
     ),
 )
 

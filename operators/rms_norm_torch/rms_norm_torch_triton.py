@@ -85,6 +85,63 @@ def rms_norm_torch_row_kernel(
 
 
 @triton.jit
+def rms_norm_torch_looped_rows_kernel(
+    x_ptr,
+    weight_ptr,
+    out_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    stride_weight_n,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+
+    square_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        square_sum_acc += x * x
+    square_sum = tl.sum(square_sum_acc, axis=1)
+    # return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    rstd = tl.rsqrt(square_sum / N + 1e-6)
+
+    # the row again, now with what it was reduced to
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        weight = tl.load(
+            weight_ptr + cols * stride_weight_n,
+            mask=col_mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        out = x * rstd[:, None] * weight[None, :]
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
 def rms_norm_torch_looped_kernel(
     x_ptr,
     weight_ptr,
@@ -141,8 +198,16 @@ def rms_norm_torch_looped_kernel(
 SCHEDULES = (
     (512, rms_norm_torch_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, rms_norm_torch_row_kernel, {"num_warps": 2}),
-    (8192, rms_norm_torch_row_kernel, {"num_warps": 4}),
-    (16384, rms_norm_torch_row_kernel, {"num_warps": 8}),
+    (
+        8192,
+        rms_norm_torch_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 8},
+    ),
+    (
+        16384,
+        rms_norm_torch_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 16},
+    ),
     (32768, rms_norm_torch_row_kernel, {"num_warps": 16}),
     (None, rms_norm_torch_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
@@ -221,6 +286,19 @@ def rms_norm_torch(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             x_view.stride(1),
             weight.stride(0),
             BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is rms_norm_torch_looped_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            weight,
+            out,
+            M,
+            x_view.stride(0),
+            x_view.stride(1),
+            weight.stride(0),
+            N=N,
             **options,
         )
     elif kernel is rms_norm_torch_looped_kernel:
