@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kernelgen.backward.differentiate import NOUNS
+from kernelgen.backward.laid_out import laid_out
 from kernelgen.backward.moves import MOVES
 from kernelgen.backward.parts import Part
 from kernelgen.backward.sizes import Sizes
@@ -139,7 +140,7 @@ class _Writer:
         returned = [(t.name, f"{t.name}.to({kinds[t.dtype]})" if t.dtype in kinds else t.name) for t in self.outputs]
         lines = [*body, *source.lines, f"return {', '.join(text for _, text in returned)}"]
         head = f"def {self.name}({', '.join(t.name for t in self.inputs)}):"
-        return "\n".join([head, *(f"    {line}" for line in lines)])
+        return "\n".join([head, *map(laid_out, lines)])
 
     def _forward_first(self) -> list[TensorSpec]:
         """The inputs, those of the forward before gradients: what sizes and dtypes are read from."""

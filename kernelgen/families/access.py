@@ -303,7 +303,7 @@ def _strided(
     ordered = sorted(runs, key=lambda run: flat.index(run[2][0]))
     view = None
     if merged:
-        if tuple(a for _, _, axes in ordered for a in axes) != flat:
+        if tuple(a for _, _, axes in ordered for a in axes) != flat or (rows is None and not all(dims.values())):
             raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
         view = (
             f"{tensor.name}_view",

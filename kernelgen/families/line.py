@@ -50,6 +50,9 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
     if len(argument) + indent + len(comma) <= LINE:
         return space + argument
     terms = _parts(argument, " + ", " - ")
+    if terms == [argument] and argument.startswith("(") and closing(argument[1:]) == len(argument) - 2:
+        entries = "".join(f"{_terms(a, indent + 4)},\n" for a in split_top(argument[1:-1]))
+        return f"{space}(\n{entries}{space})"
     lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 

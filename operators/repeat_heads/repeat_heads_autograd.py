@@ -36,7 +36,12 @@ def repeat_heads_gradients(grad_out: torch.Tensor) -> torch.Tensor:
 def _(grad_out: torch.Tensor) -> torch.Tensor:
     """What comes out, without its elements."""
     return torch.empty(
-        (grad_out.shape[0], grad_out.shape[1] // 4, grad_out.shape[2], grad_out.shape[3]),
+        (
+            grad_out.shape[0],
+            grad_out.shape[1] // 4,
+            grad_out.shape[2],
+            grad_out.shape[3],
+        ),
         dtype=grad_out.dtype,
         device=grad_out.device,
     )

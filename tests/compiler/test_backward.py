@@ -19,6 +19,7 @@ from references import Sample, load, plan_of, sample, tensor
 
 from kernelgen import families, frontend, generate, judge, render
 from kernelgen.backward import Backward, backward
+from kernelgen.backward.laid_out import laid_out
 from kernelgen.cli.new import load as load_named
 from kernelgen.errors import UnsupportedError
 from kernelgen.export import export_custom_op
@@ -473,6 +474,31 @@ def test_the_gradient_of_an_embedding_with_special_rows_is_refused() -> None:
     table = {"w": "V D", "i": "A: int64 < V"}, {"out": "A D"}
     with pytest.raises(UnsupportedError, match="the gradient of an embedding with padding_idx"):
         derived(of("return F.embedding(i, w, padding_idx=1)", *table).spec())
+
+
+def test_a_sum_of_moved_elements_over_leading_dimensions_is_refused() -> None:
+    """It was an IndexError where the wrapper merges dimensions of what is moved."""
+    lines = "a, b = x.chunk(2, dim=-1)\nreturn x * w + torch.cat((-b, a), dim=-1) * w"
+    found = of(lines, {"x": "A B C 2*D", "w": "C 2*D"}, {"out": "A B C 2*D"})
+    with pytest.raises(UnsupportedError, match="x is read with dimensions merged and moved at once"):
+        [plan_of(part.spec) for part in derived(found.spec()).parts]
+
+
+@pytest.mark.parametrize(
+    ("statement", "lines"),
+    [
+        ("y = x[..., :n] + x[..., -1:]", "    y = x[..., :n] + x[..., -1:]"),
+        ("y = x[..., x.shape[-1] // 2:]", "    y = x[..., x.shape[-1] // 2 :]"),
+        ("y = x[x.shape[0] - 1:2 * n]", "    y = x[x.shape[0] - 1 : 2 * n]"),
+        (
+            "copies = gradient.reshape(gradient.shape[0], gradient.shape[1] // 2, 2, gradient.shape[2])",
+            "    copies = gradient.reshape(\n"
+            "        gradient.shape[0], gradient.shape[1] // 2, 2, gradient.shape[2]\n    )",
+        ),
+    ],
+)
+def test_statements_of_derived_references_are_laid_out_as_ruff_would(statement: str, lines: str) -> None:
+    assert laid_out(statement) == lines
 
 
 def test_an_operator_without_gradients_is_refused() -> None:

@@ -7,8 +7,8 @@ import torch
 def reference(grad_out, x):
     dtype = x.dtype
     grad_out, x = grad_out.float(), x.float()
-    sigmoid = torch.sigmoid(x[..., grad_out.shape[-1]:])
-    grad_piece = grad_out * x[..., :grad_out.shape[-1]] * (sigmoid * (1.0 - sigmoid))
+    sigmoid = torch.sigmoid(x[..., grad_out.shape[-1] :])
+    grad_piece = grad_out * x[..., : grad_out.shape[-1]] * (sigmoid * (1.0 - sigmoid))
     grad_x = torch.cat((grad_out * sigmoid, grad_piece), dim=-1)
     return grad_x.to(dtype)
 

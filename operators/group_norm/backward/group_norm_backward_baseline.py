@@ -13,7 +13,9 @@ def reference(grad_out, x, weight):
     variance = (centered * centered).mean(dim=(2, 3, 4), keepdim=True)
     rstd = torch.rsqrt(variance + 1e-05)
     grad_normalized = grad_out * weight.reshape(-1, 1, 1)
-    grad_product = grad_normalized.reshape(x.shape[0], 32, x.shape[1] // 32, x.shape[2], x.shape[3])
+    grad_product = grad_normalized.reshape(
+        x.shape[0], 32, x.shape[1] // 32, x.shape[2], x.shape[3]
+    )
     product_2 = grad_product * centered
     product = product_2.sum(dim=(2, 3, 4), keepdim=True) * (rstd * (rstd * rstd))
     ratio = product / (x.shape[1] // 32 * x.shape[2] * x.shape[3])

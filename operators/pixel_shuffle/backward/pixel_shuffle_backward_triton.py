@@ -117,7 +117,12 @@ def pixel_shuffle_backward(grad_out: torch.Tensor) -> torch.Tensor:
     """
     check_inputs(grad_out)
     grad_x = torch.empty(
-        (grad_out.shape[0], 4 * grad_out.shape[1], grad_out.shape[2] // 2, grad_out.shape[3] // 2),
+        (
+            grad_out.shape[0],
+            4 * grad_out.shape[1],
+            grad_out.shape[2] // 2,
+            grad_out.shape[3] // 2,
+        ),
         dtype=grad_out.dtype,
         device=grad_out.device,
     )

@@ -7,7 +7,13 @@ import torch
 def reference(grad_out):
     dtype = grad_out.dtype
     grad_out = grad_out.float()
-    copies = grad_out.reshape(grad_out.shape[0], grad_out.shape[1] // 4, 4, grad_out.shape[2], grad_out.shape[3])
+    copies = grad_out.reshape(
+        grad_out.shape[0],
+        grad_out.shape[1] // 4,
+        4,
+        grad_out.shape[2],
+        grad_out.shape[3],
+    )
     grad_x = copies[:, :, 0] + copies[:, :, 1] + copies[:, :, 2] + copies[:, :, 3]
     return grad_x.to(dtype)
 

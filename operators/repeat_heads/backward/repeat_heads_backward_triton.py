@@ -176,7 +176,12 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
     """grad_out[B, 4 * H, S, D] -> grad_x[B, H, S, D]; float16, bfloat16, float32."""
     check_inputs(grad_out)
     grad_x = torch.empty(
-        (grad_out.shape[0], grad_out.shape[1] // 4, grad_out.shape[2], grad_out.shape[3]),
+        (
+            grad_out.shape[0],
+            grad_out.shape[1] // 4,
+            grad_out.shape[2],
+            grad_out.shape[3],
+        ),
         dtype=grad_out.dtype,
         device=grad_out.device,
     )
@@ -187,7 +192,9 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
     H = grad_x.shape[1]
     if N > 2**30:
         raise ValueError(f"repeat_heads_backward: at most 2**30 columns, got {N}")
-    grad_out_view = grad_out.reshape(grad_out.shape[0], grad_out.shape[1], grad_out.shape[-2:].numel())
+    grad_out_view = grad_out.reshape(
+        grad_out.shape[0], grad_out.shape[1], grad_out.shape[-2:].numel()
+    )
     kernel, options = pick_schedule(N * grad_x.element_size())
     if kernel is repeat_heads_backward_kernel:
         grid = (

@@ -8,8 +8,8 @@ def reference(grad_out, cos, sin):
     dtype = cos.dtype
     grad_out, cos, sin = grad_out.float(), cos.float(), sin.float()
     grad_rotated = grad_out * sin
-    grad_piece = -grad_rotated[..., :cos.shape[1] // 2]
-    grad_piece_2 = grad_rotated[..., cos.shape[1] // 2:]
+    grad_piece = -grad_rotated[..., : cos.shape[1] // 2]
+    grad_piece_2 = grad_rotated[..., cos.shape[1] // 2 :]
     grad_q = grad_out * cos + torch.cat((grad_piece_2, grad_piece), dim=-1)
     return grad_q.to(dtype)
 

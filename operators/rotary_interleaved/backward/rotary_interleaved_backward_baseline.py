@@ -7,7 +7,9 @@ import torch
 def reference(grad_out, cos, sin):
     dtype = cos.dtype
     grad_out, cos, sin = grad_out.float(), cos.float(), sin.float()
-    grad_rotated = grad_out.reshape(grad_out.shape[0], grad_out.shape[1], cos.shape[0], cos.shape[1], 2)
+    grad_rotated = grad_out.reshape(
+        grad_out.shape[0], grad_out.shape[1], cos.shape[0], cos.shape[1], 2
+    )
     grad_difference = grad_rotated[..., 0]
     grad_total = grad_rotated[..., 1]
     grad_piece = grad_total * cos - grad_difference * sin

@@ -7,7 +7,14 @@ import torch
 def reference(grad_out):
     dtype = grad_out.dtype
     grad_out = grad_out.float()
-    copies = grad_out.reshape(grad_out.shape[0], grad_out.shape[1], grad_out.shape[2] // 2, 2, grad_out.shape[3] // 2, 2)
+    copies = grad_out.reshape(
+        grad_out.shape[0],
+        grad_out.shape[1],
+        grad_out.shape[2] // 2,
+        2,
+        grad_out.shape[3] // 2,
+        2,
+    )
     total = copies[..., 0, :, 0] + copies[..., 0, :, 1]
     grad_x = total + copies[..., 1, :, 0] + copies[..., 1, :, 1]
     return grad_x.to(dtype)

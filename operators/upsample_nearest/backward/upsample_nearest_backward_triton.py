@@ -133,7 +133,12 @@ def upsample_nearest_backward(grad_out: torch.Tensor) -> torch.Tensor:
     """grad_out[B, C, 2 * H, 2 * W] -> grad_x[B, C, H, W]; float16, bfloat16, float32."""
     check_inputs(grad_out)
     grad_x = torch.empty(
-        (grad_out.shape[0], grad_out.shape[1], grad_out.shape[2] // 2, grad_out.shape[3] // 2),
+        (
+            grad_out.shape[0],
+            grad_out.shape[1],
+            grad_out.shape[2] // 2,
+            grad_out.shape[3] // 2,
+        ),
         dtype=grad_out.dtype,
         device=grad_out.device,
     )
@@ -146,7 +151,9 @@ def upsample_nearest_backward(grad_out: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"upsample_nearest_backward: at most 67107840 columns, got {N}"
         )
-    grad_out_view = grad_out.reshape(grad_out.shape[:2].numel(), grad_out.shape[2], grad_out.shape[3])
+    grad_out_view = grad_out.reshape(
+        grad_out.shape[:2].numel(), grad_out.shape[2], grad_out.shape[3]
+    )
     kernel, options = pick_schedule(N * grad_x.element_size())
     grid = (
         M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
