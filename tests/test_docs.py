@@ -166,3 +166,12 @@ def test_the_family_of_the_guide_is_one_module_one_macro_and_one_name(tmp_path: 
         ruff = [sys.executable, "-m", "ruff", "format", "--diff", *how, "--stdin-filename", str(REPO / "a.py"), "-"]
         said = subprocess.run(ruff, input=source, capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stdout
+
+
+def test_every_shipped_spec_without_gradients_is_listed_with_a_reason() -> None:
+    page = (REPO / "docs/spec.md").read_text(encoding="utf-8")
+    listed = page[page.index("these have no `backward: true`") :].replace("\\_", "_")
+    groups = ("quantize_", "dequantize_")
+    for path in (REPO / "specs").glob("*.yaml"):
+        if "backward: true" not in path.read_text(encoding="utf-8") and not path.stem.startswith(groups):
+            assert path.stem.removesuffix("_atomic") in listed, path.stem
