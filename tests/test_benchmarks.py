@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +14,20 @@ from kernelgen import judge
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 HEAD = {"device": "a GPU", "torch": "2", "triton": "3", "python": "3.12", "date": "2026-11-22", "command": "c"}
+
+
+@pytest.fixture(autouse=True)
+def modules() -> Iterator[None]:
+    """Quartets that other tests have imported go by the same names."""
+
+    def quartets() -> list[str]:
+        return [name for name in sys.modules if name.endswith(("_performance", "_baseline", "_triton"))]
+
+    others = {name: sys.modules.pop(name) for name in quartets()}
+    yield
+    for name in quartets():
+        del sys.modules[name]
+    sys.modules.update(others)
 
 
 @pytest.fixture

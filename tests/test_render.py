@@ -32,15 +32,17 @@ def plan_of(name: str) -> Plan:
 
 
 def structures(plan: Plan) -> Iterator[Schedule]:
-    """A schedule for every text that a kernel of the plan can have."""
+    """A schedule for every text that a kernel of the plan can have; the caches are told of both loads and stores or of
+    neither, which are texts of their own."""
     for variant in families.module(plan).variants(plan.body):
         default = families.module(plan).default(variant)
         alone = plan.with_table((TableRow(None, default),))
-        free = [p for p in families.space(alone, 0, ()) if p.kind == "structure"]
-        for values in itertools.product(*([p.choices[0], p.choices[-1]] for p in free)):
-            schedule = default.replace(**dict(zip((p.name for p in free), values, strict=True)))
-            if variant != "planes" or not plane_schedules.refusal(schedule):
-                yield schedule
+        free = {p.name: p for p in families.space(alone, 0, ()) if p.kind == "structure"}
+        caches = [p for name in ("loads", "stores") if (p := free.pop(name, None)) is not None]
+        for told, *values in itertools.product((0, -1), *([p.choices[0], p.choices[-1]] for p in free.values())):
+            changes = {p.name: p.choices[told] for p in caches} | dict(zip(free, values, strict=True))
+            if variant != "planes" or not plane_schedules.refusal(default.replace(**changes)):
+                yield default.replace(**changes)
 
 
 def ruff(folder: Path, *arguments: str) -> str:

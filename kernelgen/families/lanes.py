@@ -129,6 +129,7 @@ class LaneLines(PlaneLines):
         """The names of what does not change with the rows, by what they stand for."""
         self.used = used = {*RESERVED, *body.names.of.values(), *self.shared.values(), *self.bases.values()}
         used |= {t.name for t in (*spec.inputs, *spec.outputs)} | {g.index for g in body.layout.rows}
+        used |= set(self.index_text.named.values())
         first = [self.access[line.taps[0][1]] for line in dict.fromkeys(self.lines.values())]
         self.starts = {key: unique(f"{key[0].tensor}_at", used) for key in dict.fromkeys(map(self.core, first))}
         letters = string.ascii_lowercase

@@ -415,6 +415,9 @@ CORNERS |= {
         {"x": "A C H 2*W", "w": "C 1 2 4"}, {"out": "A C H-1 W"},
         {"A": 2, "C": 3, "H": 5, "W": 19}, {"A": 1, "C": 1, "H": 2, "W": 1},
     ),
+    "elements of a lane and places of the same name": sample(
+        "return F.max_pool2d(torch.tanh(x), 2, 1, 1)", {"x": "A B C D"}, {"out": "A B C+1 D+1"}, {"A": 2, "B": 3, "C": 4, "D": 4},
+    ),
     "neighbours in planes": sample(
         "return F.pixel_shuffle(x, 2) * 2, F.interpolate(F.pixel_shuffle(x, 2), scale_factor=(2, 1), mode='nearest')[:, :, ::2]",
         {"x": "A 4*C H W"}, named(2, "A C 2*H 2*W"), {"A": 2, "C": 2, "H": 3, "W": 19}, {"A": 1, "C": 1, "H": 1, "W": 1},

@@ -17,7 +17,16 @@ LONG = {f"size_{letter}": 128 for letter in "abcdef"}
 
 
 def tensor(name, shape, **kwargs):
-    return {"name": name, "shape": shape, "dtype": "T", "like": False, "rows": None, "below": None, **kwargs}
+    return {
+        "name": name,
+        "shape": shape,
+        "dtype": "T",
+        "like": False,
+        "rows": None,
+        "below": None,
+        "uniform": False,
+        **kwargs,
+    }
 
 
 def texts(name="softmax", exact=False, cases=None):
