@@ -31,6 +31,8 @@ from kernelgen.spec.model import OperatorSpec
 
 LONGEST_BLOCK = 8
 """Elements of a block: 16 bytes of half precision, the widest access of a thread."""
+MOST_ELEMENTS = 20
+"""Of a line, for a lane; each has a letter, but for those that stand for places."""
 FIRST = "first"
 """The kernel variable that holds the first column of every lane."""
 BLOCKS = {2: "pair", 4: "quad", 8: "octet"}
@@ -97,7 +99,7 @@ def _gains(line: Line, lane: int) -> bool:
     block = line.step * lane
     if len(line.taps) < 2 or block & (block - 1) or block > LONGEST_BLOCK:
         return False
-    few = len(line.elements(lane)) <= len(string.ascii_lowercase)
+    few = len(line.elements(lane)) <= MOST_ELEMENTS
     return few and any(len(elements) > 1 for elements in line.blocks(lane).values())
 
 
@@ -132,9 +134,10 @@ class LaneLines(PlaneLines):
         used |= set(self.index_text.named.values())
         first = [self.access[line.taps[0][1]] for line in dict.fromkeys(self.lines.values())]
         self.starts = {key: unique(f"{key[0].tensor}_at", used) for key in dict.fromkeys(map(self.core, first))}
-        letters = string.ascii_lowercase
         tensors = dict.fromkeys(a.tensor for a in first)
-        self.elements = {tensor: [unique(f"{tensor}_{letter}", used) for letter in letters] for tensor in tensors}
+        lettered = {tensor: [f"{tensor}_{letter}" for letter in string.ascii_lowercase] for tensor in tensors}
+        self.elements = {tensor: [n for n in names if n not in used] for tensor, names in lettered.items()}
+        used |= {name for names in lettered.values() for name in names}
         self.blocks = {
             (tensor, n): unique(f"{tensor}_{block}", used) for tensor in tensors for n, block in BLOCKS.items()
         }

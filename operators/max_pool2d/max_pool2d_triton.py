@@ -95,10 +95,10 @@ def max_pool2d_kernel(
         mask=row_mask[:, None, None] & (x_h_2 >= 0)[:, None, None] & octet_mask,
         other=float("-inf"),
     ).to(tl.float32)
-    x_b, x_c, x_d, x_e, x_f, x_g, x_h_5, x_i = _split_8(x_octet)
+    x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
     x = _join_4(x_a, x_c, x_e, x_g)
-    x_2 = _join_4(x_b, x_d, x_f, x_h_5)
-    x_3 = _join_4(x_c, x_e, x_g, x_i)
+    x_2 = _join_4(x_b, x_d, x_f, x_i)
+    x_3 = _join_4(x_c, x_e, x_g, x_j)
     x_a = tl.load(
         x_at + stride_xh - stride_xw,
         mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask,
@@ -109,10 +109,10 @@ def max_pool2d_kernel(
         mask=row_mask[:, None, None] & (x_h_3 < H)[:, None, None] & octet_mask,
         other=float("-inf"),
     ).to(tl.float32)
-    x_b, x_c, x_d, x_e, x_f, x_g, x_h_5, x_i = _split_8(x_octet)
+    x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
     x_7 = _join_4(x_a, x_c, x_e, x_g)
-    x_8 = _join_4(x_b, x_d, x_f, x_h_5)
-    x_9 = _join_4(x_c, x_e, x_g, x_i)
+    x_8 = _join_4(x_b, x_d, x_f, x_i)
+    x_9 = _join_4(x_c, x_e, x_g, x_j)
     for _ in tl.static_range(ROW_TILES):
         rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
         row_mask = h < OUT_H
@@ -131,10 +131,10 @@ def max_pool2d_kernel(
             mask=row_mask[:, None, None] & octet_mask,
             other=float("-inf"),
         ).to(tl.float32)
-        x_b, x_c, x_d, x_e, x_f, x_g, x_h_5, x_i = _split_8(x_octet)
+        x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
         x_4 = _join_4(x_a, x_c, x_e, x_g)
-        x_5 = _join_4(x_b, x_d, x_f, x_h_5)
-        x_6 = _join_4(x_c, x_e, x_g, x_i)
+        x_5 = _join_4(x_b, x_d, x_f, x_i)
+        x_6 = _join_4(x_c, x_e, x_g, x_j)
         x_a = tl.load(
             x_at + 3 * stride_xh - stride_xw,
             mask=lane_mask & (x_h_4 < H)[:, None] & x_a_mask,
@@ -145,10 +145,10 @@ def max_pool2d_kernel(
             mask=row_mask[:, None, None] & (x_h_4 < H)[:, None, None] & octet_mask,
             other=float("-inf"),
         ).to(tl.float32)
-        x_b, x_c, x_d, x_e, x_f, x_g, x_h_5, x_i = _split_8(x_octet)
+        x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
         x_10 = _join_4(x_a, x_c, x_e, x_g)
-        x_11 = _join_4(x_b, x_d, x_f, x_h_5)
-        x_12 = _join_4(x_c, x_e, x_g, x_i)
+        x_11 = _join_4(x_b, x_d, x_f, x_i)
+        x_12 = _join_4(x_c, x_e, x_g, x_j)
         # return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
         largest = _nan_maximum(x, x_2)
         largest = _nan_maximum(largest, x_3)
