@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen import families, frontend, render
-from kernelgen.families import plane_schedules, pointwise, reduction, scan, scatter, selection
+from kernelgen.families import partials, plane_schedules, pointwise, reduction, scan, scatter, selection
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -166,6 +166,7 @@ GOLDENS = {
         "group_norm",
         (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("split"))),
     ),
+    "partials": ("mse_loss", (TableRow(None, partials.default(reads=2)),)),
     "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),

@@ -71,7 +71,7 @@ class Loop:
 
 @dataclass(frozen=True)
 class Scratch:
-    """A number for every part of every row, of torch's `dtype`, which one kernel of an operator leaves for the next."""
+    """A number for every part of every row, of torch's `dtype`, which one kernel leaves for the next."""
 
     name: str
     dtype: str
@@ -268,7 +268,8 @@ class Lines:
 
     def policy(self, i: int, level: str) -> list[str]:
         """How the caches treat what a load reads."""
-        policy = self.policies.get(i) or (self.schedule.get("loads") if level == FULL else None)
+        whole = level == FULL or (level == COLUMN and not self.body.layout.rows)
+        policy = self.policies.get(i) or (self.schedule.get("loads") if whole else None)
         return [f'eviction_policy="{policy}"'] if policy and policy != "default" else []
 
     def widened(self, i: int) -> str:

@@ -7,9 +7,11 @@ saves a walk.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels, specialized
+from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
@@ -100,11 +102,24 @@ def looped(
     sizes: tuple[str, ...] = ("N",)
     if lines.two_d:
         sizes, constexprs = ("M", "N"), ("BLOCK_SIZE_M", *constexprs)
-    sizes, constexprs = specialized(schedule, sizes, constexprs)
+    arguments, constexprs, passed = compiled_in(schedule, body, lines.arguments(*sizes), constexprs)
     return KernelText(
-        name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, tuple(once), (), tuple(loops),
-        wide_strides=lines.wide_strides(),
+        name, schedule.variant, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
+        wide_strides=lines.wide_strides(), passed=passed,
     )  # fmt: skip
+
+
+def compiled_in(
+    schedule: Schedule, body: Body, arguments: tuple[str, ...], constexprs: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The arguments and the constexprs of a kernel and what its launch passes beside these: a kernel for every row
+    length divides by the sizes of what rows hold as by constants."""
+    if not schedule.get("specialize"):
+        return arguments, constexprs, ()
+    parts = {g.size for g in body.layout.parts}
+    compiled = tuple(a for a in arguments if a == "N" or a in parts)
+    passed = tuple(f"{size}={size}" for size in compiled if size != "N")
+    return tuple(a for a in arguments if a not in compiled), (*compiled, *constexprs), passed
 
 
 def stored_late(body: Body, stored: Stored) -> bool:
@@ -159,7 +174,7 @@ def reduced(
     sources = walked_values(body, walk, online, moments)
     before: list[str] = []
     for i in walk:
-        before += _accumulator(body, lines, i, maxima, {*carried, *squares}, moments)
+        before += accumulator(body, lines, i, maxima, {*carried, *squares}, moments)
     inside = writer.lines(sources, set(done), late=False)
     after: list[str] = []
     for i in walk:
@@ -169,7 +184,7 @@ def reduced(
             inside += _merged(body, lines, moments[i])
             done.update((i, moments[i].mean, moments[i].squares))
         elif i not in maxima and i not in squares:
-            inside += _accumulated(body, lines, i)
+            inside += accumulated(body, lines, i, writer.guarded(i))
             after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc', f'{names[i]}_at').text}")
             done.add(i)
     done.update(maxima, carried)
@@ -184,8 +199,13 @@ def walked_values(
     return [a.value for i in walk if i not in carried for a in body.lowered.values[i].args if isinstance(a, Use)]
 
 
-def _accumulator(
-    body: Body, lines: Lines, i: int, maxima: set[int], scalars: set[int], moments: dict[int, Moments]
+def accumulator(
+    body: Body,
+    lines: Lines,
+    i: int,
+    maxima: Collection[int] = (),
+    scalars: Collection[int] = (),
+    moments: Mapping[int, Moments] = MappingProxyType({}),
 ) -> list[str]:
     """What a reduction starts from; `scalars`: sums that are one number a row from the first block on."""
     op, several, name = body.lowered.values[i].op, _several(body, lines, i), body.names.of[i]
@@ -212,9 +232,9 @@ def _ready(body: Body, i: int, done: set[int]) -> bool:
     return all(_ready(body, a.value, done) for a in value.args if isinstance(a, Use))
 
 
-def _accumulated(body: Body, lines: Lines, i: int) -> list[str]:
+def accumulated(body: Body, lines: Lines, i: int, text: str) -> list[str]:
+    """How an accumulator takes up `text`, another block of what is reduced."""
     value, name = body.lowered.values[i], body.names.of[i]
-    text = lines.writer.guarded(i)
     if value.op in ("sum", "prod"):
         return [f"{name}_acc {'+' if value.op == 'sum' else '*'}= {text}"]
     if value.op in ARG_REDUCTIONS:

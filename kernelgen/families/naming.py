@@ -39,7 +39,7 @@ RESERVED = {
     "_power_of_two", "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
     "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
-    "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS",
+    "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
 }  # fmt: skip
 
 

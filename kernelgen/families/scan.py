@@ -51,8 +51,9 @@ def default(variant: str) -> Schedule:
         return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, loads="default", stores="default")
     if variant == "split":
         return Schedule.make(
-            "split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, NUM_STAGES=3, loads="default", stores="default"
-        )
+            "split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, NUM_STAGES=3, specialize=False, loads="default",
+            stores="default",
+        )  # fmt: skip
     return Schedule.make(
         "looped", BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=3, specialize=False, loads="default", stores="default"
     )

@@ -1,27 +1,31 @@
 """Rows divided among programs, for operators with few long rows: reductions to one number, norms of large groups.
 
 Every walk over the rows is a kernel of its own: its programs reduce one part of a row each and store what they found,
-and the next kernel begins by joining the parts. Nothing is added atomically, and the parts are joined in the same order
-every time, so the same inputs give the same bits whenever they are reduced again.
+and the next kernel begins by joining the parts. The one that writes rows has a program for every block of them. Nothing
+is added atomically, and the parts are joined in the same order every time, so the same inputs give the same bits
+whenever they are reduced again.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch, output_values
-from kernelgen.families.looped import passes, reduced, stored_late, walked_values
+from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
+from kernelgen.families.looped import compiled_in, passes, reduced, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
-from kernelgen.families.naming import ROW, SCALAR
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online
 from kernelgen.families.triton_text import triton_dtype
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+
+_WARPS = ('num_warps=options["num_warps"]',)
+"""What a kernel of blocks is passed beside the constants that it has."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +85,17 @@ def _last(split: Split, base: str) -> KernelText:
         once += lines.writer.lines(output_values(split.body), done)
         return kernel_text(split, lines, f"{base}_join_kernel", once, None, after=lines.stores())
     once += lines.writer.lines([o.value for o in rest], done)
-    inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
     after = [lines.store(o) for o in rest]
-    return kernel_text(
-        split, lines, f"{base}_apply_kernel", once, Loop((), (), tuple(lines.at_columns(inside)), ()), after=after
-    )
+    if not split.several:  # what is read for the last time leaves the caches first
+        loads, every = at_levels(split.body, (FULL, COLUMN)), len(split.body.lowered.space.axes)
+        whole = [i for i in loads if len(split.body.lowered.values[i].axes) == every]
+        lines.policies = dict.fromkeys(whole, "evict_first")
+    inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
+    inside = lines.at_columns(inside)
+    name = f"{base}_apply_kernel"
+    if split.several:
+        return kernel_text(split, lines, name, once, Loop((), (), tuple(inside), ()), after=after)
+    return kernel_text(split, lines, name, once, None, block=inside, after=after)
 
 
 def _begin(split: Split, lines: Lines, targets: Iterable[int], done: set[int]) -> list[str]:
@@ -204,21 +214,22 @@ def kernel_text(
     once: list[str],
     loop: Loop | None,
     *,
+    block: Sequence[str] = (),
     after: Iterable[str] = (),
     scratch: tuple[Scratch, ...] = (),
 ) -> KernelText:
-    """The kernel, with those arguments that its lines mention."""
-    walked = loop is not None
-    once = [*lines.row_indices([*once, *(loop.inside if loop else ()), *after]), *once]
-    shape = "split_columns" if split.several else "split"
+    """The kernel, with those arguments that its lines mention: that of a walk, that of one block of a row, or one
+    that only joins."""
+    once = [*lines.row_indices([*once, *(loop.inside if loop else block), *after]), *once]
+    shape = ("split_columns" if split.several else "split") + ("" if loop else "_apply" if block else "_join")
+    walks = loop is not None or bool(block)
     bare = KernelText(
-        name, shape if walked else f"{shape}_join", split.schedule, (), (), tuple(once),
-        () if walked else tuple(after), (loop,) if loop else (),
-        once_a_row=tuple(after) if walked else (), scratch=scratch,
+        name, shape, split.schedule, (), (), tuple(once), tuple(block) if block else () if loop else tuple(after),
+        (loop,) if loop else (), once_a_row=tuple(after) if walks else (), scratch=scratch,
     )  # fmt: skip
     pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))
     known = lines.arguments("M", "N")
-    arguments = [a for a in (*known, *pointers) if bare.uses(a) or (a == "N" and walked)]
+    arguments = [a for a in (*known, *pointers) if bare.uses(a) or (a == "N" and walks)]
     if split.several and "M" not in arguments:
         arguments.append("M")
     left = [f"{s.name}_ptr" for s in scratch]
@@ -231,9 +242,14 @@ def kernel_text(
             return 4, number
         return 0 if argument in read else 3 if argument in left else 1 if argument in pointers else 2, number
 
-    ordered = sorted(arguments, key=place)
-    stages = ("NUM_STAGES",) if walked and split.schedule.int("NUM_STAGES") > 1 else ()
-    blocks = ("BLOCK_SIZE_N",) if walked or bare.uses("part") else ()
+    stages = ("NUM_STAGES",) if loop is not None and split.schedule.int("NUM_STAGES") > 1 else ()
+    blocks = ("BLOCK_SIZE_N",) if walks or bare.uses("part") else ()
     rows = ("BLOCK_SIZE_M",) if split.several else ()
-    wide = tuple(s for s in lines.wide_strides() if s in ordered)
-    return replace(bare, arguments=tuple(ordered), constexprs=(*rows, *blocks, "SPLITS", *stages), wide_strides=wide)
+    splits = ("SPLITS",) if loop is not None or bare.uses("SPLITS") else ()
+    ordered, constexprs, passed = compiled_in(
+        split.schedule, split.body, tuple(sorted(arguments, key=place)), (*rows, *blocks, *splits, *stages)
+    )
+    return replace(
+        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *(_WARPS if block else ())),
+        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
+    )  # fmt: skip

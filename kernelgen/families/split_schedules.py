@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families.kernel import LOADS, STORES, Body
+from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body
 from kernelgen.families.naming import FULL
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
@@ -36,7 +36,7 @@ def can_split(body: Body, variant: str) -> bool:
 
 
 def default(variant: str) -> Schedule:
-    common: dict[str, Scalar] = {"SPLITS": 32, "loads": "default", "stores": "default"}
+    common: dict[str, Scalar] = {"SPLITS": 32, "specialize": False, "loads": "default", "stores": "default"}
     if variant == "split_columns":
         return Schedule.make(variant, BLOCK_SIZE_M=_LANES, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, **common)
     # blocks loaded ahead, 48 KiB of float16 a program, reach the DRAM's rate with few programs
@@ -84,7 +84,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         Parameter("SPLITS", _SPLITS, "grid_config", "constexpr", "programs that share a row"),
         Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps a program"),
         Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
-        LOADS, STORES,
+        LOADS, STORES, SPECIALIZE,
     )  # fmt: skip
 
 

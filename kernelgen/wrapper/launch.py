@@ -328,16 +328,17 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
     if "N" in kernel.constexprs:
         arguments.append("N=N")
-    arguments += kernel.passed
+    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
+    every = passed <= set(kernel.constexprs)
+    arguments += [text for text in kernel.passed if not (every and text.endswith('options["num_warps"]'))]
     if kernel.variant in ("row", "rows") and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
         arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
-    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
-    if passed <= set(kernel.constexprs):
+    if every:
         arguments.append("**options")
     else:
-        given = {argument.partition("=")[0] for argument in kernel.passed}
+        given = {argument.partition("=")[0] for argument in arguments}
         arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs if name not in given]
     return Launch("kernel" if first else kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
 
@@ -349,6 +350,9 @@ def _grid(kernel: KernelText) -> str:
         sizes = [*(["M"] if kernel.uses("row") else []), *(['options["SPLITS"]'] if kernel.variant == "split" else [])]
         sizes = sizes or ["1"]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    if kernel.variant == "split_apply":
+        blocks = 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
+        return f"(M * {blocks},)" if kernel.uses("row") else f"({blocks},)"
     if kernel.variant in ("row", "looped"):
         return "(M,)" if kernel.uses("row") else "(1,)"
     rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'

@@ -136,7 +136,6 @@ def batch_norm_train_looped_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    HW,
     stride_xn_size,
     stride_xm,
     stride_xhw,
@@ -146,6 +145,7 @@ def batch_norm_train_looped_kernel(
     stride_out_m,
     stride_out_hw,
     N: tl.constexpr,  # a kernel for every row length
+    HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
@@ -216,11 +216,11 @@ def batch_norm_train_split_kernel(
     mean_parts_ptr,
     row_sum_2_parts_ptr,
     M,
-    N,
-    HW,
     stride_xn_size,
     stride_xm,
     stride_xhw,
+    N: tl.constexpr,  # a kernel for every row length
+    HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -269,8 +269,6 @@ def batch_norm_train_apply_kernel(
     row_sum_2_parts_ptr,
     out_ptr,
     M,
-    N,
-    HW,
     stride_xn_size,
     stride_xm,
     stride_xhw,
@@ -279,20 +277,22 @@ def batch_norm_train_apply_kernel(
     stride_out_n_size,
     stride_out_m,
     stride_out_hw,
+    N: tl.constexpr,  # a kernel for every row length
+    HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
     stride_out_hw = tl.cast(stride_out_hw, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
+    # a program has one tile of a row
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)  # int64: row * N may pass 2**31
+    tile = tl.program_id(0) % num_tiles_n
+    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
     parts = tl.arange(0, SPLITS) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
@@ -306,30 +306,25 @@ def batch_norm_train_apply_kernel(
     inverse_root = tl.rsqrt(variance + 1e-5)
     weight = tl.load(weight_ptr + row * stride_weight_m)
     bias = tl.load(bias_ptr + row * stride_bias_m)
-
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        n_size = cols // HW
-        hw = cols % HW
-        x = tl.load(
-            x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        # centered = xf - mean
-        centered = x - mean
-        normalized = centered * inverse_root
-        # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
-        out = normalized * weight + bias
-        tl.store(
-            out_ptr
-            + n_size * stride_out_n_size
-            + row * stride_out_m
-            + hw * stride_out_hw,
-            out,
-            mask=mask,
-        )
+    n_size = cols // HW
+    hw = cols % HW
+    x = tl.load(
+        x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    # centered = xf - mean
+    centered = x - mean
+    normalized = centered * inverse_root
+    # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+    out = normalized * weight + bias
+    tl.store(
+        out_ptr + n_size * stride_out_n_size + row * stride_out_m + hw * stride_out_hw,
+        out,
+        mask=mask,
+        cache_modifier=".cs",
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -473,7 +468,6 @@ def batch_norm_train(
             weight,
             bias,
             out,
-            HW,
             x_view.stride(0),
             x_view.stride(1),
             x_view.stride(2),
@@ -483,6 +477,7 @@ def batch_norm_train(
             out_view.stride(1),
             out_view.stride(2),
             N=N,
+            HW=HW,
             **options,
         )
     elif kernel is batch_norm_train_split_kernel:
@@ -497,14 +492,14 @@ def batch_norm_train(
             mean_parts,
             row_sum_2_parts,
             M,
-            N,
-            HW,
             x_view.stride(0),
             x_view.stride(1),
             x_view.stride(2),
+            N=N,
+            HW=HW,
             **options,
         )
-        batch_norm_train_apply_kernel[(M, options["SPLITS"])](
+        batch_norm_train_apply_kernel[(M * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
             x_view,
             weight,
             bias,
@@ -512,8 +507,6 @@ def batch_norm_train(
             row_sum_2_parts,
             out,
             M,
-            N,
-            HW,
             x_view.stride(0),
             x_view.stride(1),
             x_view.stride(2),
@@ -522,6 +515,10 @@ def batch_norm_train(
             out_view.stride(0),
             out_view.stride(1),
             out_view.stride(2),
-            **options,
+            N=N,
+            HW=HW,
+            num_warps=options["num_warps"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            SPLITS=options["SPLITS"],
         )
     return out

@@ -293,6 +293,6 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         loss,
         M,
         BLOCK_SIZE_N=4096,
-        num_warps=8,
+        num_warps=32,
     )
     return loss

@@ -138,7 +138,6 @@ def group_norm_looped_kernel(
     weight_ptr,
     bias_ptr,
     out_ptr,
-    HW,
     stride_xm,
     stride_xn,
     stride_weight_index_1,
@@ -146,6 +145,7 @@ def group_norm_looped_kernel(
     stride_bias_index_1,
     stride_bias_k,
     N: tl.constexpr,  # a kernel for every row length
+    HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
@@ -344,7 +344,6 @@ def group_norm(
             weight_view,
             bias_view,
             out,
-            HW,
             x_view.stride(0),
             x_view.stride(1),
             weight_view.stride(0),
@@ -352,6 +351,7 @@ def group_norm(
             bias_view.stride(0),
             bias_view.stride(1),
             N=N,
+            HW=HW,
             **options,
         )
     return out

@@ -35,11 +35,13 @@ def hinge_loss_kernel(
         prediction_ptr + cols,
         mask=mask,
         other=float("-inf"),
+        eviction_policy="evict_first",
     ).to(tl.float32)
     label = tl.load(
         label_ptr + b * stride_label_b,
         mask=mask,
         other=float("-inf"),
+        eviction_policy="evict_first",
     ).to(tl.float32)
     # return torch.mean(torch.clamp(1 - prediction * label[:, None], min=0))
     loss = tl.sum(_nan_maximum(1 - prediction * label, 0), axis=0) / N
@@ -47,7 +49,7 @@ def hinge_loss_kernel(
 
 
 @triton.jit
-def hinge_loss_split_kernel(
+def hinge_loss_partials_kernel(
     prediction_ptr,
     label_ptr,
     total_parts_ptr,
@@ -55,45 +57,45 @@ def hinge_loss_split_kernel(
     D,
     stride_label_b,
     BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_label_b = tl.cast(stride_label_b, tl.int64)  # cols * stride may pass 2**31
-    # the elements are divided among SPLITS programs, each of which walks a part in blocks
-    split = tl.program_id(0)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
-    total_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        b = cols // D
-        prediction = tl.load(
-            prediction_ptr + cols,
-            mask=mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        label = tl.load(
-            label_ptr + b * stride_label_b,
-            mask=mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        total_acc += _nan_maximum(1 - prediction * label, 0)
-    total = tl.sum(total_acc, axis=0)
-    tl.store(total_parts_ptr + split, total)
+    # a program reduces one block of the elements
+    part = tl.program_id(0)
+    cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    b = cols // D
+    prediction = tl.load(
+        prediction_ptr + cols,
+        mask=mask,
+        other=float("-inf"),
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    label = tl.load(
+        label_ptr + b * stride_label_b,
+        mask=mask,
+        other=float("-inf"),
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    # return torch.mean(torch.clamp(1 - prediction * label[:, None], min=0))
+    total = tl.sum(_nan_maximum(1 - prediction * label, 0), axis=0)
+    tl.store(total_parts_ptr + part, total)
 
 
 @triton.jit
-def hinge_loss_join_kernel(
+def hinge_loss_join_partials_kernel(
     total_parts_ptr,
     loss_ptr,
+    num_parts,
     N,
-    SPLITS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):
-    # one program joins what the others found
-    parts = tl.arange(0, SPLITS)
-    total = tl.sum(tl.load(total_parts_ptr + parts), axis=0)
+    # one program joins what the blocks were reduced to
+    total_acc = tl.full([BLOCK_SIZE], 0.0, tl.float32)
+    for start in range(0, num_parts, BLOCK_SIZE):
+        parts = start + tl.arange(0, BLOCK_SIZE)
+        mask = parts < num_parts
+        total_acc += tl.load(total_parts_ptr + parts, mask=mask, other=0.0)
+    total = tl.sum(total_acc, axis=0)
     # return torch.mean(torch.clamp(1 - prediction * label[:, None], min=0))
     loss = total / N
     tl.store(loss_ptr, loss)
@@ -105,11 +107,7 @@ SCHEDULES = (
     (8192, hinge_loss_kernel, {"num_warps": 8}),
     (16384, hinge_loss_kernel, {"num_warps": 16}),
     (32768, hinge_loss_kernel, {"num_warps": 16}),
-    (
-        None,
-        hinge_loss_split_kernel,
-        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 512, "num_warps": 4},
-    ),
+    (None, hinge_loss_partials_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),
 )
 
 
@@ -173,11 +171,12 @@ def hinge_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
             BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
             **options,
         )
-    elif kernel is hinge_loss_split_kernel:
+    elif kernel is hinge_loss_partials_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
         total_parts = torch.empty(
-            options["SPLITS"], dtype=torch.float32, device=prediction.device
+            num_parts, dtype=torch.float32, device=prediction.device
         )
-        kernel[(options["SPLITS"],)](
+        kernel[(num_parts,)](
             prediction,
             label,
             total_parts,
@@ -186,10 +185,12 @@ def hinge_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
             label.stride(0),
             **options,
         )
-        hinge_loss_join_kernel[(1,)](
+        hinge_loss_join_partials_kernel[(1,)](
             total_parts,
             loss,
+            num_parts,
             N,
-            SPLITS=options["SPLITS"],
+            BLOCK_SIZE=8192,
+            num_warps=32,
         )
     return loss

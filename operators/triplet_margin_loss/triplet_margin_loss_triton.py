@@ -358,6 +358,6 @@ def triplet_margin_loss(
         loss,
         M,
         BLOCK_SIZE_N=4096,
-        num_warps=8,
+        num_warps=32,
     )
     return loss

@@ -146,6 +146,11 @@ CORNERS: dict[str, Sample] = {
         "return x.sum(), (x * y).mean(), x.amax(), x - x.logsumexp((0, 1))",
         {"x": "A B", "y": "A B"}, {"s": "", "m": "", "g": "", "d": "A B"}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
     ),
+    "everything reduced in every way": sample(
+        "y = x * s + b\nreturn y.sum() + s, y.amax(), y.abs().amin(), (y > 3).any(), (y < 9).all(), i.sum(), (x * 0.1 + 1).prod(), i.amin()",
+        {"x": "A B", "b": "B", "s": "", "i": "A B: int32"},
+        {"a": "", "b2": "", "c": "", "d": ": bool", "e": ": bool", "f": ": int64", "g": "", "h": ": int32"}, *TWO,
+    ),
     "sums of everything in blocks": sample(
         "t = x - x.amax()\nreturn t.logsumexp((0, 1)), x.amax()", {"x": "A B"}, {"s": "", "g": ""}, {"A": 7, "B": 20}, {"A": 1, "B": 1},
     ),

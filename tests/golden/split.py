@@ -133,17 +133,17 @@ def group_norm_apply_kernel(
     stride_bias_k,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_k = tl.cast(stride_weight_k, tl.int64)
     stride_bias_k = tl.cast(stride_bias_k, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
+    # a program has one tile of a row
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)  # int64: row * N may pass 2**31
+    tile = tl.program_id(0) % num_tiles_n
+    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
     # int32 where that is enough: it divides faster
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
@@ -158,32 +158,29 @@ def group_norm_apply_kernel(
     variance = row_sum_2 / N
     # normalized = (centered * torch.rsqrt(variance + eps)).view(x.shape)
     inverse_root = tl.rsqrt(variance + 1e-5)
-
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        k = cols // HW
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        weight = tl.load(
-            weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
-            mask=mask,
-            other=0.0,
-        )
-        bias = tl.load(
-            bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
-            mask=mask,
-            other=0.0,
-        )
-        # centered = groups - mean
-        centered = x - mean
-        normalized = centered * inverse_root
-        # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
-        out = normalized * weight + bias
-        tl.store(out_ptr + row * N + cols, out, mask=mask)
+    k = cols // HW
+    x = tl.load(
+        x_ptr + row * stride_xm + cols * stride_xn,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    weight = tl.load(
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
+        mask=mask,
+        other=0.0,
+    )
+    bias = tl.load(
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
+        mask=mask,
+        other=0.0,
+    )
+    # centered = groups - mean
+    centered = x - mean
+    normalized = centered * inverse_root
+    # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+    out = normalized * weight + bias
+    tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -310,7 +307,7 @@ def group_norm(
             x_view.stride(1),
             **options,
         )
-        group_norm_apply_kernel[(M, options["SPLITS"])](
+        group_norm_apply_kernel[(M * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
             x_view,
             weight_view,
             bias_view,
@@ -326,6 +323,8 @@ def group_norm(
             weight_view.stride(1),
             bias_view.stride(0),
             bias_view.stride(1),
-            **options,
+            num_warps=options["num_warps"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            SPLITS=options["SPLITS"],
         )
     return out

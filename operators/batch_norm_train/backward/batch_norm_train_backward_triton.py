@@ -547,7 +547,6 @@ def batch_norm_train_backward_apply_kernel(
     stride_grad_x_hw,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     # cols * stride may pass 2**31
     stride_grad_out_n_size = tl.cast(stride_grad_out_n_size, tl.int64)
@@ -556,12 +555,13 @@ def batch_norm_train_backward_apply_kernel(
     stride_xhw = tl.cast(stride_xhw, tl.int64)
     stride_grad_x_n_size = tl.cast(stride_grad_x_n_size, tl.int64)
     stride_grad_x_hw = tl.cast(stride_grad_x_hw, tl.int64)
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
+    # a program has one tile of a row
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)  # int64: row * N may pass 2**31
+    tile = tl.program_id(0) % num_tiles_n
+    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
     parts = tl.arange(0, SPLITS) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
@@ -587,40 +587,38 @@ def batch_norm_train_backward_apply_kernel(
     total = row_sum_3 * rstd + zero_or_nan
     # grad_x = grad_centered - total / (x.shape[0] * x.shape[2] * x.shape[3])
     ratio_2 = total / N
+    n_size = cols // HW
+    hw = cols % HW
+    grad_out = tl.load(
+        grad_out_ptr
+        + n_size * stride_grad_out_n_size
+        + row * stride_grad_out_m
+        + hw * stride_grad_out_hw,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    x = tl.load(
+        x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    # grad_normalized = grad_out * weight.reshape(-1, 1, 1)
+    grad_normalized = grad_out * weight
+    centered = x - mean
+    grad_centered = grad_normalized * rstd - ratio * centered
+    grad_x = grad_centered - ratio_2
+    tl.store(
+        grad_x_ptr
+        + n_size * stride_grad_x_n_size
+        + row * stride_grad_x_m
+        + hw * stride_grad_x_hw,
+        grad_x,
+        mask=mask,
+    )
 
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        n_size = cols // HW
-        hw = cols % HW
-        grad_out = tl.load(
-            grad_out_ptr
-            + n_size * stride_grad_out_n_size
-            + row * stride_grad_out_m
-            + hw * stride_grad_out_hw,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        x = tl.load(
-            x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        # grad_normalized = grad_out * weight.reshape(-1, 1, 1)
-        grad_normalized = grad_out * weight
-        centered = x - mean
-        grad_centered = grad_normalized * rstd - ratio * centered
-        grad_x = grad_centered - ratio_2
-        tl.store(
-            grad_x_ptr
-            + n_size * stride_grad_x_n_size
-            + row * stride_grad_x_m
-            + hw * stride_grad_x_hw,
-            grad_x,
-            mask=mask,
-        )
-
-    if split == 0:
+    if tile == 0:
         tl.store(grad_weight_ptr + row, grad_weight)
         tl.store(grad_bias_ptr + row, grad_bias)
 
@@ -876,7 +874,8 @@ def batch_norm_train_backward(
             x_view.stride(2),
             **options,
         )
-        batch_norm_train_backward_apply_kernel[(M, options["SPLITS"])](
+        grid = (M * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
+        batch_norm_train_backward_apply_kernel[grid](
             grad_out_view,
             x_view,
             weight,
@@ -902,6 +901,8 @@ def batch_norm_train_backward(
             grad_x_view.stride(0),
             grad_x_view.stride(1),
             grad_x_view.stride(2),
-            **options,
+            num_warps=options["num_warps"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            SPLITS=options["SPLITS"],
         )
     return grad_x, grad_weight, grad_bias

@@ -183,7 +183,6 @@ def group_norm_backward_looped_kernel(
     grad_x_ptr,
     mean_ptr,
     rstd_ptr,
-    HW,
     stride_grad_out_m,
     stride_grad_out_n,
     stride_weight_index_1,
@@ -191,6 +190,7 @@ def group_norm_backward_looped_kernel(
     stride_xm,
     stride_xn,
     N: tl.constexpr,  # a kernel for every row length
+    HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # cols * stride may pass 2**31
@@ -491,7 +491,6 @@ def group_norm_backward(
             grad_x,
             mean,
             rstd,
-            HW,
             grad_out_view.stride(0),
             grad_out_view.stride(1),
             weight_view.stride(0),
@@ -499,6 +498,7 @@ def group_norm_backward(
             x_view.stride(0),
             x_view.stride(1),
             N=N,
+            HW=HW,
             **options,
         )
     return grad_x, mean, rstd

@@ -186,7 +186,6 @@ def group_norm_backward_weight_bias_looped_kernel(
     grad_weight_ptr,
     grad_bias_ptr,
     K,
-    HW,
     stride_grad_out_n_size,
     stride_grad_out_m,
     stride_grad_out_hw,
@@ -198,6 +197,7 @@ def group_norm_backward_weight_bias_looped_kernel(
     stride_rstd_n_size,
     stride_rstd_index_0,
     N: tl.constexpr,  # a kernel for every row length
+    HW: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # cols * stride may pass 2**31
@@ -629,7 +629,6 @@ def group_norm_backward_weight_bias(
             grad_weight,
             grad_bias,
             K,
-            HW,
             grad_out_view.stride(0),
             grad_out_view.stride(1),
             grad_out_view.stride(2),
@@ -641,6 +640,7 @@ def group_norm_backward_weight_bias(
             rstd.stride(0),
             rstd.stride(1),
             N=N,
+            HW=HW,
             **options,
         )
     elif kernel is group_norm_backward_weight_bias_split_kernel:
