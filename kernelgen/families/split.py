@@ -249,7 +249,9 @@ def kernel_text(
     ordered, constexprs, passed = compiled_in(
         split.schedule, split.body, tuple(sorted(arguments, key=place)), (*rows, *blocks, *splits, *stages)
     )
+    tiles = ("M * " if bare.uses("row") else "") + 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
     return replace(
         bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *(_WARPS if block else ())),
+        grid="(num_tiles,)" if block else "", sizes=(("num_tiles", tiles),) if block else (),
         wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
     )  # fmt: skip

@@ -350,9 +350,6 @@ def _grid(kernel: KernelText) -> str:
         sizes = [*(["M"] if kernel.uses("row") else []), *(['options["SPLITS"]'] if kernel.variant == "split" else [])]
         sizes = sizes or ["1"]
         return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-    if kernel.variant == "split_apply":
-        blocks = 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
-        return f"(M * {blocks},)" if kernel.uses("row") else f"({blocks},)"
     if kernel.variant in ("row", "looped"):
         return "(M,)" if kernel.uses("row") else "(1,)"
     rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'

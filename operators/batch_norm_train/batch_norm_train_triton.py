@@ -288,7 +288,8 @@ def batch_norm_train_apply_kernel(
     stride_out_hw = tl.cast(stride_out_hw, tl.int64)
     # a program has one tile of a row
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)  # int64: row * N may pass 2**31
+    # int64: row * N may pass 2**31
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -481,6 +482,7 @@ def batch_norm_train(
             **options,
         )
     elif kernel is batch_norm_train_split_kernel:
+        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
         mean_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=x.device
         )
@@ -499,7 +501,7 @@ def batch_norm_train(
             HW=HW,
             **options,
         )
-        batch_norm_train_apply_kernel[(M * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+        batch_norm_train_apply_kernel[(num_tiles,)](
             x_view,
             weight,
             bias,

@@ -139,7 +139,8 @@ def group_norm_apply_kernel(
     stride_bias_k = tl.cast(stride_bias_k, tl.int64)
     # a program has one tile of a row
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)  # int64: row * N may pass 2**31
+    # int64: row * N may pass 2**31
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -291,6 +292,7 @@ def group_norm(
             **options,
         )
     elif kernel is group_norm_split_kernel:
+        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
         mean_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=x.device
         )
@@ -307,7 +309,7 @@ def group_norm(
             x_view.stride(1),
             **options,
         )
-        group_norm_apply_kernel[(M * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+        group_norm_apply_kernel[(num_tiles,)](
             x_view,
             weight_view,
             bias_view,

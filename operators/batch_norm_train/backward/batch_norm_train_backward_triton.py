@@ -557,7 +557,8 @@ def batch_norm_train_backward_apply_kernel(
     stride_grad_x_hw = tl.cast(stride_grad_x_hw, tl.int64)
     # a program has one tile of a row
     num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)  # int64: row * N may pass 2**31
+    # int64: row * N may pass 2**31
+    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
@@ -816,6 +817,7 @@ def batch_norm_train_backward(
             **options,
         )
     elif kernel is batch_norm_train_backward_split_kernel:
+        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
         mean_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
         )
@@ -874,8 +876,7 @@ def batch_norm_train_backward(
             x_view.stride(2),
             **options,
         )
-        grid = (M * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
-        batch_norm_train_backward_apply_kernel[grid](
+        batch_norm_train_backward_apply_kernel[(num_tiles,)](
             grad_out_view,
             x_view,
             weight,
