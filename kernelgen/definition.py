@@ -223,6 +223,7 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
         "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
         "elements": "a run of BLOCK_SIZE elements of the result a program",
         "planes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program",
+        "lanes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program, a lane several neighbouring columns",
         "row": "one row a program, held in registers",
         "rows": "BLOCK_SIZE_M short rows a program, held in registers",
         "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from functools import cache
 
 import pytest
 from test_frontend import spec_of
 
-from kernelgen import families, frontend
+from kernelgen import families, frontend, render
 from kernelgen.errors import SpecError
 from kernelgen.families import pointwise, reduction
 from kernelgen.families.looped import passes
@@ -258,6 +259,52 @@ def test_tiles_may_not_be_much_wider_than_rows() -> None:
     reason = pointwise.legal(wide, 511, 2)
     assert reason is not None
     assert "more than twice the 511 of a row" in reason
+
+
+POOL = "return F.avg_pool1d(x, 8, stride=1, padding=4)"
+
+
+@pytest.mark.parametrize(
+    ("columns", "lane"),
+    [((65536,), 4), ((4096, 65536), 4), ((65534,), 2), ((65536, 4094), 2), ((65535,), None), ((4096, 4095), None)],
+)
+def test_lanes_of_a_row_have_as_many_columns_as_divide_every_row_that_is_read(
+    columns: tuple[int, ...], lane: int | None
+) -> None:
+    """Whatever the rows that are written have: one more than those that are read."""
+    spec = spec_of(POOL, "x: [A, D] T", "out: [A, D + 1] T")
+    timed = tuple(case("float32", A=1024, D=length) for length in columns)
+    table = lowered(dataclasses.replace(spec, performance=timed)).table
+    assert {row.schedule.get("lane_columns") for row in table} == {lane}
+    assert {row.schedule.variant for row in table} == {"lanes" if lane else "elements"}
+
+
+@pytest.mark.parametrize("across", ["x: [A, D, 4] T", "x: [D, A] T"])
+def test_rows_that_lie_across_what_is_read_have_no_lanes(across: str) -> None:
+    body = POOL.replace("x,", "x[:, :, 1]," if "4" in across else "x.mT,")
+    spec = spec_of(body, across, "out: [A, D + 1] T")
+    table = lowered(dataclasses.replace(spec, performance=(case(A=4096, D=4096),))).table
+    assert "lanes" not in {row.schedule.variant for row in table}
+
+
+def test_a_search_sets_out_from_lanes_and_changes_their_columns() -> None:
+    plan = plan_of(POOL, "x: [A, D] T", "out: [A, D + 1] T")
+    cases = [case(A=64, D=2**27)]
+    found = families.variants(plan, cases)
+    assert [s["lane_columns"] for s in found if s.variant == "lanes"] == [4, 2]
+    space = {p.name: p for p in families.space(plan.with_table((TableRow(None, found[0]),)), 0, cases)}
+    assert space["lane_columns"].choices == (4, 2)
+    assert not any(
+        p.name == "lane_columns"
+        for p in families.space(plan.with_table((TableRow(None, pointwise.default("tile")),)), 0, cases)
+    )
+
+
+@pytest.mark.parametrize(("step", "most"), [(1, "2**30"), (2, str(2**28))])
+def test_places_that_lanes_read_are_numbers_of_32_bits(step: int, most: str) -> None:
+    plan = plan_of(f"return F.max_pool1d(x, 3, {step}, 1)", "x: [A, D] T", f"out: [A, (D - 1) // {step} + 1] T")
+    text = render.triton_source(plan.with_table((TableRow(None, pointwise.default("lanes")),)))
+    assert f"if N > {most}:" in text
 
 
 LEGAL: dict[str, tuple[Schedule, int, str | None]] = {

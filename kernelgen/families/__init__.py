@@ -65,10 +65,19 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = family.first_table(plan.body, shapes)
+    if hasattr(family, "of_reads"):
+        table = family.of_reads(plan.body, table, _last_sizes(spec))
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
     if hasattr(family, "of_float32") and "float32" in kinds:
         table = family.of_float32(plan.body, table)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
+
+
+def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
+    """How long the last dimension of every input is where it is timed."""
+    named = {t.name: t.shape[-1] for t in spec.inputs if t.shape and t.shape[-1] != ELLIPSIS}
+    sizes = {name: {case.size(size) for case in spec.performance} for name, size in named.items()}
+    return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
 def _with_calls(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Plan:

@@ -95,8 +95,6 @@ class PlaneText:
     """That number in int64."""
     kept: tuple[str, ...] = ()
     """What a program that walks down the rows reads of them before the first, and keeps from one to the next."""
-    lane: int = 1
-    """The neighbouring columns of a lane; of several, a tile has three dimensions."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +134,8 @@ class KernelText:
     """The size names that it mentions and others need not, each with its parameter."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
+    lane: int = 1
+    """The neighbouring columns of a lane; of several, a tile has three dimensions."""
 
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name, their comments aside."""
@@ -202,7 +202,7 @@ class Lines:
         self.body = body
         self.variant = variant
         self.schedule = schedule
-        self.two_d = variant in ("tile", "planes", "rows", "looped_rows", "columns", "split_columns")
+        self.two_d = variant in ("tile", "planes", "lanes", "rows", "looped_rows", "columns", "split_columns")
         self.several = self.two_d or variant == ELEMENTS
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)

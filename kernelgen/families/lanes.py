@@ -19,7 +19,7 @@ from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import is_paired
 from kernelgen.families.planes import PlaneLines
-from kernelgen.families.ranges import known
+from kernelgen.families.ranges import covers, known
 from kernelgen.families.rolling import asked_of, dim_of, place_of, step_of
 from kernelgen.families.triton_text import COMPARE, number
 from kernelgen.families.values import Index, axes_of
@@ -31,8 +31,8 @@ from kernelgen.spec.model import OperatorSpec
 
 LONGEST_BLOCK = 8
 """Elements of a block: 16 bytes of half precision, the widest access of a thread."""
-MOST_ELEMENTS = 20
-"""Of a line, for a lane; each has a letter, but for those that stand for places."""
+MOST_ELEMENTS = 32
+"""Of a line, for a lane; each takes a register."""
 FIRST = "first"
 """The kernel variable that holds the first column of every lane."""
 BLOCKS = {2: "pair", 4: "quad", 8: "octet"}
@@ -115,6 +115,19 @@ class _Key:
     step: int
 
 
+def _end(line: Line) -> str:
+    """Where the window of a row's last column ends."""
+    more = line.taps[-1][0] + 1 - line.step
+    last = "N" if line.step == 1 else f"{line.step} * N"
+    return last if not more else f"{last} {'+' if more > 0 else '-'} {abs(more)}"
+
+
+def _letters() -> list[str]:
+    """What elements are called: a to z, then aa to az; some of them may stand for places."""
+    letters = string.ascii_lowercase
+    return [*letters, *(f"a{letter}" for letter in letters)]
+
+
 class LaneLines(PlaneLines):
     """Loads of lines that lanes share among their columns."""
 
@@ -135,7 +148,7 @@ class LaneLines(PlaneLines):
         first = [self.access[line.taps[0][1]] for line in dict.fromkeys(self.lines.values())]
         self.starts = {key: unique(f"{key[0].tensor}_at", used) for key in dict.fromkeys(map(self.core, first))}
         tensors = dict.fromkeys(a.tensor for a in first)
-        lettered = {tensor: [f"{tensor}_{letter}" for letter in string.ascii_lowercase] for tensor in tensors}
+        lettered = {tensor: [f"{tensor}_{letters}" for letters in _letters()] for tensor in tensors}
         self.elements = {tensor: [n for n in names if n not in used] for tensor, names in lettered.items()}
         used |= {name for names in lettered.values() for name in names}
         self.blocks = {
@@ -172,7 +185,7 @@ class LaneLines(PlaneLines):
                 text.append(self._single(line, start, elements[0], names[elements[0]]))
                 continue
             name, lines = self._block(line, start, block, names)
-            whole[line.step * block] = name
+            whole[line.step * self.lane * block] = name
             text += lines
         for tap, load in line.taps:
             if line.step > 1 or whole.get(tap) != self.body.names.of[load]:
@@ -226,6 +239,9 @@ class LaneLines(PlaneLines):
             wanted = [c for c in asked if not known(c, self.body.lowered.space.axes)]
             mask = str(self.index_text.mask("lane_mask", line.aside, FULL))
             inside = " & ".join(self.index_text.condition(c, FULL) for c in wanted)
+            if element > line.taps[-1][0] and "<" not in dict(line.asked):  # of columns that a row may not have
+                within = self.index_text.text(place, COLUMN).within(COMPARE + 1)
+                inside = " & ".join([*([inside] if inside else []), f"({within} < {_end(line)})[None, :]"])
         mask += f" & {self._named(inside, f'{name}_mask')}" if inside else ""
         return self._loaded(load, name, start + self._shift(self.access[load], str(element)), mask)
 
@@ -246,7 +262,7 @@ class LaneLines(PlaneLines):
         """Where the elements of a block are read."""
         text, offset = self.index_text, block * line.step * self.lane
         aside = tuple(line.aside)
-        if line.step == 1 and not offset:
+        if line.step == 1 and not offset and self._reads_within_columns(line):
             place = ix.axis(self.axis)
             asked = [Condition(place, op, right) for op, right in sorted(line.asked, key=str)]
             wanted = [c for c in asked if not known(c, self.body.lowered.space.axes)]
@@ -254,9 +270,7 @@ class LaneLines(PlaneLines):
         places = self._places(line, offset, numbers)
         sides = {op: text.text(right, SCALAR).within(COMPARE + 1) for op, right in sorted(line.asked, key=str)}
         if "<" not in sides:  # every column's window lies inside
-            most = max(tap for tap, _ in line.taps) + 1 - line.step
-            last = "N" if line.step == 1 else f"{line.step} * N"
-            sides["<"] = last if not most else f"{last} {'+' if most > 0 else '-'} {abs(most)}"
+            sides["<"] = _end(line)
         if offset >= 0 and sides.get(">=") == "0":
             del sides[">="]
         inside = " & ".join(f"({places} {op} {side})" for op, side in sorted(sides.items(), reverse=True))
@@ -264,10 +278,17 @@ class LaneLines(PlaneLines):
         within = self._named(f"{inside}[None, :, :]", f"{numbers}_mask")
         return f"{text.mask('row_mask[:, None, None]', aside, FULL)} & {within}"
 
+    def _reads_within_columns(self, line: Line) -> bool:
+        """Whether nothing is read at places beyond the columns that a row has."""
+        beyond = [right for op, right in line.asked if op == "<"]
+        axes = self.body.lowered.space.axes
+        return line.taps[-1][0] <= 0 or any(covers(axes[self.axis], right) for right in beyond)
+
     def _places(self, line: Line, offset: int, numbers: str) -> str:
         """The name of the places of a block's elements."""
-        sign = f" {'-' if offset < 0 else '+'} {abs(offset)}" if offset else ""
-        return self._named(f"{self._first(line)}[:, None] + {numbers}[None, :]{sign}", f"{numbers}s")
+        made = f"{self._first(line)}[:, None] + {numbers}[None, :]"
+        places = "cols" if line.step == 1 else self._named(made, f"{numbers}s")
+        return self._named(f"{places} {'-' if offset < 0 else '+'} {abs(offset)}", f"{numbers}s") if offset else places
 
     def _named(self, text: str, wanted: str) -> str:
         """The name of what does not change with the rows."""

@@ -64,7 +64,9 @@ def begun(later: int, space: Space, *, flipped: bool) -> Condition:
 
 
 def _only_moves(node: Node) -> bool:
-    return node.op == "index" and len(node.args) == 1 and node.indexing is not None and node.indexing.fill is None
+    return node.op == "reshape" or (
+        node.op == "index" and len(node.args) == 1 and node.indexing is not None and node.indexing.fill is None
+    )
 
 
 def is_load(graph: Graph, number: int) -> bool:

@@ -283,8 +283,9 @@ def kernel(
         name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
         named_sizes=body.layout.sizes,
-        plane=PlaneText(inner.index, inner.size, places, lines.number(places), tuple(before), lines.lane),
+        plane=PlaneText(inner.index, inner.size, places, lines.number(places), tuple(before)),
         unaligned=tuple(a for a in arguments if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
+        lane=lines.lane,
     )  # fmt: skip
 
 

@@ -2,16 +2,17 @@
 
 `flat` takes the elements as one run, where every input has the output's shape. `tile` takes them as rows and columns,
 so that an input that varies along one of the two is read once a tile; `planes` does so where rows have to be taken
-apart, with tiles that stay within a plane (module `planes`); `elements` takes a run of the results, each with its row
-and column (module `runs`). A tile that reads along one of the two and writes along the other is square: Triton turns it
-in shared memory, so that both run over whole cache lines.
+apart, with tiles that stay within a plane (module `planes`); `lanes` reads what the windows of neighbouring columns of
+a row share once (module `row_lanes`); `elements` takes a run of the results, each with its row and column (module
+`runs`). A tile that reads along one of the two and writes along the other is square: Triton turns it in shared memory,
+so that both run over whole cache lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import lanes, plane_schedules, planes, runs
+from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
 from kernelgen.families.kernel import (
     LOADS,
     SPECIALIZE,
@@ -63,6 +64,7 @@ def variants(body: Body) -> tuple[str, ...]:
     if body.layout.columns is None:
         return ("flat",)
     found = (planes.VARIANT, "tile") if planes.applies(body) else ("tile",)
+    found = (*found, row_lanes.VARIANT) if row_lanes.applies(body) else found
     return (*found, runs.VARIANT) if _takes_elements(body) else found
 
 
@@ -78,6 +80,8 @@ def default(variant: str) -> Schedule:
         return plane_schedules.default()
     if variant == runs.VARIANT:
         return runs.default()
+    if variant == row_lanes.VARIANT:
+        return row_lanes.default()
     # eight elements a thread: one access of 16 bytes in half precision, two in float32
     return Schedule.make(
         "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
@@ -127,6 +131,10 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
         row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)
         return ((SHORT_ROW_BYTES, tile), (4096, row), (None, row.replace(BLOCK_SIZE_N=4096)))
     return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), *long)
+
+
+of_reads = row_lanes.of_reads
+"""What becomes of a first table where the lengths of the rows that are read are known."""
 
 
 def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
@@ -185,7 +193,8 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         return tuple(row.replace(num_warps=warps) for _, row in first_table(body, ()) for warps in (4, 8))
     if variants(body) == ("flat",):
         return tuple(dict.fromkeys((_flat(body), default("flat"))))
-    return (default("tile"), *spread)
+    shared = row_lanes.starts(body, columns) if row_lanes.applies(body) else ()
+    return (*shared, default("tile"), *spread)
 
 
 def _flat(body: Body) -> Schedule:
@@ -213,6 +222,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
         return plane_schedules.space()
     if variant == runs.VARIANT:
         return runs.space()
+    if variant == row_lanes.VARIANT:
+        return row_lanes.space()
     return (
         Parameter(
             "grid", ("2d", "1d"), "grid_config", "structure",
@@ -239,7 +250,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
     if run:
         return None
-    if schedule.get("grid", "2d") == "2d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
+    is_flat = schedule.get("grid") == "1d" or schedule.variant == row_lanes.VARIANT
+    if not is_flat and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
     if schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
@@ -266,6 +278,8 @@ def _kernel(
         return planes.kernel(spec, body, schedule, name, helpers, of_plane)
     if schedule.variant == runs.VARIANT:
         return runs.kernel(spec, body, schedule, name, helpers)
+    if schedule.variant == row_lanes.VARIANT:
+        return row_lanes.kernel(spec, body, schedule, name, helpers)
     lines = make(spec, body, schedule.variant, schedule, helpers)
     done: set[int] = set()
     if schedule.variant == "flat":

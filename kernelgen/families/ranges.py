@@ -57,6 +57,12 @@ def known(condition: Condition, axes: tuple[Atom, ...]) -> bool | None:
     return condition.op == ">=" if _never_negative(difference) else None
 
 
+def covers(atom: Atom, end: Expr) -> bool:
+    """Whether an axis of a size is known to reach as far as an end."""
+    found = polynomial(end)
+    return found is not None and _never_negative(_sum(_size(atom), found, -1))
+
+
 def simpler(expr: Expr, axes: tuple[Atom, ...]) -> Expr:
     """The expression with the quotients and remainders worked out that the sizes of the axes decide."""
     if not expr.args:

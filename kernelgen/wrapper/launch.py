@@ -6,7 +6,7 @@ import itertools
 import re
 from dataclasses import dataclass, replace
 
-from kernelgen.families import module
+from kernelgen.families import module, row_lanes
 from kernelgen.families.access import COLS, group_sizes, is_contiguous
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.keys import key_itemsize, key_tensor
@@ -242,9 +242,11 @@ def _too_large(plan: Plan) -> tuple[str, str] | None:
         for row in plan.table
         if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.max_bytes is None)
     ]
+    far = [row_lanes.LONGEST] if any(row_lanes.is_far(body, row.schedule) for row in plan.table) else []
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
     longest = module(plan).longest_row(body) if hasattr(module(plan), "longest_row") else None
-    most = str(longest or MAX_GRID_Y * min(tiles)) if longest or tiles else "2**30" if parts == 1 else "2**27"
+    limits = [longest] if longest else [*(MAX_GRID_Y * tile for tile in tiles), *far]
+    most = str(min(limits)) if limits else "2**30" if parts == 1 else "2**27"
     if plan.then is not None:
         return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
     things = "columns" if body.layout.rows else "elements"

@@ -54,6 +54,7 @@ GATHERS = [
 WINDOWS = [
     ("A B C D", "F.max_pool2d({}, 3, 2, 1)", "A B (C-1)//2+1 (D-1)//2+1"), ("A B D", "F.max_pool1d({}, 3, 1, 1)", "A B D"),
     ("A B C D", "F.max_pool2d({}, 2, 1, 1)", "A B C+1 D+1"), ("A B D", "F.avg_pool1d({}, 4, 1)", "A B D-3"),
+    ("A B D", "F.avg_pool1d({}, 8, 1, 4)", "A B D+1"), ("A B D", "F.max_pool1d({}, 4, 2, 2)", "A B D//2+1"),
     ("A B C D", "F.avg_pool2d({}, 3, 1, 1)", "A B C D"), ("A B C D", "F.avg_pool2d({}, 2)", "A B C//2 D//2"),
     ("A B C D", "F.avg_pool2d({}, 3, 1, 1, count_include_pad=False)", "A B C D"),
     ("A B C D", "F.conv2d({}, w, padding=1, groups=x.shape[1])", "A B C D"),

@@ -92,7 +92,7 @@ def schedules(plan: Plan) -> list[Schedule]:
         structure = [p for p in families.space(alone, 0, ()) if p.kind == "structure" and p.choices[1:]]
         changed = {p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure}
         changed |= {"SPLITS": 4} if "SPLITS" in dict(plain.values) else {}
-        lanes = {"accesses": "wide", "lines": "ahead"} if "lane_columns" in changed else {}
+        lanes = {"accesses": "wide", "lines": "ahead"} if {"lane_columns", "accesses"} <= changed.keys() else {}
         found += [plain, plain.replace(**changed | ({"lane_columns": 1} if lanes else {}))]
         found += [plain.replace(**changed | lanes)] if lanes else []
     return found

@@ -10,7 +10,7 @@ import pytest
 import torch
 from references import Sample, failures, load, plan_of, sample, schedules
 
-from kernelgen import render
+from kernelgen import families, render
 from kernelgen.plan import TableRow
 from kernelgen.spec.model import Case
 
@@ -420,6 +420,27 @@ CORNERS |= {
         {"x": "A C H 2*W", "w": "C 1 2 4"}, {"out": "A C H-1 W"},
         {"A": 2, "C": 3, "H": 5, "W": 19}, {"A": 1, "C": 1, "H": 2, "W": 1},
     ),
+    "columns of a lane beyond those of a row": sample(
+        "return F.avg_pool2d(x, (2, 4), 1)", {"x": "A C H W"}, {"out": "A C H-1 W-3"},
+        {"A": 1, "C": 2, "H": 3, "W": 8}, {"A": 1, "C": 1, "H": 5, "W": 20},
+        constraints=("x.shape[2] >= 2", "x.shape[3] >= 4"),
+    ),
+    "lanes of a row": sample(
+        "return F.avg_pool1d(x, 8, stride=1, padding=4)", {"x": "A B D"}, {"out": "A B D+1"},
+        {"A": 2, "B": 3, "D": 37}, {"A": 1, "B": 1, "D": 1},
+    ),
+    "lanes of a row, places three apart": sample(
+        "return F.max_pool1d(x, 8, stride=1, padding=4, dilation=3)", {"x": "A B D"}, {"out": "A B D-13"},
+        {"A": 2, "B": 3, "D": 47}, {"A": 1, "B": 1, "D": 14}, constraints=("x.shape[2] >= 14",),
+    ),
+    "lanes of a row, columns two apart": sample(
+        "return F.max_pool1d(x * 2, 5, stride=2, padding=2, dilation=1)", {"x": "A D"}, {"out": "A (D-1)//2+1"},
+        {"A": 5, "D": 67}, {"A": 1, "D": 1}, {"A": 1, "D": 2},
+    ),
+    "lanes of a row, places two apart and none beyond it": sample(
+        "return F.avg_pool1d(x, 3, 1) + y[:, :-2] + y[:, 2:] * w[2:]", {"x": "A D", "y": "A D", "w": "D"}, {"out": "A D-2"},
+        {"A": 5, "D": 40}, {"A": 1, "D": 3}, constraints=("x.shape[1] >= 3",),
+    ),
     "elements of a lane and places of the same name": sample(
         "return F.max_pool2d(torch.tanh(x), 2, 1, 1)", {"x": "A B C D"}, {"out": "A B C+1 D+1"}, {"A": 2, "B": 3, "C": 4, "D": 4},
     ),
@@ -450,6 +471,25 @@ CORNERS |= {
     ),
     "window": sample("return F.max_pool2d(x, (1, 3), 1, (0, 1))", {"x": IMAGE}, {"out": IMAGE}, *IMAGES),
 }  # fmt: skip
+
+
+def test_nothing_beyond_the_end_of_a_row_is_read_for_columns_of_a_lane_that_it_does_not_have() -> None:
+    """Elements 4 to 6 belong to the second to the fourth column's windows alone, which the last lane may not have."""
+    plan = plan_of(CORNERS["columns of a lane beyond those of a row"].spec())
+    schedule = families.module(plan).default("planes").replace(specialize=True)
+    text = {
+        n: render.triton_source(plan.with_table((TableRow(None, schedule.replace(lane_columns=n)),))) for n in (2, 4)
+    }
+    assert "x_e_mask = (first + 4 < N + 3)[None, :]" in text[2]
+    assert "quad_mask = (cols < N + 3)[None, :, :]" in text[4]
+    assert "quads = cols + 4" in text[4]
+    assert "quad_mask_2 = (quads < N + 3)[None, :, :]" in text[4]
+
+
+def test_a_border_costs_no_choice_where_an_input_is_only_reshaped_before() -> None:
+    plan = plan_of(CORNERS["lanes of a row, places three apart"].spec())
+    texts = [render.triton_source(plan.with_table((TableRow(None, schedule),))) for schedule in schedules(plan)]
+    assert all('other=float("-inf")' in text and "tl.where" not in text for text in texts)
 
 
 @pytest.mark.parametrize("name", CORNERS)

@@ -1,0 +1,145 @@
+"""Windows along one dimension, in lanes of several neighbouring columns: tiles of whole rows' columns.
+
+The rows of such a window have no planes, and no row reads what another one does: what is shared lies within a row, and
+a lane reads it in aligned blocks (module `lanes`). Programs that run together write neighbouring memory, however long
+rows are: a row of an odd length begins at a place that no access is aligned to, and only its stores suffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kernelgen.families import planes, runs
+from kernelgen.families.access import output_groups
+from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.lanes import LaneLines, Line, lines_of
+from kernelgen.families.lanes import applies as shares
+from kernelgen.families.naming import COLUMN, SCALAR
+from kernelgen.families.ranges import known
+from kernelgen.families.rolling import dim_of
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.indices import Condition
+from kernelgen.plan import Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+VARIANT = "lanes"
+TILE = 1024
+"""Elements of a tile in four warps, eight a thread (average pools of 8 places in 8192 rows of 65536 columns, float32,
+H200: written by hand in lanes of 4 columns 1028 us, one column a lane in runs of 2048 elements 2423)."""
+WIDTHS = (128, 256, 512)
+"""Columns of a tile; half precision rows of at most as many columns take the narrowest that holds them."""
+LONGEST = 2**28
+"""Columns of a row where neighbours read up to four elements apart, which are counted in int32."""
+
+
+def applies(body: Body) -> bool:
+    """Whether rows are taken whole and the columns of a lane share what they read."""
+    layout = body.layout
+    if layout.columns is None or len(layout.columns.axes) != 1 or len(layout.rows) != 1:
+        return False
+    if planes.applies(body) or body.lowered.space.inner_axes() or layout.stores:
+        return False
+    return all(output_groups(o, layout.columns) for o in body.lowered.outputs) and shares(body)
+
+
+def default() -> Schedule:
+    return Schedule.make(
+        VARIANT, BLOCK_SIZE_M=1, BLOCK_SIZE_N=TILE, num_warps=4, lane_columns=4, specialize=True,
+        loads="default", stores="default",
+    )  # fmt: skip
+
+
+def of_reads(
+    body: Body, table: tuple[tuple[int | None, Schedule], ...], lengths: Mapping[str, frozenset[int]]
+) -> tuple[tuple[int | None, Schedule], ...]:
+    """The first table, where lanes read less than the runs of elements that it has; `lengths`: of the last dimension of
+    every input, as it is timed."""
+    if table[0][1].variant != runs.VARIANT or not applies(body):
+        return table
+    lane = next((lane for lane in (4, 2) if _is_aligned(body, lane, lengths)), 1)
+    if lane == 1:
+        return table
+    wide = default().replace(lane_columns=lane)
+    narrow = [(2 * width, wide.replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width)) for width in WIDTHS]
+    return (*narrow, (None, wide))
+
+
+def _is_aligned(body: Body, lane: int, lengths: Mapping[str, frozenset[int]]) -> bool:
+    """Whether the blocks of all rows that are timed lie in one access each: an input's rows end with one."""
+    values = body.lowered.values
+    (axis,) = body.layout.columns.axes if body.layout.columns else (0,)
+    found = lines_of(body, lane)
+    for line in found:
+        load = values[line.taps[0][1]]
+        timed = lengths.get(load.tensor or "")
+        if not timed or dim_of(load, axis) != len(load.index) - 1:
+            return False
+        if any(length % (line.step * lane) for length in timed):
+            return False
+    return bool(found)
+
+
+def is_far(body: Body, schedule: Schedule) -> bool:
+    """Whether the columns of a schedule's lanes are several elements apart in what they read."""
+    lane = schedule.int("lane_columns") if schedule.variant == VARIANT else 1
+    return lane > 1 and any(line.step > 1 for line in lines_of(body, lane))
+
+
+def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
+    """The first table's schedule for rows of that length, in lanes of four columns and of two."""
+    width = next((w for w in WIDTHS if columns <= w), TILE)
+    fitting = default().replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width)
+    return tuple(fitting.replace(lane_columns=lane) for lane in (4, 2) if lines_of(body, lane))
+
+
+def space() -> tuple[Parameter, ...]:
+    return (
+        SPECIALIZE,
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows of a tile"),
+        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
+        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+        Parameter(
+            "lane_columns", (4, 2), "memory_access", "structure",
+            "neighbouring columns of a lane, whose windows share what is read of a row",
+        ),
+        LOADS, STORES,
+    )  # fmt: skip
+
+
+class RowLines(LaneLines):
+    """Loads of rows that are counted in int64, and of columns that are not."""
+
+    def _reads_within_columns(self, line: Line) -> bool:
+        """Never where rows may have more columns than are read: their end would cut a block that is read whole."""
+        ends = [Condition(ix.axis(self.axis), op, right) for op, right in line.asked if op == "<"]
+        axes = self.body.lowered.space.axes
+        return super()._reads_within_columns(line) and all(known(end, axes) for end in ends)
+
+    def wide_strides(self) -> tuple[str, ...]:
+        return super(planes.PlaneLines, self).wide_strides()
+
+
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+    """The kernel for one schedule's structure."""
+    lines = RowLines(spec, body, VARIANT, schedule, helpers)
+    done: set[int] = set()
+    once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
+    text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+    first = lines.index_text.lines(once)
+    places = [line for line in lines.index_text.lines(text) if line not in first]
+    once, text = [*first, *once, *lines.once_lines()], [*lines.row_indices(), *places, *text]
+    arguments, strides = lines.arguments("M", "N"), dict(e for a in body.layout.all() for e in a.strides)
+    constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
+    passed: tuple[str, ...] = ()
+    if schedule["specialize"]:
+        # a block of elements is one access where it is known that a row begins and ends with one
+        ends = {size for _, size in body.layout.sizes}
+        compiled = tuple(a for a in arguments if a in ends or a in strides)
+        arguments = tuple(a for a in arguments if a != "N" and a not in compiled)
+        constexprs = ("N", *compiled, *constexprs)
+        passed = tuple(f"{n}={strides.get(n, n)}" for n in compiled)
+    return KernelText(
+        name, VARIANT, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides(),
+        grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
+        passed=passed, named_sizes=body.layout.sizes, lane=schedule.int("lane_columns"),
+    )  # fmt: skip
