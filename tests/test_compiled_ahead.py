@@ -117,3 +117,30 @@ def test_lanes_of_several_columns_read_their_blocks_at_once(
     for label, facts in compiled(compiler, tmp_path, name).items():
         if "float32" not in label:
             assert (facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (loads, stores, 0), label
+
+
+DILATED = (
+    ("F.avg_pool1d(x, kernel_size=8, stride=1, padding=4)", "F.max_pool1d(x, 8, stride=1, padding=4, dilation=3)"),
+    ("L + 1]", "L - 13]"),
+    ("L: 1}", "L: 14}"),
+    ("reference: |", "constraints:\n  - x.shape[2] >= 14\nreference: |"),
+)
+
+
+@pytest.mark.parametrize(("changes", "blocks"), [((), 3), (DILATED, 7)])
+def test_lanes_of_a_row_read_their_blocks_at_once_where_rows_of_the_result_have_an_odd_length(
+    compiler: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: tuple[tuple[str, str], ...], blocks: int
+) -> None:
+    """Two lanes a thread; what is written lies across accesses."""
+    text = SPECS["avg_pool1d"].read_text(encoding="utf-8")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    path = tmp_path / "avg_pool1d.yaml"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setitem(SPECS, "avg_pool1d", path)
+    found = compiled(compiler, tmp_path, "avg_pool1d")
+    assert len(found) == 2
+    for label, facts in found.items():
+        size = 4 if "float32" in label else 2
+        assert (facts.loads, facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (2 * blocks, 4 * size, size, 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen import families, frontend, render
-from kernelgen.families import partials, plane_schedules, pointwise, reduction, scan, scatter, selection
+from kernelgen.families import partials, plane_schedules, pointwise, reduction, row_lanes, scan, scatter, selection
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -157,6 +157,7 @@ GOLDENS = {
     "calls": ("linear_gelu", (TableRow(None, pointwise.default("tile")),)),
     "planes": ("depthwise_conv3x3", (TableRow(None, WALK),)),
     "lanes": ("max_pool2d", (TableRow(None, LANES),)),
+    "row_lanes": ("avg_pool1d", (TableRow(None, row_lanes.default()),)),
     "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
     "reduction": (
         "layer_norm",
