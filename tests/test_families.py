@@ -15,7 +15,7 @@ from kernelgen.families.looped import passes
 from kernelgen.families.values import REVERSE
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
-from kernelgen.spec.model import Case, OperatorSpec
+from kernelgen.spec.model import Case, Constraint, OperatorSpec
 
 SPECS = {path.stem: path for path in shipped_specs()}
 
@@ -277,6 +277,12 @@ def test_lanes_of_a_row_have_as_many_columns_as_divide_every_row_that_is_read(
     table = lowered(dataclasses.replace(spec, performance=timed)).table
     assert {row.schedule.get("lane_columns") for row in table} == {lane}
     assert {row.schedule.variant for row in table} == {"lanes" if lane else "elements"}
+
+
+def test_windows_two_apart_of_more_than_a_pair_of_places_have_lanes() -> None:
+    spec = spec_of("return F.avg_pool1d(x, 4, stride=2)", "x: [A, D] T", "out: [A, (D - 4) // 2 + 1] T")
+    spec = dataclasses.replace(spec, performance=(case(A=4096, D=4096),), constraints=(Constraint("x.shape[1] >= 4"),))
+    assert {row.schedule.variant for row in lowered(spec).table} == {"lanes"}
 
 
 @pytest.mark.parametrize("across", ["x: [A, D, 4] T", "x: [D, A] T"])

@@ -6,6 +6,7 @@ every access runs over neighbours in memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from kernelgen.families.access import Access
 from kernelgen.families.kernel import Body, Lines
 from kernelgen.families.line import call
 from kernelgen.families.naming import FULL
-from kernelgen.families.rolling import chains
+from kernelgen.families.rolling import chains, step_of
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
@@ -92,8 +93,8 @@ class PairLines(Lines):
 
 
 def paired_loads(body: Body) -> dict[int, Pair]:
-    """By either load. A window whose lines are kept reads them in other ways."""
-    if chains(body):
+    """By either load. A window whose lines are kept, or that has more than two places, reads them in other ways."""
+    if chains(body) or _is_wide(body):
         return {}
     values = body.lowered.values
     plain = [
@@ -102,6 +103,20 @@ def paired_loads(body: Body) -> dict[int, Pair]:
         if body.names.levels[a.load] == FULL and not values[a.load].conditions and not values[a.load].args
     ]
     return {number: pair for pair in _matched(plain, body) for number in pair[:2]}
+
+
+def _is_wide(body: Body) -> bool:
+    """Whether more than two places of a line are read for every column, and neighbouring columns read two apart."""
+    columns = body.layout.columns
+    if columns is None or len(columns.axes) != 1:
+        return False
+    found: Counter[tuple[object, ...]] = Counter()
+    for access in body.layout.accesses:
+        for position, (index, _) in enumerate(access.terms):
+            step = step_of(index, columns.axes[0]) if isinstance(index, Expr) else None
+            if step is not None and step[0] == 2:
+                found[access.tensor, position, *access.terms[:position], *access.terms[position + 1 :]] += 1
+    return any(count > 2 for count in found.values())
 
 
 def is_paired(body: Body) -> bool:
