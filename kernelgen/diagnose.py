@@ -24,6 +24,8 @@ TAIL_WAVES = 4.0
 """With more waves than this, a partly filled last one costs less than a few per cent."""
 TAIL_WASTE = 0.15
 """Share of all program slots left empty in the last wave from which balance matters more than the rest."""
+SMALL = 100
+"""A launch with less than one part in so many of the largest one's threads is not what takes the time."""
 OVERFETCH = 1.25
 """DRAM traffic over the bytes the operator must move; above it data is fetched again that a cache should have kept."""
 LOW_L2_HIT = 0.5
@@ -263,8 +265,9 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
 
 
 def _idle(facts: tuple[StaticFacts, ...]) -> str:
-    """Why some of the device idles; empty where it does not."""
-    for f in facts:
+    """Why some of the device idles; empty where it does not. One that joins what others found may be small."""
+    threads = [_programs(f) * f.num_warps for f in facts]
+    for f in (f for f, own in zip(facts, threads, strict=True) if own * SMALL >= max(threads)):
         if f.waves < FULL_WAVES:
             return f"{_programs(f)} programs fill {_percent(f.waves)} of the places the device has"
         waste = 1 - f.waves / -(-f.waves // 1)

@@ -96,6 +96,14 @@ def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         devices.find("cuda", "sm_80")
 
 
+def test_several_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "_probe", lambda: (replace(AN_H200, alike=2), ""))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert devices.find().each == ((("CUDA_VISIBLE_DEVICES", "0"),), (("CUDA_VISIBLE_DEVICES", "1"),))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
+    assert devices.find().each == ((("CUDA_VISIBLE_DEVICES", "2"),), (("CUDA_VISIBLE_DEVICES", "GPU-5"),))
+
+
 def test_a_card_that_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A slice of a known card, or another card, is described by its driver's attributes."""
     card = replace(AN_H200, attributes={**ATTRIBUTE_VALUES, "sms": 60}, memory_bytes=70_000_000_000)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from cli_process import kernelgen, refused
 from kernelgen import kernelbench
 from kernelgen.journal import FILE
 from kernelgen.kernelbench.tolerance import compare
+from kernelgen.kernelbench.turns import Turns
 
 PROBLEM = """\
 import torch
@@ -75,6 +79,33 @@ def test_a_problem_that_hangs_costs_its_time_and_no_other(folder: Path) -> None:
     assert 8 <= outcome["seconds"] < 30
     left = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(folder).encode() in _bytes(p)]
     assert left == []
+
+
+TAKES_ITS_TURN = """
+import json, os, sys, time
+answer, said = sys.argv[1:]
+open(answer, "w").write(json.dumps({"stage": "ready"}))
+sys.stdin.readline()
+began = time.monotonic()
+time.sleep(0.2)
+open(said, "w").write(json.dumps([os.environ["PLACE"], began, time.monotonic()]))
+"""
+
+
+def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
+    turns = Turns(5, [{"PLACE": "0"}, {"PLACE": "1"}])
+    paths = [(tmp_path / f"answer{n}", tmp_path / f"said{n}") for n in range(5)]
+    with ThreadPoolExecutor(5) as pool, (tmp_path / "log").open("w") as log:
+        ran = [
+            pool.submit(turns.run, [sys.executable, "-c", TAKES_ITS_TURN, *map(str, pair)], pair[0], 60.0, log)
+            for pair in paths
+        ]
+    assert [one.result()[0] for one in ran] == [0] * 5
+    said = [json.loads(path.read_text()) for _, path in paths]
+    assert sorted(place for place, _, _ in said) == ["0", "0", "0", "1", "1"]
+    for place in "01":
+        turns_of = sorted((began, ended) for p, began, ended in said if p == place)
+        assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns_of))
 
 
 def _bytes(path: Path) -> bytes:

@@ -52,6 +52,13 @@ def test_planted_figures_lead_to_their_bottleneck(what: Seen, expected: str) -> 
     assert look(what).bottleneck == expected
 
 
+def test_a_launch_that_only_joins_is_not_what_leaves_the_device_idle() -> None:
+    join = replace(FACTS, grid=(1,), waves=0.004)
+    both = replace(seen(200), facts=(replace(FACTS, grid=(8192,)), join))
+    assert look(both).bottleneck == "latency"
+    assert look(replace(both, facts=(join, join))).bottleneck == "parallelism"
+
+
 def test_a_tiny_kernel_waits_for_its_launch() -> None:
     timing = replace(seen().timing, time_us=2.2, floor_us=0.1)
     found = look(Seen(timing, Work(1000, 1000, 0), (FACTS,)))

@@ -27,7 +27,7 @@ def kernelbench(
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
     ] = None,
     jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N", help="Problems prepared at once; the device has one at a time.")
+        str, typer.Option("--jobs", metavar="N", help="Problems prepared at once; a device has one at a time.")
     ] = "1",
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
     device: DeviceName = None,
@@ -47,7 +47,9 @@ def kernelbench(
         note("no GPU here: kernels are judged at small shapes and not timed")
     seconds = checked("--limit-s", limit_s, positive())
     at_once = checked("--jobs", jobs, whole(1, 64))
-    outcomes = benchmark.run(files, out, seconds, here.facts.key if here.measures else "cpu", _say, again, at_once)
+    each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
+    key = here.facts.key if here.measures else "cpu"
+    outcomes = benchmark.run(files, out, seconds, key, _say, again, at_once, each)
     counts = benchmark.summary(outcomes)
     if json:
         emit({"summary": counts, "problems": outcomes})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 
 from kernelgen.devices import facts, libcuda
@@ -37,7 +38,15 @@ def open_device(arch: str | None) -> Device:
     known = facts.by_name(gpu.name)
     if known is None or not _same_card(known, gpu):
         known = facts_of(gpu)
-    return Device(name=NAME, measures=True, facts=known, driver=gpu.driver, cuda=gpu.cuda)
+    return Device(name=NAME, measures=True, facts=known, driver=gpu.driver, cuda=gpu.cuda, each=_each(gpu.alike))
+
+
+def _each(count: int) -> tuple[tuple[tuple[str, str], ...], ...]:
+    if count == 1:
+        return ((),)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = visible.split(",")[:count] if visible else map(str, range(count))
+    return tuple((("CUDA_VISIBLE_DEVICES", number),) for number in numbers)
 
 
 def _same_card(known: DeviceFacts, gpu: Gpu) -> bool:

@@ -30,6 +30,8 @@ class Device:
     """The newest CUDA version that the driver supports."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that processes running kernels on this device need."""
+    each: tuple[tuple[tuple[str, str], ...], ...] = ((),)
+    """For every visible device of this kind, the variables that show it alone to a process."""
     family: str = "gpu"
     """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
     simulated: bool = False

@@ -37,6 +37,8 @@ class Gpu:
     """The newest CUDA version that the driver supports, such as "13.0"."""
     driver: str
     """The kernel driver's version; empty where NVML does not say."""
+    alike: int = 1
+    """How many visible GPUs have its name, itself included, if all have."""
 
 
 def probe() -> tuple[Gpu | None, str]:
@@ -53,21 +55,29 @@ def probe() -> tuple[Gpu | None, str]:
         return None, "the NVIDIA driver shows no GPU"
     device = ctypes.c_int()
     lib.cuDeviceGet(ctypes.byref(device), 0)
-    name = ctypes.create_string_buffer(256)
-    lib.cuDeviceGetName(name, 256, device)
+    name = _name(lib, 0)
+    alike = all(_name(lib, number) == name for number in range(count.value))
     total = ctypes.c_size_t()
     lib.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     version = ctypes.c_int()
     lib.cuDriverGetVersion(ctypes.byref(version))
     attributes = {key: _attribute(lib, number, device) for key, number in ATTRIBUTES.items()}
     return Gpu(
-        name=name.value.decode(),
+        name=name,
         arch=f"sm_{attributes['major']}{attributes['minor']}",
         memory_bytes=total.value,
         attributes=attributes,
         cuda=f"{version.value // 1000}.{version.value % 1000 // 10}",
         driver=_driver_version(),
+        alike=count.value if alike else 1,
     ), ""
+
+
+def _name(lib: Any, number: int) -> str:
+    device, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    lib.cuDeviceGet(ctypes.byref(device), number)
+    lib.cuDeviceGetName(name, 256, device)
+    return name.value.decode()
 
 
 def _attribute(lib: Any, number: int, device: ctypes.c_int) -> int:

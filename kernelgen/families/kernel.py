@@ -268,8 +268,8 @@ class Lines:
 
     def policy(self, i: int, level: str) -> list[str]:
         """How the caches treat what a load reads."""
-        whole = level == FULL or (level == COLUMN and not self.body.layout.rows)
-        policy = self.policies.get(i) or (self.schedule.get("loads") if whole else None)
+        streamed = level == (FULL if self.body.layout.rows else COLUMN)
+        policy = self.policies.get(i) or (self.schedule.get("loads") if streamed else None)
         return [f'eviction_policy="{policy}"'] if policy and policy != "default" else []
 
     def widened(self, i: int) -> str:
@@ -284,8 +284,8 @@ class Lines:
         if self.variant == "flat" or (self.variant == ELEMENTS and stored not in self.moved):
             offset = "offsets"
         elif stored in self.moved:
-            offset = self.offset(self.moved[stored], FULL)
-            offset = offset if self.body.layout.rows else f"rows[:, None] * N + {offset}"
+            offset = "" if self.body.layout.rows else "rows[:, None] * N + "
+            offset += self.offset(self.moved[stored], FULL)
         elif self.two_d:
             offset = f"rows{self.broadcast(ROWS)} * N + cols{self.broadcast(COLS)}" if level == FULL else "rows"
         elif self.body.layout.rows:
@@ -374,10 +374,8 @@ class Lines:
 
     def divisors(self) -> tuple[str, ...]:
         """The sizes that taking rows and columns apart divides by."""
-        mentioned = [
-            g.index for a in self.body.layout.all() for g in self.body.layout.parts if g.index in dict(a.terms)
-        ]
-        text = " ".join([*self.row_indices(), *self.at_columns(mentioned)])
+        named = [g.index for a in self.body.layout.all() for g in self.body.layout.parts if g.index in dict(a.terms)]
+        text = " ".join([*self.row_indices(), *self.at_columns(named)])
         groups = (*self.body.layout.rows, *self.body.layout.parts)
         return tuple(g.size for g in groups if g.size.isidentifier() and f" {g.size}" in text.replace("(", " "))
 

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -50,25 +50,26 @@ def run(
     say: Callable[[Outcome], None],
     again: bool = False,
     jobs: int = 1,
+    each: Sequence[Mapping[str, str]] = ({},),
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
-    `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has the device to
-    itself. A record belongs to the file's text and the device: a problem that changed is run again.
+    `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has a device to
+    itself. `each`: for every device, the variables that show it alone to a process. A record belongs to the file's text
+    and the device: a problem that changed is run again.
     """
     journal = Journal.open(out)
     known = {} if again else {_key(r.data): r.data for r in journal.records(KIND)}
     entries: dict[Path, Outcome] = {
         f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device} for f in files
     }
-    environment = {"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
     todo = [f for f, entry in entries.items() if _key(entry) not in known]
     for start in range(0, len(todo), jobs):
         batch = todo[start : start + jobs]
-        turns = Turns(len(batch))
+        turns = Turns(len(batch), each)
         with ThreadPoolExecutor(len(batch)) as pool:
             try:
-                running = {pool.submit(_one, f, out, limit_s, environment, turns): f for f in batch}
+                running = {pool.submit(_one, f, out, limit_s, turns): f for f in batch}
                 for done in as_completed(running):
                     outcome = entries[running[done]] | done.result()
                     outcome["state"] = state(outcome)
@@ -84,7 +85,7 @@ def _key(entry: Outcome) -> tuple[str, ...]:
     return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device"))
 
 
-def _one(file: Path, out: Path, limit_s: float, environment: dict[str, str], turns: Turns) -> Outcome:
+def _one(file: Path, out: Path, limit_s: float, turns: Turns) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
@@ -92,7 +93,7 @@ def _one(file: Path, out: Path, limit_s: float, environment: dict[str, str], tur
         write_atomic(log, "")
         command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
         with log.open("w", encoding="utf-8") as stream:
-            code, seconds = turns.run(command, answer, limit_s, stream, environment)
+            code, seconds = turns.run(command, answer, limit_s, stream)
         found: Outcome = json.loads(answer.read_text("utf-8")) if answer.is_file() else {"stage": "start"}
     found["seconds"] = round(seconds, 2)
     if code is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -21,30 +22,30 @@ _POLL_S = 0.05
 
 
 class Turns:
-    """So many processes at once: when all are ready or have ended, each gets its turn, in the order of arrival."""
+    """So many processes at once: when all are ready or have ended, each gets its turn on its device, in the order of
+    arrival. `each`: for every device, the variables that show it alone; processes take one after the other."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, each: Sequence[Mapping[str, str]] = ({},)) -> None:
         self._everyone = threading.Barrier(count)
-        self._turn = threading.Lock()
+        self._places = itertools.cycle([(threading.Lock(), variables) for variables in each])
         self._running: set[subprocess.Popen[bytes]] = set()
 
-    def run(
-        self, command: Sequence[str], answer: Path, limit_s: float, output: IO[str], extra: Mapping[str, str]
-    ) -> tuple[int | None, float]:
+    def run(self, command: Sequence[str], answer: Path, limit_s: float, output: IO[str]) -> tuple[int | None, float]:
         """The exit code, None where it was killed at its limit, and the seconds it took, those that it waited left out.
 
         `answer`: the JSON file in which the process says its stage.
         """
         began = time.monotonic()
-        process = start_isolated(command, output, extra)
+        turn, variables = next(self._places)
+        process = start_isolated(command, output, variables)
         self._running.add(process)
         try:
-            return self._to_its_end(process, answer, began, limit_s)
+            return self._to_its_end(process, turn, answer, began, limit_s)
         finally:
             self._running.discard(process)  # its number may be another's from now on
 
     def _to_its_end(
-        self, process: subprocess.Popen[bytes], answer: Path, began: float, limit_s: float
+        self, process: subprocess.Popen[bytes], turn: threading.Lock, answer: Path, began: float, limit_s: float
     ) -> tuple[int | None, float]:
         try:
             while process.poll() is None and stage(answer) != READY and time.monotonic() - began < limit_s:
@@ -55,7 +56,7 @@ class Turns:
                 return None, used
         finally:
             self._everyone.wait()
-        with self._turn:
+        with turn:
             began = time.monotonic()
             try:
                 process.communicate(b"\n", timeout=max(limit_s - used, 0.0))

@@ -339,7 +339,7 @@ SCHEDULES = (
     (
         None,
         batch_norm_train_split_kernel,
-        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 4},
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 2},
     ),
 )
 

@@ -21,11 +21,71 @@ def mse_loss_kernel(
     # one program holds everything in registers
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-    y = tl.load(y_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(
+        x_ptr + cols,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    y = tl.load(
+        y_ptr + cols,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
     # return F.mse_loss(x, y)
     difference = x - y
     out = tl.sum(difference * difference, axis=0) / N
+    tl.store(out_ptr, out)
+
+
+@triton.jit
+def mse_loss_partials_kernel(
+    x_ptr,
+    y_ptr,
+    total_parts_ptr,
+    N,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # a program reduces one block of the elements
+    part = tl.program_id(0)
+    cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    x = tl.load(
+        x_ptr + cols,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    y = tl.load(
+        y_ptr + cols,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    # return F.mse_loss(x, y)
+    difference = x - y
+    total = tl.sum(difference * difference, axis=0)
+    tl.store(total_parts_ptr + part, total)
+
+
+@triton.jit
+def mse_loss_join_partials_kernel(
+    total_parts_ptr,
+    out_ptr,
+    num_parts,
+    N,
+    BLOCK_SIZE: tl.constexpr,
+):
+    # one program joins what the blocks were reduced to
+    total_acc = tl.full([BLOCK_SIZE], 0.0, tl.float32)
+    for start in range(0, num_parts, BLOCK_SIZE):
+        parts = start + tl.arange(0, BLOCK_SIZE)
+        mask = parts < num_parts
+        total_acc += tl.load(total_parts_ptr + parts, mask=mask, other=0.0)
+    total = tl.sum(total_acc, axis=0)
+    # return F.mse_loss(x, y)
+    out = total / N
     tl.store(out_ptr, out)
 
 
@@ -48,8 +108,18 @@ def mse_loss_split_kernel(
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
-        x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
-        y = tl.load(y_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(
+            x_ptr + cols,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        y = tl.load(
+            y_ptr + cols,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
         # return F.mse_loss(x, y)
         difference = x - y
         total_acc += difference * difference
@@ -74,14 +144,15 @@ def mse_loss_join_kernel(
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, mse_loss_kernel, {"num_warps": 2}),
-    (8192, mse_loss_kernel, {"num_warps": 4}),
-    (16384, mse_loss_kernel, {"num_warps": 8}),
+    (4096, mse_loss_kernel, {"num_warps": 4}),
+    (8192, mse_loss_kernel, {"num_warps": 8}),
+    (16384, mse_loss_kernel, {"num_warps": 16}),
     (32768, mse_loss_kernel, {"num_warps": 16}),
+    (536870912, mse_loss_partials_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),
     (
         None,
         mse_loss_split_kernel,
-        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 2048, "num_warps": 8},
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "SPLITS": 256, "num_warps": 4},
     ),
 )
 
@@ -130,6 +201,24 @@ def mse_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             N,
             BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
             **options,
+        )
+    elif kernel is mse_loss_partials_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        total_parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
+        kernel[(num_parts,)](
+            x,
+            y,
+            total_parts,
+            N,
+            **options,
+        )
+        mse_loss_join_partials_kernel[(1,)](
+            total_parts,
+            out,
+            num_parts,
+            N,
+            BLOCK_SIZE=8192,
+            num_warps=32,
         )
     elif kernel is mse_loss_split_kernel:
         total_parts = torch.empty(

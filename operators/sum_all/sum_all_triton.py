@@ -20,9 +20,53 @@ def sum_all_kernel(
     # one program holds everything in registers
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(
+        x_ptr + cols,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
     # return x.sum()
     out = tl.sum(x, axis=0)
+    tl.store(out_ptr, out)
+
+
+@triton.jit
+def sum_all_partials_kernel(
+    x_ptr,
+    out_parts_ptr,
+    N,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # a program reduces one block of the elements
+    part = tl.program_id(0)
+    cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    x = tl.load(
+        x_ptr + cols,
+        mask=mask,
+        other=0.0,
+        eviction_policy="evict_first",
+    ).to(tl.float32)
+    # return x.sum()
+    out = tl.sum(x, axis=0)
+    tl.store(out_parts_ptr + part, out)
+
+
+@triton.jit
+def sum_all_join_partials_kernel(
+    out_parts_ptr,
+    out_ptr,
+    num_parts,
+    BLOCK_SIZE: tl.constexpr,
+):
+    # one program joins what the blocks were reduced to
+    out_acc = tl.full([BLOCK_SIZE], 0.0, tl.float32)
+    for start in range(0, num_parts, BLOCK_SIZE):
+        parts = start + tl.arange(0, BLOCK_SIZE)
+        mask = parts < num_parts
+        out_acc += tl.load(out_parts_ptr + parts, mask=mask, other=0.0)
+    out = tl.sum(out_acc, axis=0)
     tl.store(out_ptr, out)
 
 
@@ -44,7 +88,12 @@ def sum_all_split_kernel(
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
-        x = tl.load(x_ptr + cols, mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(
+            x_ptr + cols,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
         out_acc += x
     out = tl.sum(out_acc, axis=0)
     tl.store(out_parts_ptr + split, out)
@@ -64,14 +113,15 @@ def sum_all_join_kernel(
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (4096, sum_all_kernel, {"num_warps": 2}),
-    (8192, sum_all_kernel, {"num_warps": 4}),
-    (16384, sum_all_kernel, {"num_warps": 8}),
+    (4096, sum_all_kernel, {"num_warps": 4}),
+    (8192, sum_all_kernel, {"num_warps": 8}),
+    (16384, sum_all_kernel, {"num_warps": 16}),
     (32768, sum_all_kernel, {"num_warps": 16}),
+    (536870912, sum_all_partials_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 16}),
     (
         None,
         sum_all_split_kernel,
-        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 256, "num_warps": 8},
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "SPLITS": 256, "num_warps": 4},
     ),
 )
 
@@ -107,6 +157,22 @@ def sum_all(x: torch.Tensor) -> torch.Tensor:
             N,
             BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
             **options,
+        )
+    elif kernel is sum_all_partials_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        out_parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
+        kernel[(num_parts,)](
+            x,
+            out_parts,
+            N,
+            **options,
+        )
+        sum_all_join_partials_kernel[(1,)](
+            out_parts,
+            out,
+            num_parts,
+            BLOCK_SIZE=8192,
+            num_warps=32,
         )
     elif kernel is sum_all_split_kernel:
         out_parts = torch.empty(options["SPLITS"], dtype=torch.float32, device=x.device)
