@@ -207,6 +207,11 @@ def _extreme(lines: Lines, op: str, kind: str, accumulator: str) -> str:
     return f"_nan_{op}({accumulator}, {axis})"
 
 
+def _is_shared(body: Body) -> bool:
+    """Whether something varies along the columns alone, which the same tiles of all rows read."""
+    return bool(body.layout.rows) and bool(at_levels(body, (COLUMN,)))
+
+
 def kernel_text(
     split: Split,
     lines: Lines,
@@ -221,7 +226,8 @@ def kernel_text(
     """The kernel, with those arguments that its lines mention: that of a walk, that of one block of a row, or one
     that only joins."""
     once = [*lines.row_indices([*once, *(loop.inside if loop else block), *after]), *once]
-    shape = ("split_columns" if split.several else "split") + ("" if loop else "_apply" if block else "_join")
+    applied = "_apply_across" if _is_shared(split.body) else "_apply"
+    shape = ("split_columns" if split.several else "split") + ("" if loop else applied if block else "_join")
     walks = loop is not None or bool(block)
     bare = KernelText(
         name, shape, split.schedule, (), (), tuple(once), tuple(block) if block else () if loop else tuple(after),
@@ -230,7 +236,7 @@ def kernel_text(
     pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))
     known = lines.arguments("M", "N")
     arguments = [a for a in (*known, *pointers) if bare.uses(a) or (a == "N" and walks)]
-    if split.several and "M" not in arguments:
+    if (split.several or shape == "split_apply_across") and "M" not in arguments:
         arguments.append("M")
     left = [f"{s.name}_ptr" for s in scratch]
     read = {f"{t.name}_ptr" for t in split.spec.inputs}

@@ -237,6 +237,13 @@ def test_no_error_of_eager_excuses_more_than_the_cap():
         (2.0, math.inf, 2.0, 0),
         (math.inf, math.inf, 7e4, 0),
         (math.inf, 65504.0, 7e4, 0),
+        # rounding alone decides: 65520 is the first number that rounds to infinity
+        (math.inf, 65504.0, 65519.9, 0),
+        (65504.0, math.inf, 65520.1, 0),
+        (-math.inf, -65504.0, -65519.9, 0),
+        (-math.inf, 65504.0, 65519.9, 1),
+        (math.inf, 65472.0, 65480.0, 1),
+        (65504.0, math.inf, 65600.0, 1),
     ],
 )
 def test_positions_of_nan_and_infinity(got, eager, ref, wrong):
