@@ -32,6 +32,10 @@ dimensions were not judged within 60 s; in a loop they took 42 and 46."""
 LONGEST_WRITTEN = 8
 """Rows of a walk that is written out. Every shape is compiled for itself (depthwise 3 by 3 for sm_90, on a CPU: 0.7 s
 in a loop, 0.9 for 4 rows, 1.2 for 7)."""
+LONGEST_UNROLLED = 128
+"""Columns of the longest rows whose walk is written out at first, where it gains much (H200: depthwise 3 by 3, rows of
+56, 68 us, in a loop 80; max_pool2d, rows of 112, 129 and 139). Rows of 510 gain 4 %, and to compile each shape takes
+four times as long, 1.0 s."""
 WALK = 14
 """Rows that a lane walks down where lines are kept: the images of networks often have a multiple of seven, and few of
 so many are read twice."""
@@ -51,8 +55,9 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> tuple[tup
     timed; `long`: rows of which one alone fills a program, where columns are read as they are written."""
     lane = _lane(body, lengths)
     if lane > 1:
-        lanes = [(2 * width, _of_lanes(body, lane, width)) for width in WINDOW_WIDTHS[:-1]]
-        return (*lanes, (None, _of_lanes(body, lane, WINDOW_WIDTHS[-1])))
+        written = max(lengths) <= LONGEST_UNROLLED
+        lanes = [(2 * width, _of_lanes(body, lane, width, written)) for width in WINDOW_WIDTHS[:-1]]
+        return (*lanes, (None, _of_lanes(body, lane, WINDOW_WIDTHS[-1], written)))
     widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
     computed = along_columns(body) or is_paired(body)
     last = _fitting(body, LONGEST) if computed else long
@@ -72,14 +77,14 @@ def _lane(body: Body, lengths: Sequence[int]) -> int:
     return next((n for n in (4, 2) if lines_of(body, n) and all(length % n == 0 for length in lengths)), 1)
 
 
-def _of_lanes(body: Body, lane: int, width: int) -> Schedule:
-    """Four to eight elements a thread, whose walk is written out: what is kept changes its name and not its register
-    (H200: depthwise 3 by 3 69.5 us, in a loop 75, one column a lane 107; max_pool2d 129, 133 and 194). The more lines
-    are kept, the longer a walk pays (depthwise: 7 rows 68 us, 4 rows 75; max_pool2d 133 and 129)."""
+def _of_lanes(body: Body, lane: int, width: int, written: bool) -> Schedule:
+    """Four to eight elements a thread; the more lines are kept, the longer a walk pays (H200: depthwise 3 by 3, 7 rows
+    68 us, 4 rows 75; max_pool2d 133 and 129; with one column a lane 107 and 194). `written`: the walk is written out,
+    so that what is kept changes its name and not its register."""
     kept = max((len(chain) - 1 for chain in chains(body)), default=0)
     return default().replace(
         BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256),
-        ROW_TILES=7 if kept > 1 else 4, lines="ahead" if kept else "read", unroll=True, lane_columns=lane,
+        ROW_TILES=7 if kept > 1 else 4, lines="ahead" if kept else "read", unroll=written, lane_columns=lane,
         specialize=True,
     )  # fmt: skip
 
@@ -112,7 +117,8 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     """The first table's schedule for rows of that length, narrow and wide."""
     width = next((w for w in WIDTHS if columns <= w), LONGEST)
     fitting, lane = _fitting(body, width), _lane(body, [columns])
-    shared = (_of_lanes(body, lane, min(width, WINDOW_WIDTHS[-1])),) if lane > 1 else ()
+    written = columns <= LONGEST_UNROLLED
+    shared = (_of_lanes(body, lane, min(width, WINDOW_WIDTHS[-1]), written),) if lane > 1 else ()
     return (*shared, fitting, fitting.replace(specialize=not fitting["specialize"]))
 
 
