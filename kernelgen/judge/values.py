@@ -232,10 +232,11 @@ def _settled(
     generator: torch.Generator,
 ) -> torch.Tensor:
     """The oracle with the candidate's value where inputs that differ by an ulp of fp32 decide between NaN, infinity
-    and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding."""
+    and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding. It is the
+    documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt."""
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
-        moved = in_float64(operator.reference, cut, Noise(generator))[output]
+        moved = in_float64(operator.reference, cut, Noise(generator), spelled_out=True)[output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
     return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelgen import judge
-from kernelgen.judge import oracle
+from kernelgen.judge import oracle, values
 from kernelgen.judge.bounds import Tally, difference
 from kernelgen.judge.stored import tf32
 
@@ -307,3 +307,27 @@ def test_a_fused_norm_spelled_out_keeps_the_infinity_of_a_weight():
     assert fused.isnan().tolist() == [[False, True, False, False]]
     assert spelled.isinf().tolist() == [[False, True, False, False]]
     torch.testing.assert_close(fused[:, 2:], spelled[:, 2:])
+
+
+@pytest.mark.parametrize(
+    ("got", "right"),
+    [
+        # 1, 2 and 3 have the mean 2, which a kernel in float32 may miss by a rounding in either direction
+        ([-math.inf, math.nan, math.inf], True),
+        ([-math.inf, math.inf, math.inf], True),
+        ([-math.inf, -math.inf, math.inf], True),
+        ([math.inf, math.nan, math.inf], False),
+        ([-math.inf, math.nan, 1.0], False),
+    ],
+)
+def test_a_fused_norm_of_what_is_the_mean_but_for_rounding(got, right):
+    def norm(x, weight):
+        return torch.nn.functional.group_norm(x, 1, weight)
+
+    tensors = (judge.Tensor("x", ("B", "C"), "T"), judge.Tensor("w", ("C",), "T"))
+    outputs = (judge.Tensor("out", ("B", "C"), "T"),)
+    operator = judge.Operator("norm", kernel=norm, baseline=norm, reference=norm, inputs=tensors, outputs=outputs)
+    case = judge.Case({"B": 1, "C": 3}, {"T": "float16"})
+    given = (torch.tensor([[1.0, 2.0, 3.0]]).half(), torch.full((3,), math.inf).half())
+    found = values.check(operator, case, given, [torch.tensor([got]).half()], [norm(*given)], seed=1, verbose=False)
+    assert (found.complaint == "") == right, found.complaint
