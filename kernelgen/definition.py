@@ -230,8 +230,8 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
         "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
         "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
         "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
-        "partials": "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to",
         "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
+        "partials": "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to",
     }
     documented |= getattr(families.module(plan), "MEANINGS", {})
     return [(v, documented[v]) for v in families.module(plan).variants(plan.body)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,8 @@ def test_a_problem_that_hangs_costs_its_time_and_no_other(folder: Path) -> None:
 TAKES_ITS_TURN = """
 import json, os, sys, time
 answer, said = sys.argv[1:]
-open(answer, "w").write(json.dumps({"stage": "ready"}))
+open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
+os.replace(answer + ".new", answer)  # a reader finds it whole
 sys.stdin.readline()
 began = time.monotonic()
 time.sleep(0.2)
@@ -100,6 +101,11 @@ def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
             pool.submit(turns.run, [sys.executable, "-c", TAKES_ITS_TURN, *map(str, pair)], pair[0], 60.0, log)
             for pair in paths
         ]
+        try:
+            for one in as_completed(ran):
+                one.result()
+        finally:
+            turns.end()
     assert [one.result()[0] for one in ran] == [0] * 5
     said = [json.loads(path.read_text()) for _, path in paths]
     assert sorted(place for place, _, _ in said) == ["0", "0", "0", "1", "1"]

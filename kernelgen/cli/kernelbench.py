@@ -27,7 +27,7 @@ def kernelbench(
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
     ] = None,
     jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N", help="Problems prepared at once; a device has one at a time.")
+        str, typer.Option("--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time.")
     ] = "1",
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
     device: DeviceName = None,

@@ -31,7 +31,7 @@ class Device:
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that processes running kernels on this device need."""
     each: tuple[tuple[tuple[str, str], ...], ...] = ((),)
-    """For every visible device of this kind, the variables that show it alone to a process."""
+    """For every visible device, the variables that show it alone to a process, where all are of one kind; else none."""
     family: str = "gpu"
     """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
     simulated: bool = False

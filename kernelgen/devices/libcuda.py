@@ -38,7 +38,7 @@ class Gpu:
     driver: str
     """The kernel driver's version; empty where NVML does not say."""
     alike: int = 1
-    """How many visible GPUs have its name, itself included, if all have."""
+    """How many GPUs are visible, if all have its name; else 1."""
 
 
 def probe() -> tuple[Gpu | None, str]:

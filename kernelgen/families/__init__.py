@@ -37,7 +37,10 @@ RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
 
 _TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
 _TAKEN = frozenset(
-    ["M", "N", "n_elements", "kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"]
+    [
+        *("M", "N", "n_elements", "num_parts", "num_tiles"),
+        *("kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"),
+    ]
 )
 """What a wrapper calls its own variables."""
 
@@ -181,7 +184,7 @@ def _has_columns(body: Body) -> bool:
 
 
 def _reads_full(body: Body) -> bool:
-    return "full" in {body.names.levels[a.load] for a in body.layout.accesses}
+    return ("full" if body.layout.rows else "column") in {body.names.levels[a.load] for a in body.layout.accesses}
 
 
 _USEFUL: dict[str, Callable[[Body], bool]] = {

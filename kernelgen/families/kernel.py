@@ -268,7 +268,8 @@ class Lines:
 
     def policy(self, i: int, level: str) -> list[str]:
         """How the caches treat what a load reads."""
-        streamed = level == (FULL if self.body.layout.rows else COLUMN)
+        every = len(self.body.lowered.values[i].axes) == len(self.body.lowered.space.axes)
+        streamed = level == FULL if self.body.layout.rows else every
         policy = self.policies.get(i) or (self.schedule.get("loads") if streamed else None)
         return [f'eviction_policy="{policy}"'] if policy and policy != "default" else []
 

@@ -34,12 +34,10 @@ def applies(body: Body) -> bool:
 
 
 def default(reads: int = 1) -> Schedule:
-    """16 elements a thread, over all tensors that are read (H200: the sum of 134 million float16 numbers 70.2 us, 256
-    programs that walk a part each 75.2)."""
+    """16 elements of every tensor a thread, half as large a block where several are read (H200: the sum of 134 million
+    float16 numbers 70.2 us, 256 programs that walk a part each 75.2)."""
     block = 8192 if reads == 1 else 4096
-    return Schedule.make(
-        VARIANT, BLOCK_SIZE_N=block, num_warps=block // 512, loads="evict_first"
-    )  # fmt: skip
+    return Schedule.make(VARIANT, BLOCK_SIZE_N=block, num_warps=block // 512, loads="evict_first")
 
 
 def space() -> tuple[Parameter, ...]:

@@ -1,9 +1,9 @@
 """Rows divided among programs, for operators with few long rows: reductions to one number, norms of large groups.
 
 Every walk over the rows is a kernel of its own: its programs reduce one part of a row each and store what they found,
-and the next kernel begins by joining the parts. The one that writes rows has a program for every block of them. Nothing
-is added atomically, and the parts are joined in the same order every time, so the same inputs give the same bits
-whenever they are reduced again.
+and the next kernel begins by joining the parts. Where a program has one row, the one that writes them has a program for
+every tile. Nothing is added atomically, and the parts are joined in the same order every time, so the same inputs give
+the same bits whenever they are reduced again.
 """
 
 from __future__ import annotations
@@ -255,7 +255,8 @@ def kernel_text(
     ordered, constexprs, passed = compiled_in(
         split.schedule, split.body, tuple(sorted(arguments, key=place)), (*rows, *blocks, *splits, *stages)
     )
-    tiles = ("M * " if bare.uses("row") else "") + 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
+    length = "max(N, 1)" if bare.once_a_row else "N"  # rows of no element have results all the same
+    tiles = ("M * " if bare.uses("row") else "") + f'triton.cdiv({length}, options["BLOCK_SIZE_N"])'
     return replace(
         bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *(_WARPS if block else ())),
         grid="(num_tiles,)" if block else "", sizes=(("num_tiles", tiles),) if block else (),

@@ -113,7 +113,7 @@ class Tally:
 
     def _binade(self, ref: torch.Tensor) -> torch.Tensor:
         exponent = _exponent(ref)
-        return exponent.clamp_(min=int(exponent.max()) - _SPAN)
+        return exponent.clamp_(min=int(exponent.max()) - _SPAN) if exponent.numel() else exponent
 
     def _floor(self, ref: torch.Tensor) -> torch.Tensor:
         """The error that is accepted whatever PyTorch's error is."""
@@ -231,7 +231,7 @@ def _overflows_barely(got: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """Where rounding alone decides between infinity and the largest finite number: with infinity taken for the number
     that would follow the largest, the candidate is as near to the oracle as any number has to be."""
     info = torch.finfo(got.dtype)
-    if got.dtype.itemsize == 1:  # float8 has no infinity
+    if got.dtype.itemsize == 1:  # float8_e4m3fn has no infinity
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
     gap = info.max * info.eps / 2
     value = got.double().nan_to_num(math.nan, info.max + gap, -info.max - gap)

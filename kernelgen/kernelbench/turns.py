@@ -1,4 +1,4 @@
-"""Processes that prepare side by side and then have the device to themselves, one after the other."""
+"""Processes that prepare side by side and then have a device to themselves, one after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _POLL_S = 0.05
 
 class Turns:
     """So many processes at once: when all are ready or have ended, each gets its turn on its device, in the order of
-    arrival. `each`: for every device, the variables that show it alone; processes take one after the other."""
+    arrival. `each`: for every device, the variables that show it alone; a process is given the next of
+    them when it starts."""
 
     def __init__(self, count: int, each: Sequence[Mapping[str, str]] = ({},)) -> None:
         self._everyone = threading.Barrier(count)

@@ -41,7 +41,6 @@ def hinge_loss_kernel(
         label_ptr + b * stride_label_b,
         mask=mask,
         other=float("-inf"),
-        eviction_policy="evict_first",
     ).to(tl.float32)
     # return torch.mean(torch.clamp(1 - prediction * label[:, None], min=0))
     loss = tl.sum(_nan_maximum(1 - prediction * label, 0), axis=0) / N
@@ -74,7 +73,6 @@ def hinge_loss_partials_kernel(
         label_ptr + b * stride_label_b,
         mask=mask,
         other=float("-inf"),
-        eviction_policy="evict_first",
     ).to(tl.float32)
     # return torch.mean(torch.clamp(1 - prediction * label[:, None], min=0))
     total = tl.sum(_nan_maximum(1 - prediction * label, 0), axis=0)

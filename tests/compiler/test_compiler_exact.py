@@ -11,6 +11,7 @@ import torch
 from references import Sample, failures, load, plan_of, sample, schedules
 
 from kernelgen import families, render
+from kernelgen.families import partials
 from kernelgen.plan import TableRow
 from kernelgen.spec.model import Case
 
@@ -214,6 +215,13 @@ CORNERS: dict[str, Sample] = {
     "no elements": sample(
         "return x.sum(-1), x * 2, x.var(-1)", {"x": "A B"}, {"s": "A", "out": "A B", "v": "A"},
         {"A": 4, "B": 0}, {"A": 0, "B": 4}, {"A": 4, "B": 1},
+    ),
+    "rows without elements beside their results": sample(
+        "t = x.sum(-1)\nreturn x - t[:, None] + w, x * 2 - t[:, None], t + 1", {"x": "A D", "w": "D"},
+        {"a": "A D", "b": "A D", "t": "A"}, {"A": 3, "D": 0}, {"A": 3, "D": 37},
+    ),
+    "no elements beside their sum": sample(
+        "t = x.sum()\nreturn x - t, t + 1", {"x": "A"}, {"a": "A", "t": ""}, {"A": 0}, {"A": 37},
     ),
     "no dimensions": sample("return x * y", {"x": "", "y": ""}, {"out": ""}, {}),
     "everything reduced": sample("return x.sum(), x.mean()", {"x": "A B"}, named(2, ""), *TWO),
@@ -534,6 +542,14 @@ def test_tensors_of_other_devices_shapes_and_dtypes_are_refused_by_kernel_and_ba
         for function in (kernel, baseline):
             with pytest.raises(ValueError, match=r"^op: "):
                 function(*inputs)
+
+
+def test_thousands_of_partial_results_are_joined_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partials, "JOIN", ("BLOCK_SIZE=4", "num_warps=1"))
+    found = sample(
+        "return x.sum(), x.amax(), (x > 0).sum()", {"x": "A"}, {"s": "", "m": "", "n": ": int64"}, {"A": 200}
+    )
+    assert not failures(found, thorough=False)
 
 
 def test_many_rows_added_to_one_lose_nothing_to_rounding() -> None:

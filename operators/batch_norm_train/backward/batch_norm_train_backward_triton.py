@@ -556,7 +556,7 @@ def batch_norm_train_backward_apply_kernel(
     stride_grad_x_n_size = tl.cast(stride_grad_x_n_size, tl.int64)
     stride_grad_x_hw = tl.cast(stride_grad_x_hw, tl.int64)
     # a program has one tile of a row
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    num_tiles_n = tl.cdiv(tl.maximum(N, 1), BLOCK_SIZE_N)
     # int64: row * N may pass 2**31
     row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
     tile = tl.program_id(0) % num_tiles_n
@@ -817,7 +817,7 @@ def batch_norm_train_backward(
             **options,
         )
     elif kernel is batch_norm_train_backward_split_kernel:
-        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
+        num_tiles = M * triton.cdiv(max(N, 1), options["BLOCK_SIZE_N"])
         mean_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
         )
