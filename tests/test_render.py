@@ -148,15 +148,16 @@ LANES = WALK.replace(
     ROW_TILES=7,
     num_warps=1,
     lines="ahead",
-    unroll=True,
     lane_columns=2,
     accesses="wide",
 )
+EARLY = LANES.replace(BLOCK_SIZE_M=4, BLOCK_SIZE_N=64, lane_columns=8, unroll=True, LINES_AHEAD=5)
 GOLDENS = {
     "pointwise_tile": ("bias_add", (TableRow(None, pointwise.default("tile")),)),
     "calls": ("linear_gelu", (TableRow(None, pointwise.default("tile")),)),
     "planes": ("depthwise_conv3x3", (TableRow(None, WALK),)),
     "lanes": ("max_pool2d", (TableRow(None, LANES),)),
+    "early": ("depthwise_conv3x3", (TableRow(None, EARLY),)),
     "row_lanes": ("avg_pool1d", (TableRow(None, row_lanes.default()),)),
     "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
     "reduction": (

@@ -191,6 +191,7 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
     "late_loads": _has_columns,
     "ROW_TILES": lambda body: _has_columns(body) or planes.is_window(body),
     "lines": lambda body: bool(chains(body)),
+    "LINES_AHEAD": lambda body: plane_schedules.is_small(body) and bool(chains(body)),
     "unroll": lambda body: plane_schedules.is_small(body) and (_has_columns(body) or planes.is_window(body)),
     "lane_columns": lanes.applies,
     "loads": _reads_full,

@@ -152,6 +152,13 @@ class IndexText:
         suffix = spread(own, self.dims) if self.two_d and consumer == FULL and own in (ROW, COLUMN) else ""
         return f"({left} {condition.op} {right}){suffix}"
 
+    def spelled(self, condition: Condition) -> str:
+        """A condition of rows or columns in terms of their own numbers, where the names of places are not yet made."""
+        named, self.named = self.named, {}
+        text = self.condition(condition, ROW)
+        self.named = named
+        return text
+
     def mask(self, mask: str | None, conditions: Sequence[Condition], consumer: str) -> str | None:
         """A mask narrowed by conditions."""
         parts = [*([mask] if mask else []), *(self.condition(c, consumer) for c in conditions)]

@@ -95,6 +95,11 @@ class PlaneText:
     """That number in int64."""
     kept: tuple[str, ...] = ()
     """What a program that walks down the rows reads of them before the first, and keeps from one to the next."""
+    above: int = 0
+    """Of a walk that asks for its lines early: the rows above the first whose lines it needs. `kept` is then what it
+    reads of one line."""
+    of_line: tuple[str, ...] = ()
+    """What is asked of the place of such a line, beside its row."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,8 @@ class KernelText:
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name, their comments aside."""
         loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
-        lines = (*self.once, *self.lines, *loops, *self.once_a_row)
+        kept = self.plane.kept if self.plane else ()
+        lines = (*self.once, *kept, *self.lines, *loops, *self.once_a_row)
         return mentions("\n".join(line.partition("#")[0] for line in lines), name)
 
 

@@ -310,7 +310,7 @@ class LaneLines(PlaneLines):
     def _joined(self, parts: list[str]) -> str:
         if len(parts) == 2:
             return f"tl.join({', '.join(parts)})"
-        self.helpers[f"join_{len(parts)}"] = None
+        self.helpers.update(dict.fromkeys(f"join_{n}" for n in BLOCKS if 2 < n <= len(parts)))
         return f"_join_{len(parts)}({', '.join(parts)})"
 
     def once_lines(self) -> list[str]:

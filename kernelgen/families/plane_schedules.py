@@ -46,7 +46,7 @@ WALKED = 256
 def default() -> Schedule:
     return Schedule.make(
         VARIANT, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, specialize=False, accesses="wide",
-        lines="read", unroll=False, lane_columns=1, loads="default", stores="default",
+        lines="read", unroll=False, LINES_AHEAD=1, lane_columns=1, loads="default", stores="default",
     )  # fmt: skip
 
 
@@ -74,18 +74,19 @@ def _lane(body: Body, lengths: Sequence[int]) -> int:
     windows of 4 by 4 in rows of 511 columns: 4 columns a lane 4.5 ms, one 2.3)."""
     if not lengths or not is_small(body) or not applies(body):
         return 1
-    return next((n for n in (4, 2) if lines_of(body, n) and all(length % n == 0 for length in lengths)), 1)
+    return next((n for n in (8, 4, 2) if lines_of(body, n) and all(length % n == 0 for length in lengths)), 1)
 
 
 def _of_lanes(body: Body, lane: int, width: int, written: bool) -> Schedule:
-    """Four to eight elements a thread; the more lines are kept, the longer a walk pays (H200: depthwise 3 by 3, 7 rows
-    68 us, 4 rows 75; max_pool2d 133 and 129; with one column a lane 107 and 194). `written`: the walk is written out,
-    so that what is kept changes its name and not its register."""
+    """One lane a thread; the more lines are kept, the longer a walk pays, and the earlier they may be asked for (H200:
+    depthwise 3 by 3, walks of 7 rows whose lines are asked for one row early 65 us, 5 rows 57, of 4 rows 60; with 4
+    columns a lane 67, with one 107; max_pool2d, walks of 4 rows 129, 7 rows 132, with one column a lane 194).
+    `written`: the walk is written out, so that what is kept changes its name and not its register."""
     kept = max((len(chain) - 1 for chain in chains(body)), default=0)
     return default().replace(
-        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 128 // width), num_warps=max(1, width // 256),
+        BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 32 * max(lane, 4) // width), num_warps=max(1, width // 256),
         ROW_TILES=7 if kept > 1 else 4, lines="ahead" if kept else "read", unroll=written, lane_columns=lane,
-        specialize=True,
+        LINES_AHEAD=1 if not written or not kept else 5 if kept > 1 else 2, specialize=True,
     )  # fmt: skip
 
 
@@ -147,7 +148,11 @@ def space() -> tuple[Parameter, ...]:
         ),
         Parameter("unroll", (False, True), "data_reuse", "structure", "the walk written out row by row"),
         Parameter(
-            "lane_columns", (1, 2, 4), "memory_access", "structure",
+            "LINES_AHEAD", (1, 2, 3, 4, 5, 6), "data_reuse", "structure",
+            "the rows by which a line is asked for ahead, where the walk is written out",
+        ),
+        Parameter(
+            "lane_columns", (1, 2, 4, 8), "memory_access", "structure",
             "neighbouring columns of a lane, whose windows share what is read of a line",
         ),
     )  # fmt: skip
@@ -159,6 +164,9 @@ def refusal(schedule: Schedule) -> str | None:
         return "lines kept from one row to the next in a walk of one row (ROW_TILES=1)"
     if schedule.get("unroll") and not 1 < schedule.int("ROW_TILES") <= LONGEST_WRITTEN:
         return f"a walk of {schedule.int('ROW_TILES')} rows (ROW_TILES) written out"
+    early = schedule.get("LINES_AHEAD", 1)
+    if early != 1 and not (schedule["lines"] == "ahead" and schedule["unroll"]):
+        return f"lines asked for {early} rows early (LINES_AHEAD) in no walk that is written out"
     if schedule.get("lane_columns", 1) != 1 and schedule["accesses"] == "single":
         return "several columns a lane (lane_columns) and one column an access"
     return None

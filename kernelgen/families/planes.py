@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernelgen.families.access import Access, Group, Layout, output_groups
 from kernelgen.families.index_text import IndexText
@@ -28,10 +28,21 @@ from kernelgen.families.kernel import (
 )
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import PairLines, paired_loads
-from kernelgen.families.rolling import ahead, chains, kept, moved_up
+from kernelgen.families.rolling import (
+    Chain,
+    ahead,
+    chains,
+    kept,
+    moved_up,
+    newest,
+    recalled,
+    remembered,
+    stated,
+    steps_of,
+)
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
-from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.frontend.indices import Condition, Expr, leaves
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -54,6 +65,11 @@ def applies(body: Body) -> bool:
 def keeps_lines(schedule: Schedule) -> bool:
     """Whether rows follow one another in a program's walk, which keeps what they share."""
     return schedule.get("lines", "read") != "read" and schedule.int("ROW_TILES") > 1
+
+
+def asks_early(schedule: Schedule) -> bool:
+    """Whether a walk asks for its lines several rows before the one that needs them."""
+    return keeps_lines(schedule) and schedule.get("LINES_AHEAD", 1) != 1
 
 
 def is_window(body: Body) -> bool:
@@ -242,19 +258,14 @@ def kernel(
     outer, inner = body.layout.rows[:-1], body.layout.rows[-1]
     fixed = frozenset(a for group in outer for a in group.axes)
     body = make_body(spec, body.lowered, body.statements, body.layout, fixed)
-    rolled = chains(body) if keeps_lines(schedule) else ()
-    early: tuple[int, ...] = ()
-    if rolled and schedule.get("lines") == "ahead":
-        body, rolled, early = ahead(spec, body, fixed)
+    walk = _walk(spec, body, schedule, fixed)
+    body, rolled = walk.body, walk.chains
     lines = make(spec, body, VARIANT, schedule, helpers)
     done: set[int] = set()
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     first = lines.index_text.lines(once)
     once = first + once
-    before = lines.writer.lines(kept(rolled), done, late=False)
-    lines.made.clear()  # what a walk's first row is read from has moved on by the next one
-    text = [*lines.writer.lines([*early, *output_values(body)], done, late=False), *lines.stores()]
-    text += moved_up(rolled, body.names.of)
+    before, text = _of_rows(lines, walk, done)
     if rolled:
         still = [p for p in lines.index_text.lines([*before, *text]) if not mentions(p, inner.index)]
         once += [line for line in still if line not in first]
@@ -266,11 +277,12 @@ def kernel(
     places = lines.places([*once, *before, *text])
     own = (inner.size,) if inner.size.isidentifier() else ()
     strides = {s: e for a in body.layout.all() for s, e in a.strides}
-    written = "\n".join([*places, *once, *before, *text])
+    asked = tuple(lines.index_text.spelled(c) for c in walk.of_line)
+    written = "\n".join([*places, *once, *asked, *before, *text])
     arguments = [a for a in lines.arguments("N", *own) if a in own or a in ("N", *strides) or mentions(written, a)]
     moving = _moving(body, inner)
     tiles = ("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()
-    constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *tiles)
+    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *tiles, *(("LINES_AHEAD",) if walk.remembers else ()))
     passed: tuple[str, ...] = ()
     if schedule["specialize"]:
         # a block of elements is one access where it is known that a row ends with one
@@ -283,10 +295,50 @@ def kernel(
         name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
         named_sizes=body.layout.sizes,
-        plane=PlaneText(inner.index, inner.size, places, lines.number(places), tuple(before)),
+        plane=PlaneText(
+            inner.index, inner.size, places, lines.number(places), tuple(before),
+            above=steps_of(rolled) - 1 if walk.remembers else 0, of_line=asked,
+        ),
         unaligned=tuple(a for a in arguments if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
         lane=lines.lane,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """How a program that walks down rows comes by their lines."""
+
+    body: Body
+    chains: tuple[Chain, ...] = ()
+    """None where every row reads its own."""
+    more: tuple[int, ...] = ()
+    """Loads that a row makes for the next one alone."""
+    remembers: bool = False
+    """Whether all lines that were read are at hand, and not just those of a row."""
+    of_line: tuple[Condition, ...] = ()
+    """What is then asked of a line's place."""
+
+
+def _walk(spec: OperatorSpec, body: Body, schedule: Schedule, fixed: frozenset[int]) -> _Walk:
+    found = chains(body) if keeps_lines(schedule) else ()
+    if found and asks_early(schedule):
+        stated_body, of_line = stated(spec, body, fixed)
+        return _Walk(stated_body, found, remembers=True, of_line=of_line)
+    if found and schedule["lines"] == "ahead":
+        return _Walk(*ahead(spec, body, fixed))
+    return _Walk(body, found)
+
+
+def _of_rows(lines: PlaneLines, walk: _Walk, done: set[int]) -> tuple[list[str], list[str]]:
+    """What is read before a row or for a later one, and what a row computes."""
+    found, names = walk.chains, walk.body.names.of
+    before = lines.writer.lines(newest(found) if walk.remembers else kept(found), done, late=False)
+    lines.made.clear()  # what a walk's first row is read from has moved on by the next one
+    done |= {load for chain in found for load in chain[:-1]}
+    text = [*lines.writer.lines([*walk.more, *output_values(walk.body)], done, late=False), *lines.stores()]
+    if walk.remembers:
+        return [*before, remembered(found, names)], [*recalled(found, names), *text]
+    return before, [*text, *moved_up(found, names)]
 
 
 def _moving(body: Body, inner: Group) -> tuple[str, ...]:

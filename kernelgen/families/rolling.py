@@ -115,6 +115,40 @@ def ahead(spec: OperatorSpec, body: Body, fixed: frozenset[int]) -> tuple[Body, 
     return more, extended, tuple(range(len(body.lowered.values), len(values)))
 
 
+def stated(spec: OperatorSpec, body: Body, fixed: frozenset[int]) -> tuple[Body, tuple[Condition, ...]]:
+    """The body for a walk that reads its newest lines for rows above its first too, where what is known of a row's own
+    place is not known: they say all that they ask of it. What they ask alike is taken from them, and is beside it."""
+    found = chains(body)
+    (axis,) = body.layout.rows[-1].axes
+    asked = {chain[-1]: _of_line(body, chain, axis, len(chain) < steps_of(found)) for chain in found}
+    alike = next(iter(asked.values())) if len(set(asked.values())) == 1 else ()
+    values = list(body.lowered.values)
+    for load, conditions in asked.items():
+        others = [c for c in values[load].conditions if c not in conditions]
+        values[load] = replace(values[load], conditions=(*others, *(c for c in conditions if c not in alike)))
+    lowered = replace(body.lowered, values=tuple(values))
+    return make_body(spec, lowered, body.statements, body.layout, fixed), alike
+
+
+def _of_line(body: Body, chain: Chain, axis: int, is_short: bool) -> tuple[Condition, ...]:
+    """What the last load of a chain asks of its line's place. `is_short`: others begin further up, and its first line
+    need not lie inside where theirs does."""
+    last = body.lowered.values[chain[-1]]
+    dim = dim_of(last, axis)
+    assert dim is not None
+    place = place_of(last, dim)
+    asked = {Condition(place, op, right) for op, right in asked_of(body, chain, dim) or () if op == ">="}
+    asked |= {c for c in last.conditions if c.left == place}
+    if is_short and not any(c.op == ">=" for c in asked):
+        asked.add(Condition(place, ">=", ix.number(0)))
+    return tuple(sorted(asked, key=lambda c: (c.op != ">=", str(c))))
+
+
+def steps_of(found: Sequence[Chain]) -> int:
+    """How many rows of a walk a line serves, at most."""
+    return max((len(chain) for chain in found), default=1)
+
+
 def _further(load: Value, dim: int, axis: int, size: Atom) -> Value:
     """The same load one row further down, which may lie below the last line."""
     step, _ = step_of(place_of(load, dim), axis) or (0, 0)
@@ -134,10 +168,32 @@ def kept(found: Sequence[Chain]) -> tuple[int, ...]:
 
 def moved_up(found: Sequence[Chain], names: dict[int, str]) -> list[str]:
     """The statements that make of the lines of one row those of the next, the first line first."""
-    steps = max((len(chain) for chain in found), default=1) - 1
     lines = []
-    for step in range(steps):
+    for step in range(steps_of(found) - 1):
         pairs = [(names[c[step]], names[c[step + 1]]) for c in found if step + 1 < len(c)]
         line = f"{', '.join(to for to, _ in pairs)} = {', '.join(of for _, of in pairs)}"
         lines += [line] if len(line) <= LINE - 8 else [f"{to} = {of}" for to, of in pairs]
+    return lines
+
+
+def newest(found: Sequence[Chain]) -> tuple[int, ...]:
+    """The loads of the lines that are new to a row."""
+    return tuple(sorted(chain[-1] for chain in found))
+
+
+def remembered(found: Sequence[Chain], names: dict[int, str]) -> str:
+    """The statement that appends the newest lines to those that a walk has read."""
+    made = [names[chain[-1]] for chain in found]
+    return f"lines += ({made[0]},)" if len(made) == 1 else f"lines += (({', '.join(made)}),)"
+
+
+def recalled(found: Sequence[Chain], names: dict[int, str]) -> list[str]:
+    """The statements that find the lines of a row among those that its walk has read, the first line first."""
+    most = steps_of(found)
+    lines = []
+    for step in range(most):
+        # a chain that ends with the newest line begins below the first one of a longer chain
+        taken = [names[chain[at]] if (at := step - most + len(chain)) >= 0 else "_" for chain in found]
+        place = f"lines[row + {step}]" if step else "lines[row]"
+        lines.append(f"{', '.join(taken)} = {place}")
     return lines

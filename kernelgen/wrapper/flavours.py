@@ -9,6 +9,10 @@ _LONGEST = 68
 """Characters of a kernel's name that says how it differs: `elif kernel is NAME:` then fits a line."""
 
 
+_COUNTS = ("ROW_TILES", "NUM_STAGES", "LINES_AHEAD")
+"""Constexprs that a text has where they are more than one."""
+
+
 def _structure(plan: Plan, schedule: Schedule) -> dict[str, Parameter]:
     return {p.name: p for p in module(plan).space(schedule.variant) if p.kind == "structure"}
 
@@ -19,7 +23,7 @@ def flavour(plan: Plan, schedule: Schedule) -> tuple[object, ...]:
     values = []
     for name, value in schedule.values:
         if name in structure:
-            values.append((name, bool(value != 1) if name in ("ROW_TILES", "NUM_STAGES") else value))
+            values.append((name, bool(value != 1) if name in _COUNTS else value))
     return (schedule.variant, *values)
 
 
@@ -59,6 +63,6 @@ def _differences(plan: Plan, schedule: Schedule) -> list[str]:
 def options(plan: Plan, schedule: Schedule) -> tuple[tuple[str, int | bool], ...]:
     """The values of a schedule that are passed at the launch: constexprs first, then launch options."""
     structure = _structure(plan, schedule)
-    passed = [(n, v) for n, v in schedule.values if n not in structure or (n in ("ROW_TILES", "NUM_STAGES") and v != 1)]
+    passed = [(n, v) for n, v in schedule.values if n not in structure or (n in _COUNTS and v != 1)]
     ordered = sorted(passed, key=lambda item: (item[0].islower(), item[0]))
     return tuple((n, v if isinstance(v, bool) else int(v)) for n, v in ordered)

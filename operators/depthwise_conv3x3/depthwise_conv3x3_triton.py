@@ -21,10 +21,24 @@ def _split_4(x):
 
 
 @triton.jit
+def _split_8(x):
+    even, odd = tl.split(tl.reshape(x, (x.shape[0], x.shape[1], 4, 2)))
+    a, c, e, g = _split_4(even)
+    b, d, f, h = _split_4(odd)
+    return a, b, c, d, e, f, g, h
+
+
+@triton.jit
 def _join_4(a, b, c, d):
     # four neighbours along a last dimension, in one thread
     x = tl.join(tl.join(a, c), tl.join(b, d))
     return tl.reshape(x, (a.shape[0], a.shape[1], 4))
+
+
+@triton.jit
+def _join_8(a, b, c, d, e, f, g, h):
+    x = tl.join(_join_4(a, c, e, g), _join_4(b, d, f, h))
+    return tl.reshape(x, (a.shape[0], a.shape[1], 8))
 
 
 @triton.jit
@@ -46,6 +60,7 @@ def depthwise_conv3x3_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     ROW_TILES: tl.constexpr,
+    LINES_AHEAD: tl.constexpr,
 ):
     stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
     stride_xc = tl.cast(stride_xc, tl.int64)
@@ -62,9 +77,9 @@ def depthwise_conv3x3_kernel(
     b = (plane // C).to(tl.int64)
     c = (plane % C).to(tl.int64)
     x_plane = x_ptr + b * stride_xb + c * stride_xc
-    # a lane has 4 neighbouring columns: what these share of a line is read once
-    first = pid_n * BLOCK_SIZE_N + 4 * tl.arange(0, BLOCK_SIZE_N // 4)
-    cols = first[:, None] + tl.arange(0, 4)[None, :]
+    # a lane has 8 neighbouring columns: what these share of a line is read once
+    first = pid_n * BLOCK_SIZE_N + 8 * tl.arange(0, BLOCK_SIZE_N // 8)
+    cols = first[:, None] + tl.arange(0, 8)[None, :]
     col_mask = cols < N
     weight_at = weight_ptr + c * stride_weight_c
     weight = tl.load(weight_at).to(tl.float32)
@@ -79,105 +94,59 @@ def depthwise_conv3x3_kernel(
         weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
     ).to(tl.float32)
     x_a_mask = (first - 1 >= 0)[None, :]
-    quad = tl.arange(0, 4)
-    x_f_mask = (first + 4 < W)[None, :]
-    # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
-    h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
-    row_mask = h < H
-    lane_mask = row_mask[:, None] & (first < N)[None, :]
-    mask = row_mask[:, None, None] & col_mask[None, :, :]
-    x_h = h - 1
-    x_h_2 = h + 1
-    x_at = x_plane + h[:, None] * stride_xh + first[None, :] * stride_xw
-    x_a = tl.load(
-        x_at - stride_xh - stride_xw,
-        mask=lane_mask & (x_h >= 0)[:, None] & x_a_mask,
-        other=0.0,
-    ).to(tl.float32)
-    x_2 = tl.load(
-        x_at[:, :, None] - stride_xh + quad * stride_xw,
-        mask=mask & (x_h >= 0)[:, None, None],
-        other=0.0,
-    ).to(tl.float32)
-    x_b, x_c, x_d, x_e = _split_4(x_2)
-    x_f = tl.load(
-        x_at - stride_xh + 4 * stride_xw,
-        mask=lane_mask & (x_h >= 0)[:, None] & x_f_mask,
-        other=0.0,
-    ).to(tl.float32)
-    x = _join_4(x_a, x_b, x_c, x_d)
-    x_3 = _join_4(x_c, x_d, x_e, x_f)
-    x_a = tl.load(x_at - stride_xw, mask=lane_mask & x_a_mask, other=0.0).to(tl.float32)
-    x_5 = tl.load(
-        x_at[:, :, None] + quad * stride_xw,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    x_b, x_c, x_d, x_e = _split_4(x_5)
-    x_f = tl.load(
-        x_at + 4 * stride_xw,
-        mask=lane_mask & x_f_mask,
-        other=0.0,
-    ).to(tl.float32)
-    x_4 = _join_4(x_a, x_b, x_c, x_d)
-    x_6 = _join_4(x_c, x_d, x_e, x_f)
-    x_a = tl.load(
-        x_at + stride_xh - stride_xw,
-        mask=lane_mask & (x_h_2 < H)[:, None] & x_a_mask,
-        other=0.0,
-    ).to(tl.float32)
-    x_8 = tl.load(
-        x_at[:, :, None] + stride_xh + quad * stride_xw,
-        mask=mask & (x_h_2 < H)[:, None, None],
-        other=0.0,
-    ).to(tl.float32)
-    x_b, x_c, x_d, x_e = _split_4(x_8)
-    x_f = tl.load(
-        x_at + stride_xh + 4 * stride_xw,
-        mask=lane_mask & (x_h_2 < H)[:, None] & x_f_mask,
-        other=0.0,
-    ).to(tl.float32)
-    x_7 = _join_4(x_a, x_b, x_c, x_d)
-    x_9 = _join_4(x_c, x_d, x_e, x_f)
-    for _ in tl.static_range(ROW_TILES):
-        rows = plane.to(tl.int64) * H + h  # int64: rows * N may pass 2**31
-        row_mask = h < H
-        lane_mask = row_mask[:, None] & (first < N)[None, :]
-        mask = row_mask[:, None, None] & col_mask[None, :, :]
-        x_h_3 = h + 2
-        x_at = x_plane + h[:, None] * stride_xh + first[None, :] * stride_xw
-        x_a = tl.load(
-            x_at + 2 * stride_xh - stride_xw,
-            mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask,
-            other=0.0,
-        ).to(tl.float32)
-        x_11 = tl.load(
-            x_at[:, :, None] + 2 * stride_xh + quad * stride_xw,
-            mask=mask & (x_h_3 < H)[:, None, None],
-            other=0.0,
-        ).to(tl.float32)
-        x_b, x_c, x_d, x_e = _split_4(x_11)
-        x_f = tl.load(
-            x_at + 2 * stride_xh + 4 * stride_xw,
-            mask=lane_mask & (x_h_3 < H)[:, None] & x_f_mask,
-            other=0.0,
-        ).to(tl.float32)
-        x_10 = _join_4(x_a, x_b, x_c, x_d)
-        x_12 = _join_4(x_c, x_d, x_e, x_f)
-        # return F.conv2d(x, weight, padding=1, groups=x.shape[1])
-        total = x * weight + x_2 * weight_2
-        total += x_3 * weight_3
-        total += x_4 * weight_4
-        total += x_5 * weight_5
-        total += x_6 * weight_6
-        total += x_7 * weight_7
-        total += x_8 * weight_8
-        out = total + x_9 * weight_9
-        tl.store(out_ptr + rows[:, None, None] * N + cols[None, :, :], out, mask=mask)
-        x, x_2, x_3 = x_4, x_5, x_6
-        x_4, x_5, x_6 = x_7, x_8, x_9
-        x_7, x_8, x_9 = x_10, x_11, x_12
-        h += 1
+    octet = tl.arange(0, 8)
+    x_k_mask = (first + 8 < W)[None, :]
+    # lanes walk down ROW_TILES rows: a line that several of these read is loaded once,
+    # LINES_AHEAD rows before the first of them
+    top = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
+    lines = ()
+    for row in tl.static_range(-2 - LINES_AHEAD, ROW_TILES):
+        if row + LINES_AHEAD < ROW_TILES:
+            h = top + (row + LINES_AHEAD)
+            row_mask = (h < H) & (h + 1 >= 0) & (h + 1 < H)
+            lane_mask = row_mask[:, None] & (first < N)[None, :]
+            mask = row_mask[:, None, None] & col_mask[None, :, :]
+            x_at = x_plane + h[:, None] * stride_xh + first[None, :] * stride_xw
+            x_a = tl.load(
+                x_at + stride_xh - stride_xw,
+                mask=lane_mask & x_a_mask,
+                other=0.0,
+            ).to(tl.float32)
+            x_8 = tl.load(
+                x_at[:, :, None] + stride_xh + octet * stride_xw,
+                mask=mask,
+                other=0.0,
+            ).to(tl.float32)
+            x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_8)
+            x_k = tl.load(
+                x_at + stride_xh + 8 * stride_xw,
+                mask=lane_mask & x_k_mask,
+                other=0.0,
+            ).to(tl.float32)
+            x_7 = _join_8(x_a, x_b, x_c, x_d, x_e, x_f, x_g, x_i)
+            x_9 = _join_8(x_c, x_d, x_e, x_f, x_g, x_i, x_j, x_k)
+            lines += ((x_7, x_8, x_9),)
+        if row >= 0:
+            h = top + row
+            rows = plane.to(tl.int64) * H + top + row  # int64: rows * N may pass 2**31
+            row_mask = h < H
+            lane_mask = row_mask[:, None] & (first < N)[None, :]
+            mask = row_mask[:, None, None] & col_mask[None, :, :]
+            x, x_2, x_3 = lines[row]
+            x_4, x_5, x_6 = lines[row + 1]
+            x_7, x_8, x_9 = lines[row + 2]
+            # return F.conv2d(x, weight, padding=1, groups=x.shape[1])
+            total = x * weight + x_2 * weight_2
+            total += x_3 * weight_3
+            total += x_4 * weight_4
+            total += x_5 * weight_5
+            total += x_6 * weight_6
+            total += x_7 * weight_7
+            total += x_8 * weight_8
+            out = total + x_9 * weight_9
+            tl.store(
+                out_ptr + rows[:, None, None] * N + cols[None, :, :], out, mask=mask
+            )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -185,22 +154,46 @@ SCHEDULES = (
     (
         128,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 7, "num_warps": 1},
+        {
+            "BLOCK_SIZE_M": 4,
+            "BLOCK_SIZE_N": 64,
+            "LINES_AHEAD": 5,
+            "ROW_TILES": 7,
+            "num_warps": 1,
+        },
     ),
     (
         256,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 7, "num_warps": 1},
+        {
+            "BLOCK_SIZE_M": 2,
+            "BLOCK_SIZE_N": 128,
+            "LINES_AHEAD": 5,
+            "ROW_TILES": 7,
+            "num_warps": 1,
+        },
     ),
     (
         512,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 7, "num_warps": 1},
+        {
+            "BLOCK_SIZE_M": 1,
+            "BLOCK_SIZE_N": 256,
+            "LINES_AHEAD": 5,
+            "ROW_TILES": 7,
+            "num_warps": 1,
+        },
     ),
     (
         None,
         depthwise_conv3x3_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 7, "num_warps": 2},
+        {
+            "BLOCK_SIZE_M": 1,
+            "BLOCK_SIZE_N": 512,
+            "LINES_AHEAD": 5,
+            "ROW_TILES": 7,
+            "num_warps": 2,
+        },
     ),
 )
 

@@ -56,6 +56,7 @@ def max_pool2d_kernel(
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     ROW_TILES: tl.constexpr,
+    LINES_AHEAD: tl.constexpr,
 ):
     stride_xindex_0 = tl.cast(stride_xindex_0, tl.int64)  # offsets may pass 2**31
     stride_xh = tl.cast(stride_xh, tl.int64)
@@ -76,92 +77,69 @@ def max_pool2d_kernel(
     octet = tl.arange(0, 8)
     octets = starts[:, None] + octet[None, :]
     octet_mask = (octets < W)[None, :, :]
-    # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
-    h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
-    row_mask = h < OUT_H
-    lane_mask = row_mask[:, None] & (first < N)[None, :]
-    mask = row_mask[:, None, None] & col_mask[None, :, :]
-    x_h = h * 2
-    x_h_2 = h * 2 - 1
-    x_h_3 = h * 2 + 1
-    x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
-    x_a = tl.load(
-        x_at - stride_xh - stride_xw,
-        mask=lane_mask & (x_h_2 >= 0)[:, None] & x_a_mask,
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_octet = tl.load(
-        x_at[:, :, None] - stride_xh + octet * stride_xw,
-        mask=row_mask[:, None, None] & (x_h_2 >= 0)[:, None, None] & octet_mask,
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
-    x = _join_4(x_a, x_c, x_e, x_g)
-    x_2 = _join_4(x_b, x_d, x_f, x_i)
-    x_3 = _join_4(x_c, x_e, x_g, x_j)
-    x_a = tl.load(
-        x_at + stride_xh - stride_xw,
-        mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask,
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_octet = tl.load(
-        x_at[:, :, None] + stride_xh + octet * stride_xw,
-        mask=row_mask[:, None, None] & (x_h_3 < H)[:, None, None] & octet_mask,
-        other=float("-inf"),
-    ).to(tl.float32)
-    x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
-    x_7 = _join_4(x_a, x_c, x_e, x_g)
-    x_8 = _join_4(x_b, x_d, x_f, x_i)
-    x_9 = _join_4(x_c, x_e, x_g, x_j)
-    for _ in tl.static_range(ROW_TILES):
-        rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
-        row_mask = h < OUT_H
-        lane_mask = row_mask[:, None] & (first < N)[None, :]
-        mask = row_mask[:, None, None] & col_mask[None, :, :]
-        x_h = h * 2
-        x_h_4 = h * 2 + 3
-        x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
-        x_a = tl.load(
-            x_at - stride_xw,
-            mask=lane_mask & x_a_mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        x_octet = tl.load(
-            x_at[:, :, None] + octet * stride_xw,
-            mask=row_mask[:, None, None] & octet_mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
-        x_4 = _join_4(x_a, x_c, x_e, x_g)
-        x_5 = _join_4(x_b, x_d, x_f, x_i)
-        x_6 = _join_4(x_c, x_e, x_g, x_j)
-        x_a = tl.load(
-            x_at + 3 * stride_xh - stride_xw,
-            mask=lane_mask & (x_h_4 < H)[:, None] & x_a_mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        x_octet = tl.load(
-            x_at[:, :, None] + 3 * stride_xh + octet * stride_xw,
-            mask=row_mask[:, None, None] & (x_h_4 < H)[:, None, None] & octet_mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
-        x_10 = _join_4(x_a, x_c, x_e, x_g)
-        x_11 = _join_4(x_b, x_d, x_f, x_i)
-        x_12 = _join_4(x_c, x_e, x_g, x_j)
-        # return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
-        largest = _nan_maximum(x, x_2)
-        largest = _nan_maximum(largest, x_3)
-        largest = _nan_maximum(largest, x_4)
-        largest = _nan_maximum(largest, x_5)
-        largest = _nan_maximum(largest, x_6)
-        largest = _nan_maximum(largest, x_7)
-        largest = _nan_maximum(largest, x_8)
-        out = _nan_maximum(largest, x_9)
-        tl.store(out_ptr + rows[:, None, None] * N + cols[None, :, :], out, mask=mask)
-        x, x_2, x_3 = x_7, x_8, x_9
-        x_7, x_8, x_9 = x_10, x_11, x_12
-        h += 1
+    # lanes walk down ROW_TILES rows: a line that several of these read is loaded once,
+    # LINES_AHEAD rows before the first of them
+    top = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
+    lines = ()
+    for row in tl.static_range(-1 - LINES_AHEAD, ROW_TILES):
+        if row + LINES_AHEAD < ROW_TILES:
+            h = top + (row + LINES_AHEAD)
+            row_mask = (h < OUT_H) & (h * 2 + 1 >= 0) & (h * 2 + 1 < H)
+            lane_mask = row_mask[:, None] & (first < N)[None, :]
+            mask = row_mask[:, None, None] & col_mask[None, :, :]
+            x_h = h * 2
+            x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
+            x_a = tl.load(
+                x_at + stride_xh - stride_xw,
+                mask=lane_mask & x_a_mask,
+                other=float("-inf"),
+            ).to(tl.float32)
+            x_octet = tl.load(
+                x_at[:, :, None] + stride_xh + octet * stride_xw,
+                mask=row_mask[:, None, None] & octet_mask,
+                other=float("-inf"),
+            ).to(tl.float32)
+            x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
+            x_7 = _join_4(x_a, x_c, x_e, x_g)
+            x_8 = _join_4(x_b, x_d, x_f, x_i)
+            x_9 = _join_4(x_c, x_e, x_g, x_j)
+            lines += ((x_7, x_8, x_9),)
+        if row >= 0:
+            h = top + row
+            rows = index_0 * OUT_H + top + row  # int64: rows * N may pass 2**31
+            row_mask = h < OUT_H
+            lane_mask = row_mask[:, None] & (first < N)[None, :]
+            mask = row_mask[:, None, None] & col_mask[None, :, :]
+            x_h = h * 2
+            x, x_2, x_3 = lines[row]
+            x_7, x_8, x_9 = lines[row + 1]
+            x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
+            x_a = tl.load(
+                x_at - stride_xw,
+                mask=lane_mask & x_a_mask,
+                other=float("-inf"),
+            ).to(tl.float32)
+            x_octet = tl.load(
+                x_at[:, :, None] + octet * stride_xw,
+                mask=row_mask[:, None, None] & octet_mask,
+                other=float("-inf"),
+            ).to(tl.float32)
+            x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
+            x_4 = _join_4(x_a, x_c, x_e, x_g)
+            x_5 = _join_4(x_b, x_d, x_f, x_i)
+            x_6 = _join_4(x_c, x_e, x_g, x_j)
+            # return F.max_pool2d(x, kernel_size=3, stride=2, padding=1)
+            largest = _nan_maximum(x, x_2)
+            largest = _nan_maximum(largest, x_3)
+            largest = _nan_maximum(largest, x_4)
+            largest = _nan_maximum(largest, x_5)
+            largest = _nan_maximum(largest, x_6)
+            largest = _nan_maximum(largest, x_7)
+            largest = _nan_maximum(largest, x_8)
+            out = _nan_maximum(largest, x_9)
+            tl.store(
+                out_ptr + rows[:, None, None] * N + cols[None, :, :], out, mask=mask
+            )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -169,22 +147,46 @@ SCHEDULES = (
     (
         128,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
+        {
+            "BLOCK_SIZE_M": 2,
+            "BLOCK_SIZE_N": 64,
+            "LINES_AHEAD": 2,
+            "ROW_TILES": 4,
+            "num_warps": 1,
+        },
     ),
     (
         256,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
+        {
+            "BLOCK_SIZE_M": 1,
+            "BLOCK_SIZE_N": 128,
+            "LINES_AHEAD": 2,
+            "ROW_TILES": 4,
+            "num_warps": 1,
+        },
     ),
     (
         512,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 256, "ROW_TILES": 4, "num_warps": 1},
+        {
+            "BLOCK_SIZE_M": 1,
+            "BLOCK_SIZE_N": 256,
+            "LINES_AHEAD": 2,
+            "ROW_TILES": 4,
+            "num_warps": 1,
+        },
     ),
     (
         None,
         max_pool2d_kernel,
-        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 512, "ROW_TILES": 4, "num_warps": 2},
+        {
+            "BLOCK_SIZE_M": 1,
+            "BLOCK_SIZE_N": 512,
+            "LINES_AHEAD": 2,
+            "ROW_TILES": 4,
+            "num_warps": 2,
+        },
     ),
 )
 

@@ -82,7 +82,7 @@ def plan_of(spec: OperatorSpec) -> Plan:
 def schedules(plan: Plan) -> list[Schedule]:
     """Every variant with blocks so small that small shapes take several, once plain and once with every structure; rows
     are divided into two parts of several blocks and into four, of which some are empty, windows also have several columns
-    a lane."""
+    a lane and ask for their lines rows before."""
     small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 2}
     found = []
     for variant in families.module(plan).variants(plan.body):
@@ -93,8 +93,10 @@ def schedules(plan: Plan) -> list[Schedule]:
         changed = {p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure}
         changed |= {"SPLITS": 4} if "SPLITS" in dict(plain.values) else {}
         lanes = {"accesses": "wide", "lines": "ahead"} if {"lane_columns", "accesses"} <= changed.keys() else {}
+        early = {"lines": "ahead", "LINES_AHEAD": changed.pop("LINES_AHEAD")} if "LINES_AHEAD" in changed else {}
         found += [plain, plain.replace(**changed | ({"lane_columns": 1} if lanes else {}))]
         found += [plain.replace(**changed | lanes)] if lanes else []
+        found += [plain.replace(**changed | early | ({**lanes, "lane_columns": 8} if lanes else {}))] if early else []
     return found
 
 

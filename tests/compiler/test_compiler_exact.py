@@ -449,6 +449,11 @@ CORNERS |= {
         "return F.avg_pool1d(x, 3, 1) + y[:, :-2] + y[:, 2:] * w[2:]", {"x": "A D", "y": "A D", "w": "D"}, {"out": "A D-2"},
         {"A": 5, "D": 40}, {"A": 1, "D": 3}, constraints=("x.shape[1] >= 3",),
     ),
+    "windows of two heights, their lines asked for rows before": sample(
+        "return F.max_pool2d(x, 3, 1, 1)[:, :, 1:, 1:] + F.max_pool2d(y, 2, 1)", {"x": "A B C D", "y": "A B C D"},
+        {"out": "A B C-1 D-1"}, {"A": 2, "B": 1, "C": 9, "D": 19}, {"A": 1, "B": 2, "C": 2, "D": 2},
+        constraints=("x.shape[2] >= 2", "x.shape[3] >= 2"),
+    ),
     "elements of a lane and places of the same name": sample(
         "return F.max_pool2d(torch.tanh(x), 2, 1, 1)", {"x": "A B C D"}, {"out": "A B C+1 D+1"}, {"A": 2, "B": 3, "C": 4, "D": 4},
     ),
@@ -492,6 +497,16 @@ def test_nothing_beyond_the_end_of_a_row_is_read_for_columns_of_a_lane_that_it_d
     assert "quad_mask = (cols < N + 3)[None, :, :]" in text[4]
     assert "quads = cols + 4" in text[4]
     assert "quad_mask_2 = (quads < N + 3)[None, :, :]" in text[4]
+
+
+def test_nothing_above_a_tensor_is_read_for_a_taller_window_of_another() -> None:
+    """A walk's lines begin two rows above its first, where the window of two lines has none."""
+    plan = plan_of(CORNERS["windows of two heights, their lines asked for rows before"].spec())
+    (early,) = (s for s in schedules(plan) if s.get("LINES_AHEAD", 1) != 1)
+    text = render.triton_source(plan.with_table((TableRow(None, early),)))
+    assert "y_c = c + 1\n" in text
+    assert text.count("(y_c >= 0)") == 2  # of a lane's block and of the element beside it
+    assert "(x_c >= 0)" not in text
 
 
 def test_a_border_costs_no_choice_where_an_input_is_only_reshaped_before() -> None:

@@ -98,7 +98,7 @@ def max_pool2d_kernel(
     x_7 = tl.join(x_a, x_c)
     x_8 = tl.join(x_b, x_d)
     x_9 = tl.join(x_c, x_e)
-    for _ in tl.static_range(ROW_TILES):
+    for _ in range(ROW_TILES):
         rows = index_0 * OUT_H + h  # int64: rows * N may pass 2**31
         row_mask = h < OUT_H
         lane_mask = row_mask[:, None] & (first < N)[None, :]
