@@ -201,6 +201,7 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
     reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
+    reason = reason or lanes.refusal(plan.body, schedule)
     if reason is None and plan.chip:
         reason = module(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
     return reason
