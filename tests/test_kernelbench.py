@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -112,6 +113,32 @@ def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
     for place in "01":
         turns_of = sorted((began, ended) for p, began, ended in said if p == place)
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns_of))
+
+
+MEETS_THE_OTHER = """
+import json, os, sys
+answer, pipe = sys.argv[1:]
+open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
+os.replace(answer + ".new", answer)
+sys.stdin.readline()
+open(pipe, "rb" if os.environ["PLACE"] == "0" else "wb")  # opened at one end only once it is at the other, too
+"""
+
+
+def test_turns_on_two_devices_overlap(tmp_path: Path) -> None:
+    """Neither turn ends before the other has begun: with one lock for both devices the first would wait for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    turns = Turns(2, [{"PLACE": "0"}, {"PLACE": "1"}])
+    with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
+        answers = [tmp_path / f"answer{n}" for n in range(2)]
+        command = [sys.executable, "-c", MEETS_THE_OTHER]
+        ran = [pool.submit(turns.run, [*command, str(a), str(pipe)], a, 30.0, log) for a in answers]
+        try:
+            codes = [one.result()[0] for one in as_completed(ran)]
+        finally:
+            turns.end()
+    assert codes == [0, 0], (tmp_path / "log").read_text()
 
 
 def _bytes(path: Path) -> bytes:
