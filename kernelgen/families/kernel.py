@@ -20,11 +20,6 @@ from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
-SPECIALIZE = Parameter(
-    "specialize", (False, True), "grid_config", "structure",
-    "a kernel compiled for every row length: no masks where blocks fit it, walks unrolled",
-)  # fmt: skip
-
 LOADS = Parameter(
     "loads", ("default", "evict_first", "evict_last"), "memory_access", "structure",
     "how the caches treat what is read once",
@@ -379,15 +374,6 @@ class Lines:
         text = " ".join([*self.row_indices(), *self.at_columns(named)])
         groups = (*self.body.layout.rows, *self.body.layout.parts)
         return tuple(g.size for g in groups if g.size.isidentifier() and f" {g.size}" in text.replace("(", " "))
-
-
-def specialized(
-    schedule: Schedule, sizes: tuple[str, ...], constexprs: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The size arguments and the constexprs of a kernel, the row length among the latter where it is compiled in."""
-    if not schedule["specialize"]:
-        return sizes, constexprs
-    return tuple(s for s in sizes if s != "N"), ("N", *constexprs)
 
 
 def at_levels(body: Body, levels: tuple[str, ...]) -> list[int]:
