@@ -77,6 +77,19 @@ class Scratch:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """A keyword argument of a launch."""
+
+    name: str
+    value: str | None = None
+    """A number or the wrapper's expression; None: what the table's line says, be it passed alone or with all others."""
+
+
+WARPS = Passed("num_warps")
+"""For a launch that is not passed all that the table says."""
+
+
+@dataclass(frozen=True)
 class PlaneText:
     """How a program finds its rows in a plane."""
 
@@ -113,8 +126,8 @@ class KernelText:
     """The wrapper's expression for the grid, where the variant alone does not say it."""
     general: tuple[str, ...] = ()
     """The sizes of which Triton makes no constants where they are one."""
-    passed: tuple[str, ...] = ()
-    """Keyword arguments of the launch beside those of the table."""
+    passed: tuple[Passed, ...] = ()
+    """Keyword arguments of the launch beside the constexprs that the table has."""
     once_a_row: tuple[str, ...] = ()
     """What only the first of the programs that share a row does."""
     sizes: tuple[tuple[str, str], ...] = ()

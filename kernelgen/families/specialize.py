@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
+from kernelgen.families.kernel import Passed
 from kernelgen.plan import Parameter, Schedule
 
 SPECIALIZE = Parameter(
@@ -19,12 +20,12 @@ def specialized(
     constexprs: tuple[str, ...],
     also: Collection[str] = (),
     strides: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Passed, ...]]:
     """The arguments and the constexprs of a kernel and what its launch passes beside these: where one is compiled for
     every row length, that is a constexpr, and so are the sizes and strides that `also` names. `strides`: the wrapper's
     expressions for these."""
     if not schedule.get("specialize"):
         return tuple(arguments), constexprs, ()
     compiled = tuple(a for a in arguments if a == "N" or a in also)
-    passed = tuple(f"{name}={strides.get(name, name)}" for name in compiled if name != "N")
+    passed = tuple(Passed(name, strides.get(name, name)) for name in compiled if name != "N")
     return tuple(a for a in arguments if a not in compiled), (*compiled, *constexprs), passed

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
+from kernelgen.families.kernel import WARPS, Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
 from kernelgen.families.looped import passes, reduced, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -24,9 +24,6 @@ from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
-
-_WARPS = ('num_warps=options["num_warps"]',)
-"""What a kernel of blocks is passed beside the constants that it has."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +257,7 @@ def kernel_text(
     length = "max(N, 1)" if bare.once_a_row else "N"  # rows of no element have results all the same
     tiles = ("M * " if bare.uses("row") else "") + f'triton.cdiv({length}, options["BLOCK_SIZE_N"])'
     return replace(
-        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *(_WARPS if block else ())),
+        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *((WARPS,) if block else ())),
         grid="(num_tiles,)" if block else "", sizes=(("num_tiles", tiles),) if block else (),
         wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
     )  # fmt: skip

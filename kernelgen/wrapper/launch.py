@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import module, row_lanes
 from kernelgen.families.access import COLS, group_sizes, is_contiguous
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
@@ -328,21 +328,24 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
     for argument in kernel.arguments:
         name = argument.removesuffix("_ptr")
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
-    if "N" in kernel.constexprs:
-        arguments.append("N=N")
-    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
-    every = passed <= set(kernel.constexprs)
-    arguments += [text for text in kernel.passed if not (every and text.endswith('options["num_warps"]'))]
+    passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
+    chosen = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
+    every = chosen <= set(kernel.constexprs)
+    passed += [p for p in kernel.passed if p.value is not None or not every]
     if kernel.variant in ("row", "rows") and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
-        arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
-    if every:
-        arguments.append("**options")
-    else:
-        given = {argument.partition("=")[0] for argument in arguments}
-        arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs if name not in given]
+        passed.append(Passed("BLOCK_SIZE_N", f"triton.next_power_of_2({length})"))
+    if not every:
+        given = {p.name for p in passed}
+        passed += [Passed(name) for name in kernel.constexprs if name not in given]
+    arguments += [f"{p.name}={p.value or _option(p.name)}" for p in passed]
+    arguments += ["**options"] if every else []
     return Launch("kernel" if first else kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
+
+
+def _option(name: str) -> str:
+    return f'options["{name}"]'
 
 
 def _grid(kernel: KernelText) -> str:
