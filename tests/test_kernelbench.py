@@ -13,7 +13,10 @@ from typing import Any
 import pytest
 from cli_process import kernelgen, refused
 
-from kernelgen import kernelbench
+from kernelgen import devices, kernelbench
+from kernelgen.cli.kernelbench import kernelbench as command
+from kernelgen.devices import facts
+from kernelgen.devices.device import Device
 from kernelgen.journal import FILE
 from kernelgen.kernelbench.tolerance import compare
 from kernelgen.kernelbench.turns import Turns
@@ -146,6 +149,33 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:  # it ended meanwhile
         return b""
+
+
+@pytest.mark.parametrize(("given", "jobs"), [(None, 3), ("1", 1), ("7", 7)])
+def test_every_device_has_a_job_unless_another_number_is_said(
+    given: str | None, jobs: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = tuple((("PLACE", str(n)),) for n in range(3))
+    known = facts.by_arch("sm_90")
+    assert known is not None
+    here = Device("cuda", measures=True, facts=known, each=places)
+    seen: list[Any] = []
+
+    def run(*arguments: Any) -> list[Any]:
+        seen.extend(arguments[-2:])
+        return []
+
+    monkeypatch.setattr(devices, "find", lambda *_: here)
+    monkeypatch.setattr(kernelbench, "run", run)
+    assert command(folder / "bench", jobs=given) == 0
+    assert seen == [jobs, [{"PLACE": "0"}, {"PLACE": "1"}, {"PLACE": "2"}]]
+
+
+def test_without_a_gpu_there_is_one_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[-2:]) or [])
+    assert command(folder / "bench", device="cpu") == 0
+    assert seen == [1, [{"CUDA_VISIBLE_DEVICES": ""}]]
 
 
 def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:
