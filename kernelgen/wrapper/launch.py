@@ -15,9 +15,10 @@ from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.constraints import failing, message
+from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
-from kernelgen.wrapper.checks import dimension
+from kernelgen.wrapper.checks import Check, dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 
 
@@ -78,6 +79,8 @@ class FileText:
     """The launches that follow whatever branch was taken."""
     returned: str = ""
     """What is returned, where that is not the outputs as they are."""
+    filled: tuple[Check, ...] = ()
+    """What is refused of inputs without elements where a result would have some."""
 
 
 def file_text(plan: Plan) -> FileText:
@@ -105,8 +108,29 @@ def file_text(plan: Plan) -> FileText:
         ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
-        tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan),
+        tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan), _filled(plan),
     )  # fmt: skip
+
+
+def _filled(plan: Plan) -> tuple[Check, ...]:
+    """The refusals that are reached: where every output has a size, there is nothing to compute without it."""
+    outputs = [t.shape for t in plan.spec.outputs]
+    return tuple(
+        check for size, check in filled(plan) if not all(any(_has(entry, size) for entry in shape) for shape in outputs)
+    )
+
+
+def _has(entry: Size, size: str) -> bool:
+    """Whether an entry of a shape is 0 where a size is."""
+    return entry == size or (isinstance(entry, str) and is_multiple(entry) and multiple(entry)[1] == size)
+
+
+def filled(plan: Plan) -> tuple[tuple[str, Check], ...]:
+    """The sizes that must not be 0, as torch refuses to take the greatest or the least of no elements."""
+    places = size_places(plan.spec)
+    found = {size: f"{places[size]}.numel()" if size == ELLIPSIS else _place(size, places) for size in plan.filled}
+    needed = {size: Constraint(f"{place} >= 1") for size, place in found.items()}
+    return tuple((size, Check(failing(need), message(plan.spec.name, need))) for size, need in needed.items())
 
 
 def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
