@@ -151,6 +151,8 @@ class Plan:
     those of the kernel that is tuned."""
     tuned: int = 0
     """Which step that is."""
+    filled: tuple[str, ...] = ()
+    """Sizes of which the reference refuses 0: of no elements there is no greatest and no least."""
 
     @property
     def own(self) -> OperatorSpec:

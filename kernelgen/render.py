@@ -63,7 +63,13 @@ def _sequence(plan: Plan) -> dict[str, Any]:
     """The kernels and calls of a file in which some operations stay torch's; each kernel has a function of its own."""
     found = sequence(plan)
     groups = [_function(g.spec, g.function) | {"file": g.file, "table": g.table} for g in found.groups]
-    return {"groups": groups, "lines": found.lines, "helpers": found.helpers, "template": found.template}
+    return {
+        "groups": groups,
+        "lines": found.lines,
+        "helpers": found.helpers,
+        "template": found.template,
+        "filled": found.filled,
+    }
 
 
 def _proposed_source(plan: Plan) -> str:

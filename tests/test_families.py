@@ -306,6 +306,37 @@ def test_a_search_sets_out_from_lanes_and_changes_their_columns() -> None:
     )
 
 
+IMAGE = "x: [A, C, H, D] T"
+SHARE = {
+    "windows next to one another": ("return F.max_pool2d(x, 3, 1, 1)", IMAGE, "planes", (1, 2, 4)),
+    "windows four apart, of which two are a block": ("return F.avg_pool1d(x, 5, 4, 2)", "x: [A, D] T", "lanes", (2,)),
+    "windows that every row of a plane shares": (
+        "return y + F.avg_pool1d(x, 3, 1, 1)[:, :, None]", "x: [A, C, D] T; y: [A, C, H, D] T", "planes", (1,),
+    ),
+    "no windows": ("return x.mT + y", f"{IMAGE}; y: [C, D, H] T", "planes", (1,)),
+    "columns in pairs": ("return torch.stack((x, y), -1).flatten(-2) + z", f"{IMAGE}; y: [A, C, H, D] T; z: [A, C, 1, D * 2] T", "planes", (1,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHARE)
+def test_lanes_of_several_columns_share_what_they_read_or_are_illegal(name: str) -> None:
+    """Whether they do is known of the values that they read, which a schedule alone does not show."""
+    body, inputs, variant, lanes = SHARE[name]
+    out = {"lanes": "[A, (D - 1) // 4 + 1]", "planes": "[A, C, H, D]"}[variant]
+    out = {"no windows": "[A, C, D, H]", "columns in pairs": "[A, C, H, D * 2]"}.get(name, out)
+    plan = plan_of(body, inputs, f"out: {out} T")
+    assert variant in pointwise.variants(plan.body)
+    size = case(A=4, C=3, H=64, D=4096)
+    reasons = {
+        lane: families.legal(plan, pointwise.default(variant).replace(lane_columns=lane), size)
+        for lane in ((1, 2, 4) if variant == "planes" else (2, 4))
+    }
+    assert {lane for lane, reason in reasons.items() if reason is None} == set(lanes)
+    said = {"2 columns a lane (lane_columns), which share nothing that is read", "4 columns a lane (lane_columns), which share nothing that is read"}  # fmt: skip
+    assert {reason for reason in reasons.values() if reason} <= said
+    assert all(families.legal(plan, row.schedule, size) is None for row in plan.table[-1:])
+
+
 @pytest.mark.parametrize(("step", "most"), [(1, "2**30"), (2, str(2**28))])
 def test_places_that_lanes_read_are_numbers_of_32_bits(step: int, most: str) -> None:
     plan = plan_of(f"return F.max_pool1d(x, 3, {step}, 1)", "x: [A, D] T", f"out: [A, (D - 1) // {step} + 1] T")

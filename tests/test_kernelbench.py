@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -12,7 +13,10 @@ from typing import Any
 import pytest
 from cli_process import kernelgen, refused
 
-from kernelgen import kernelbench
+from kernelgen import devices, kernelbench
+from kernelgen.cli.kernelbench import kernelbench as command
+from kernelgen.devices import facts
+from kernelgen.devices.device import Device
 from kernelgen.journal import FILE
 from kernelgen.kernelbench.tolerance import compare
 from kernelgen.kernelbench.turns import Turns
@@ -114,11 +118,64 @@ def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
         assert all(one[1] <= other[0] for one, other in itertools.pairwise(turns_of))
 
 
+MEETS_THE_OTHER = """
+import json, os, sys
+answer, pipe = sys.argv[1:]
+open(answer + ".new", "w").write(json.dumps({"stage": "ready"}))
+os.replace(answer + ".new", answer)
+sys.stdin.readline()
+open(pipe, "rb" if os.environ["PLACE"] == "0" else "wb")  # opened at one end only once it is at the other, too
+"""
+
+
+def test_turns_on_two_devices_overlap(tmp_path: Path) -> None:
+    """Neither turn ends before the other has begun: with one lock for both devices the first would wait for ever."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    turns = Turns(2, [{"PLACE": "0"}, {"PLACE": "1"}])
+    with ThreadPoolExecutor(2) as pool, (tmp_path / "log").open("w") as log:
+        answers = [tmp_path / f"answer{n}" for n in range(2)]
+        command = [sys.executable, "-c", MEETS_THE_OTHER]
+        ran = [pool.submit(turns.run, [*command, str(a), str(pipe)], a, 30.0, log) for a in answers]
+        try:
+            codes = [one.result()[0] for one in as_completed(ran)]
+        finally:
+            turns.end()
+    assert codes == [0, 0], (tmp_path / "log").read_text()
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:  # it ended meanwhile
         return b""
+
+
+@pytest.mark.parametrize(("given", "jobs"), [(None, 3), ("1", 1), ("7", 7)])
+def test_every_device_has_a_job_unless_another_number_is_said(
+    given: str | None, jobs: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = tuple((("PLACE", str(n)),) for n in range(3))
+    known = facts.by_arch("sm_90")
+    assert known is not None
+    here = Device("cuda", measures=True, facts=known, each=places)
+    seen: list[Any] = []
+
+    def run(*arguments: Any) -> list[Any]:
+        seen.extend(arguments[-2:])
+        return []
+
+    monkeypatch.setattr(devices, "find", lambda *_: here)
+    monkeypatch.setattr(kernelbench, "run", run)
+    assert command(folder / "bench", jobs=given) == 0
+    assert seen == [jobs, [{"PLACE": "0"}, {"PLACE": "1"}, {"PLACE": "2"}]]
+
+
+def test_without_a_gpu_there_is_one_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[-2:]) or [])
+    assert command(folder / "bench", device="cpu") == 0
+    assert seen == [1, [{"CUDA_VISIBLE_DEVICES": ""}]]
 
 
 def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:

@@ -27,8 +27,11 @@ def kernelbench(
         list[str] | None, typer.Option("--only", metavar="TEXT", help="Only problems of this number or name.")
     ] = None,
     jobs: Annotated[
-        str, typer.Option("--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time.")
-    ] = "1",
+        str | None,
+        typer.Option(
+            "--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time. By default one a GPU."
+        ),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
     device: DeviceName = None,
     json: Json = False,
@@ -46,8 +49,8 @@ def kernelbench(
     if not here.measures and device != "cpu":
         note("no GPU here: kernels are judged at small shapes and not timed")
     seconds = checked("--limit-s", limit_s, positive())
-    at_once = checked("--jobs", jobs, whole(1, 64))
     each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
+    at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"
     outcomes = benchmark.run(files, out, seconds, key, _say, again, at_once, each)
     counts = benchmark.summary(outcomes)

@@ -62,7 +62,7 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
     order = family.notes(spec, bodies[0]) if hasattr(family, "notes") else ()
-    plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])))
+    plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
@@ -94,7 +94,7 @@ def _with_calls(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Pla
         message = f"type says {spec.type}, but around its calls of torch's the reference is {main.family}"
         raise SpecError([Mistake(spec.path, spec.type_place.line, spec.type_place.column, message)])
     found = dict.fromkeys(note for step in steps if isinstance(step, Plan) for note in step.notes)
-    return replace(main, spec=spec, notes=(*notes, *found), steps=steps, tuned=tuned)
+    return replace(main, spec=spec, notes=(*notes, *found), steps=steps, tuned=tuned, filled=graph.filled)
 
 
 def check_names(spec: OperatorSpec) -> None:
@@ -202,6 +202,7 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
     reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
+    reason = reason or lanes.refusal(plan.body, schedule)
     if reason is None and plan.chip:
         reason = module(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
     return reason

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from kernelgen.families.access import COLS, Layout
+from kernelgen.families.access import COLS, Group, Layout
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, ROW, SCALAR, Names, spread, unique
 from kernelgen.families.triton_text import ATOM, COMPARE, PRODUCT, SUM, Text, number
 from kernelgen.families.values import Lowered, Value, expressions
@@ -23,6 +23,14 @@ def products(expr: Expr) -> Iterator[Expr]:
         yield expr
     for arg in expr.args:
         yield from products(arg)
+
+
+def taken_apart(groups: Sequence[Group], position: int, number: str) -> str:
+    """The index of one of several groups, from the `number` of an element of them all."""
+    inner = [g.size for g in groups[position + 1 :]]
+    divisor = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
+    quotient = f"{number} // {divisor}" if inner else number
+    return quotient + (f" % {groups[position].size}" if position else "")
 
 
 class IndexText:

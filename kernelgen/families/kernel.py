@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelgen.families.access import COLS, ROWS, Access, Group, Layout, output_groups
-from kernelgen.families.index_text import IndexText
+from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
+from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values, spread
 from kernelgen.families.padding import choose_others, nan_safe
@@ -19,11 +19,6 @@ from kernelgen.frontend.graph import SCANS, Statement
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
-
-SPECIALIZE = Parameter(
-    "specialize", (False, True), "grid_config", "structure",
-    "a kernel compiled for every row length: no masks where blocks fit it, walks unrolled",
-)  # fmt: skip
 
 LOADS = Parameter(
     "loads", ("default", "evict_first", "evict_last"), "memory_access", "structure",
@@ -82,6 +77,19 @@ class Scratch:
 
 
 @dataclass(frozen=True)
+class Passed:
+    """A keyword argument of a launch."""
+
+    name: str
+    value: str | None = None
+    """A number or the wrapper's expression; None: what the table's line says, be it passed alone or with all others."""
+
+
+WARPS = Passed("num_warps")
+"""For a launch that is not passed all that the table says."""
+
+
+@dataclass(frozen=True)
 class PlaneText:
     """How a program finds its rows in a plane."""
 
@@ -123,8 +131,8 @@ class KernelText:
     """The wrapper's expression for the grid, where the variant alone does not say it."""
     general: tuple[str, ...] = ()
     """The sizes of which Triton makes no constants where they are one."""
-    passed: tuple[str, ...] = ()
-    """Keyword arguments of the launch beside those of the table."""
+    passed: tuple[Passed, ...] = ()
+    """Keyword arguments of the launch beside the constexprs that the table has."""
     once_a_row: tuple[str, ...] = ()
     """What only the first of the programs that share a row does."""
     sizes: tuple[tuple[str, str], ...] = ()
@@ -153,14 +161,6 @@ class KernelText:
 def mentions(text: str, name: str) -> bool:
     """Whether lines of a kernel use a name."""
     return re.search(rf"\b{name}\b", text) is not None
-
-
-def taken_apart(groups: Sequence[Group], position: int, number: str) -> str:
-    """The index of one of several groups, from the `number` of an element of them all."""
-    inner = [g.size for g in groups[position + 1 :]]
-    divisor = inner[0] if len(inner) == 1 else f"({' * '.join(inner)})"
-    quotient = f"{number} // {divisor}" if inner else number
-    return quotient + (f" % {groups[position].size}" if position else "")
 
 
 def make_body(
@@ -385,15 +385,6 @@ class Lines:
         text = " ".join([*self.row_indices(), *self.at_columns(named)])
         groups = (*self.body.layout.rows, *self.body.layout.parts)
         return tuple(g.size for g in groups if g.size.isidentifier() and f" {g.size}" in text.replace("(", " "))
-
-
-def specialized(
-    schedule: Schedule, sizes: tuple[str, ...], constexprs: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The size arguments and the constexprs of a kernel, the row length among the latter where it is compiled in."""
-    if not schedule["specialize"]:
-        return sizes, constexprs
-    return tuple(s for s in sizes if s != "N"), ("N", *constexprs)
 
 
 def at_levels(body: Body, levels: tuple[str, ...]) -> list[int]:

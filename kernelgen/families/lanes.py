@@ -16,7 +16,7 @@ from kernelgen.families import planes
 from kernelgen.families.access import Access
 from kernelgen.families.kernel import Body
 from kernelgen.families.line import call
-from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
+from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, level, unique
 from kernelgen.families.pairs import is_paired
 from kernelgen.families.planes import PlaneLines
 from kernelgen.families.ranges import covers, known
@@ -69,16 +69,25 @@ def applies(body: Body) -> bool:
     return planes.is_window(body) and not is_paired(body) and any(lines_of(body, lane) for lane in (2, 4))
 
 
+def refusal(body: Body, schedule: Schedule) -> str | None:
+    """Why lanes of several columns would read no less; None if they do, or if a lane has one column."""
+    lane = schedule.get("lane_columns", 1)
+    if lane == 1 or (not is_paired(body) and lines_of(body, schedule.int("lane_columns"))):
+        return None
+    return f"{lane} columns a lane (lane_columns), which share nothing that is read"
+
+
 def lines_of(body: Body, lane: int) -> tuple[Line, ...]:
     """The lines of which several loads read neighbouring elements that a few accesses hold."""
     assert body.layout.columns is not None
     (axis,) = body.layout.columns.axes
+    outer = frozenset(a for group in body.layout.rows[:-1] for a in group.axes)  # scalars of a program
     values = body.lowered.values
     found: dict[_Key, list[tuple[int, int]]] = {}
     for access in body.layout.accesses:
         load = values[access.load]
         dim = dim_of(load, axis)
-        if body.names.levels[access.load] != FULL or load.args or dim is None:
+        if level(load, frozenset([axis]), outer) != FULL or load.args or dim is None:
             continue
         place, rest = place_of(load, dim), tuple(e for d, e in enumerate(load.index) if d != dim)
         step = step_of(place, axis)

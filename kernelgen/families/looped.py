@@ -16,6 +16,7 @@ from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
 from kernelgen.families.padding import ancestors, neutral
+from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import number, triton_dtype
 from kernelgen.families.values import Lowered, Stored, Use, axes_of
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
@@ -99,27 +100,14 @@ def looped(
             )
         )
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
-    sizes: tuple[str, ...] = ("N",)
-    if lines.two_d:
-        sizes, constexprs = ("M", "N"), ("BLOCK_SIZE_M", *constexprs)
-    arguments, constexprs, passed = compiled_in(schedule, body, lines.arguments(*sizes), constexprs)
+    constexprs = ("BLOCK_SIZE_M", *constexprs) if lines.two_d else constexprs
+    arguments = lines.arguments(*(("M", "N") if lines.two_d else ("N",)))
+    parts = {g.size for g in body.layout.parts}  # divided by as by constants
+    arguments, constexprs, passed = specialized(schedule, arguments, constexprs, parts)
     return KernelText(
         name, schedule.variant, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
         wide_strides=lines.wide_strides(), passed=passed,
     )  # fmt: skip
-
-
-def compiled_in(
-    schedule: Schedule, body: Body, arguments: tuple[str, ...], constexprs: tuple[str, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The arguments and the constexprs of a kernel and what its launch passes beside these: a kernel for every row
-    length divides by the sizes of what rows hold as by constants."""
-    if not schedule.get("specialize"):
-        return arguments, constexprs, ()
-    parts = {g.size for g in body.layout.parts}
-    compiled = tuple(a for a in arguments if a == "N" or a in parts)
-    passed = tuple(f"{size}={size}" for size in compiled if size != "N")
-    return tuple(a for a in arguments if a not in compiled), (*compiled, *constexprs), passed
 
 
 def stored_late(body: Body, stored: Stored) -> bool:

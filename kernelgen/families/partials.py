@@ -6,7 +6,7 @@ that is done with a block is given the next. The blocks are joined in an order t
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import LOADS, Body, KernelText, Lines, Loop, Scratch, output_values
+from kernelgen.families.kernel import LOADS, Body, KernelText, Lines, Loop, Passed, Scratch, output_values
 from kernelgen.families.looped import accumulated, accumulator, passes, stored_late
 from kernelgen.families.moments import carried_moments
 from kernelgen.families.padding import neutral
@@ -16,7 +16,7 @@ from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 VARIANT = "partials"
-JOIN = ("BLOCK_SIZE=8192", "num_warps=32")
+JOIN = (Passed("BLOCK_SIZE", "8192"), Passed("num_warps", "32"))
 """How the last program is launched: it is as large as one may be."""
 
 

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families.access import Access, Group, Layout, output_groups
-from kernelgen.families.index_text import IndexText
+from kernelgen.families.access import Access, Layout, output_groups
+from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.kernel import (
     Body,
     KernelText,
@@ -24,7 +24,6 @@ from kernelgen.families.kernel import (
     make_body,
     mentions,
     output_values,
-    taken_apart,
 )
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import PairLines, paired_loads
@@ -40,6 +39,7 @@ from kernelgen.families.rolling import (
     stated,
     steps_of,
 )
+from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
 from kernelgen.frontend.indices import Condition, Expr, leaves
@@ -280,26 +280,22 @@ def kernel(
     asked = tuple(lines.index_text.spelled(c) for c in walk.of_line)
     written = "\n".join([*places, *once, *asked, *before, *text])
     arguments = [a for a in lines.arguments("N", *own) if a in own or a in ("N", *strides) or mentions(written, a)]
-    moving = _moving(body, inner)
+    # a block of elements is one access where it is known that a row ends with one
+    ends = {size for _, size in body.layout.sizes} if lines.lane > 1 else set()
     tiles = ("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()
-    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *tiles, *(("LINES_AHEAD",) if walk.remembers else ()))
-    passed: tuple[str, ...] = ()
-    if schedule["specialize"]:
-        # a block of elements is one access where it is known that a row ends with one
-        ends = [size for _, size in body.layout.sizes if size in arguments] if lines.lane > 1 else []
-        compiled = dict.fromkeys((*own, *ends, *moving))
-        arguments = [a for a in arguments if a not in ("N", *compiled)]
-        constexprs = ("N", *compiled, *constexprs)
-        passed = tuple(f"{n}={strides.get(n, n)}" for n in compiled)
+    constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *tiles)
+    constexprs += ("LINES_AHEAD",) if walk.remembers else ()
+    also = {*own, *ends, *_moving(body)}
+    ordered, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
     return KernelText(
-        name, VARIANT, schedule, tuple(arguments), constexprs, tuple(once), tuple(text),
+        name, VARIANT, schedule, ordered, constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
         named_sizes=body.layout.sizes,
         plane=PlaneText(
             inner.index, inner.size, places, lines.number(places), tuple(before),
             above=steps_of(rolled) - 1 if walk.remembers else 0, of_line=asked,
         ),
-        unaligned=tuple(a for a in arguments if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
+        unaligned=tuple(a for a in ordered if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
         lane=lines.lane,
     )  # fmt: skip
 
@@ -341,16 +337,14 @@ def _of_rows(lines: PlaneLines, walk: _Walk, done: set[int]) -> tuple[list[str],
     return before, [*text, *moved_up(found, names)]
 
 
-def _moving(body: Body, inner: Group) -> tuple[str, ...]:
+def _moving(body: Body) -> set[str]:
     """The strides by which the elements of a tile differ."""
     scalar = {g.index for g in body.layout.rows[:-1]}
-    return tuple(
-        dict.fromkeys(
-            stride
-            for a in body.layout.all() if body.names.levels[a.load] != SCALAR
-            for index, stride in a.terms if stride is not None and stride != "N" and index not in scalar
-        )
-    )  # fmt: skip
+    return {
+        stride
+        for a in body.layout.all() if body.names.levels[a.load] != SCALAR
+        for index, stride in a.terms if stride is not None and stride != "N" and index not in scalar
+    }  # fmt: skip
 
 
 def _grid(schedule: Schedule, rows: str) -> str:

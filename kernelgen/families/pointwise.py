@@ -13,19 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
-from kernelgen.families.kernel import (
-    LOADS,
-    SPECIALIZE,
-    STORES,
-    Body,
-    KernelText,
-    Lines,
-    at_levels,
-    output_values,
-    specialized,
-)
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairLines
+from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.turning import lies_along
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr, leaves
@@ -294,9 +285,9 @@ def _kernel(
     places = [line for line in lines.index_text.lines(text) if line not in first]
     once, text = first + once, lines.row_indices() + lines.pair_lines() + places + text
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
-    sizes, constexprs = specialized(schedule, ("M", "N"), constexprs)
+    arguments, constexprs, _ = specialized(schedule, lines.arguments("M", "N"), constexprs)
     return KernelText(
-        name, "tile", schedule, lines.arguments(*sizes), constexprs, tuple(once), tuple(text),
+        name, "tile", schedule, arguments, constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
 

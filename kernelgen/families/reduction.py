@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import partials, split_schedules
-from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.split import split_kernels
 from kernelgen.families.split_schedules import SPLIT, can_split, few_lanes, few_long_rows, fitted
 from kernelgen.frontend.graph import Graph

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 
 from kernelgen.families import planes, runs
 from kernelgen.families.access import output_groups
-from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
 from kernelgen.families.lanes import LaneLines, Line, lines_of
 from kernelgen.families.lanes import applies as shares
 from kernelgen.families.naming import COLUMN, SCALAR
 from kernelgen.families.ranges import known
 from kernelgen.families.rolling import dim_of
+from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition
 from kernelgen.plan import Parameter, Schedule
@@ -128,15 +129,10 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     places = [line for line in lines.index_text.lines(text) if line not in first]
     once, text = [*first, *once, *lines.once_lines()], [*lines.row_indices(), *places, *text]
     arguments, strides = lines.arguments("M", "N"), dict(e for a in body.layout.all() for e in a.strides)
+    # a block of elements is one access where it is known that a row begins and ends with one
+    also = {*(size for _, size in body.layout.sizes), *strides}
     constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-    passed: tuple[str, ...] = ()
-    if schedule["specialize"]:
-        # a block of elements is one access where it is known that a row begins and ends with one
-        ends = {size for _, size in body.layout.sizes}
-        compiled = tuple(a for a in arguments if a in ends or a in strides)
-        arguments = tuple(a for a in arguments if a != "N" and a not in compiled)
-        constexprs = ("N", *compiled, *constexprs)
-        passed = tuple(f"{n}={strides.get(n, n)}" for n in compiled)
+    arguments, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
     return KernelText(
         name, VARIANT, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides(),
         grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',

@@ -21,6 +21,7 @@ from kernelgen.families.kernel import (
 )
 from kernelgen.families.naming import COLUMN, ROW, SCALAR
 from kernelgen.families.pairs import is_paired
+from kernelgen.families.specialize import specialized
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -68,14 +69,9 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     written = "\n".join(text)
     arguments = lines.arguments("n_elements", "N", "M")
     arguments = tuple(a for a in arguments if a in ("n_elements", "N") or mentions(written, a))
-    constexprs: tuple[str, ...] = ("BLOCK_SIZE",)
-    passed: tuple[str, ...] = ()
-    if schedule["specialize"]:
-        strides = {s for a in body.layout.all() for s, _ in a.strides}
-        sizes = tuple(a for a in arguments if a.isupper() and a != "M" and a not in strides)
-        arguments = tuple(a for a in arguments if a not in sizes)
-        constexprs = (*sizes, *constexprs)
-        passed = tuple(f"{size}={size}" for size in sizes if size != "N")
+    strides = {s for a in body.layout.all() for s, _ in a.strides}
+    sizes = [a for a in arguments if a.isupper() and a != "M" and a not in strides]
+    arguments, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE",), sizes)
     return KernelText(
         name, VARIANT, schedule, arguments, constexprs, lines=tuple(text), wide_strides=lines.wide_strides(),
         passed=passed,

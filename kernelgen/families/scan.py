@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 from kernelgen.families import reduction, split_schedules
 from kernelgen.families.access import output_groups
-from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body, KernelText, Lines, Loop, specialized
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
 from kernelgen.families.scan_walk import carried, comments, ends, has_products, last_lane, prepare, starts_of
+from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import Graph
@@ -181,8 +182,8 @@ def _looped(
     before, after = [last_lane(lines), *starts_of(body, kept)], [lines.store(o) for o in rest]
     loop = Loop(tuple(comment), tuple(before), tuple(inside), tuple(after), backwards)
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
-    sizes, constexprs = specialized(schedule, ("N",), constexprs)
+    arguments, constexprs, _ = specialized(schedule, lines.arguments("N"), constexprs)
     return KernelText(
-        name, "looped", schedule, lines.arguments(*sizes), constexprs, tuple(once), (), (loop,),
+        name, "looped", schedule, arguments, constexprs, tuple(once), (), (loop,),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from kernelgen.families.access import Layout
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.scatter_text import limit, quoted, tensors, widened, wraps, zero
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -23,7 +23,7 @@ LONGER = 4
 are copied faster by a kernel of their own, to which rows that are few make no difference."""
 
 GRID = '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
-STARTED = 'BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"]'
+STARTED = Passed("BLOCK_SIZE_V", '1024 * options["num_warps"] // options["BLOCK_SIZE_M"]')
 """What is passed to kernels that start their rows: 32 places a thread at a time."""
 
 

@@ -12,7 +12,7 @@ reads less.
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body, KernelText, Scratch
+from kernelgen.families.kernel import WARPS, Body, KernelText, Passed, Scratch
 from kernelgen.families.scatter_text import accumulated, limit, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -26,6 +26,7 @@ MEANING = (
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_K=4, BLOCK_SIZE_L=1024, BLOCK_SIZE_M=128, BLOCK_SIZE_N=1024, num_warps=4)
 MOST = 128
 """The most places of a bucket: what puts them in order compares each with each."""
+_SLOTS = Passed("SLOTS", "slots")
 
 
 def space() -> tuple[Parameter, ...]:
@@ -72,7 +73,7 @@ def _buckets(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> K
     sizes = ["M", *([size] if not size.isdigit() else [])]
     return KernelText(
         name, NAME, schedule, (f"{index}_ptr", "counts_ptr", "buckets_ptr", *sizes), ("SLOTS", "BLOCK_SIZE_M"), (),
-        tuple(lines), grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]),)', passed=("num_warps=4", "SLOTS=slots"),
+        tuple(lines), grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]),)', passed=(Passed("num_warps", "4"), _SLOTS),
         sizes=(("slots", f"min(triton.next_power_of_2(2 * (M // {size}) + 8), {MOST})"),),
         scratch=(Scratch("counts", "int32", size, zeros=True), Scratch("buckets", "int32", f"({size}, slots)")),
     )  # fmt: skip
@@ -128,5 +129,5 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
         f"{name.removesuffix('_kernel')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
         ("SLOTS", "BLOCK_SIZE_K", "BLOCK_SIZE_L", "BLOCK_SIZE_N"), (), tuple(lines),
         grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
-        passed=('num_warps=options["num_warps"]', "SLOTS=slots"),
+        passed=(WARPS, _SLOTS),
     )  # fmt: skip

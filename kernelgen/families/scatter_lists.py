@@ -4,7 +4,7 @@ tile of columns."""
 
 from __future__ import annotations
 
-from kernelgen.families.kernel import Body, KernelText, Scratch
+from kernelgen.families.kernel import WARPS, Body, KernelText, Passed, Scratch
 from kernelgen.families.scatter_text import accumulated, limit, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -77,7 +77,7 @@ def _lists(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
     parts = f'triton.cdiv({size}, options["BLOCK_SIZE_V"])'
     return KernelText(
         name, NAME, schedule, (f"{index}_ptr", "listed_ptr", "bounds_ptr", "M"),
-        ("BLOCK_SIZE_M", "BLOCK_SIZE_V"), (), tuple(lines), grid=f"({parts},)", passed=("num_warps=16",),
+        ("BLOCK_SIZE_M", "BLOCK_SIZE_V"), (), tuple(lines), grid=f"({parts},)", passed=(Passed("num_warps", "16"),),
         scratch=(Scratch("listed", "int64", "M"), Scratch("bounds", "int32", f"({parts}, 2)")),
     )  # fmt: skip
 
@@ -123,5 +123,5 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     return KernelText(
         f"{name.removesuffix('_kernel')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
         ("BLOCK_SIZE_L", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (), tuple(lines),
-        grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)', passed=('num_warps=options["num_warps"]',),
+        grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)', passed=(WARPS,),
     )  # fmt: skip

@@ -13,19 +13,17 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
-from kernelgen.families.looped import compiled_in, passes, reduced, stored_late, walked_values
+from kernelgen.families.kernel import WARPS, Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
+from kernelgen.families.looped import passes, reduced, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online
+from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import triton_dtype
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
-
-_WARPS = ('num_warps=options["num_warps"]',)
-"""What a kernel of blocks is passed beside the constants that it has."""
 
 
 @dataclass(frozen=True)
@@ -252,13 +250,14 @@ def kernel_text(
     blocks = ("BLOCK_SIZE_N",) if walks or bare.uses("part") else ()
     rows = ("BLOCK_SIZE_M",) if split.several else ()
     splits = ("SPLITS",) if loop is not None or bare.uses("SPLITS") else ()
-    ordered, constexprs, passed = compiled_in(
-        split.schedule, split.body, tuple(sorted(arguments, key=place)), (*rows, *blocks, *splits, *stages)
+    parts = {g.size for g in split.body.layout.parts}
+    ordered, constexprs, passed = specialized(
+        split.schedule, sorted(arguments, key=place), (*rows, *blocks, *splits, *stages), parts
     )
     length = "max(N, 1)" if bare.once_a_row else "N"  # rows of no element have results all the same
     tiles = ("M * " if bare.uses("row") else "") + f'triton.cdiv({length}, options["BLOCK_SIZE_N"])'
     return replace(
-        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *(_WARPS if block else ())),
+        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *((WARPS,) if block else ())),
         grid="(num_tiles,)" if block else "", sizes=(("num_tiles", tiles),) if block else (),
         wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
     )  # fmt: skip

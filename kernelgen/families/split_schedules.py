@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families.kernel import LOADS, SPECIALIZE, STORES, Body
+from kernelgen.families.kernel import LOADS, STORES, Body
 from kernelgen.families.naming import FULL
+from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Parameter, Scalar, Schedule

@@ -40,6 +40,7 @@ class Builder:
         self.held: set[int] = set()
         self.deviations: set[int] = set()
         self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
+        self.filled: dict[str, None] = {}
 
     def note(self, text: str) -> None:
         """Keep something that a reviewer of the kernel should know, once."""
@@ -59,6 +60,11 @@ class Builder:
         """A result whose gradient follows from its operands by a rule of its own."""
         self.shortcuts.append((result.node, name, operands))
         return result
+
+    def fill(self, x: Ref, dims: tuple[int, ...]) -> None:
+        """Dimensions of which torch refuses to reduce no elements: their sizes are not 0."""
+        shape = self.node(x).shape
+        self.filled |= dict.fromkeys(atom for d in dims for atom in shape[d] if isinstance(atom, str))
 
     def node(self, ref: Ref) -> Node:
         return self.nodes[ref.node]

@@ -115,6 +115,8 @@ class Graph:
     """Differences from a mean, whose sum torch's derivative of a composite takes for zero."""
     shortcuts: tuple[tuple[int, str, tuple[Ref, ...]], ...] = ()
     """Results of composites whose derivative is better known as a whole: the node, what it is, its operands."""
+    filled: tuple[str, ...] = ()
+    """Sizes that the reference needs to be 1 or more: of no elements there is no greatest and no least."""
 
     @property
     def kind(self) -> str:

@@ -34,7 +34,10 @@ def reduction(op: str) -> Rule:
         x = b.convert(c.args[0], c.dtype)  # a sum of integers is int64
         if b.node(x).dtype == "bool":
             raise Refused(f"the {op} of booleans")
-        return finish(b, c, b.reduce(op, x, dims_of(b, x, c.get(1, "dim"))))
+        dims = dims_of(b, x, c.get(1, "dim"))
+        if op in ("max", "min"):
+            b.fill(x, dims)
+        return finish(b, c, b.reduce(op, x, dims))
 
     return rule
 
@@ -46,6 +49,7 @@ def extreme(op: str) -> Rule:
         if c.dtype == "bool":
             raise Refused(f"the {op} of booleans")
         dims = dims_of(b, c.args[0], c.args[1])
+        b.fill(c.args[0], dims)
         return tuple(finish(b, c, b.reduce(o, c.args[0], dims)) for o in (op, f"arg{op}"))
 
     return rule
@@ -53,6 +57,7 @@ def extreme(op: str) -> Rule:
 
 def aminmax(b: Builder, c: Call) -> Result:
     x, dims = c.args[0], dims_of(b, c.args[0], c.kwargs.get("dim"))
+    b.fill(x, dims)
     return finish(b, c, b.reduce("min", x, dims)), finish(b, c, b.reduce("max", x, dims))
 
 
@@ -63,7 +68,9 @@ def arg(op: str) -> Rule:
         x: Ref = c.args[0]
         if b.node(x).dtype == "bool":
             raise Refused(f"the {op} of booleans")
-        return finish(b, c, b.reduce(op, x, dims_of(b, x, c.get(1, "dim"))))
+        dims = dims_of(b, x, c.get(1, "dim"))
+        b.fill(x, dims)
+        return finish(b, c, b.reduce(op, x, dims))
 
     return rule
 
@@ -157,6 +164,8 @@ def vector_norm(b: Builder, c: Call) -> Ref:
         return finish(b, c, _euclidean(b, x, dims))
     if order in (1, math.inf, -math.inf):
         op = {1: "sum", math.inf: "max", -math.inf: "min"}[order]
+        if op != "sum":
+            b.fill(x, dims)
         return finish(b, c, b.reduce(op, b.map("abs", x), dims))
     raise Refused(f"the norm of order {order} (supported: 1, 2, inf, -inf)")
 

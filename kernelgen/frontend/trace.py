@@ -171,6 +171,7 @@ def _trace_once(
         frozenset(builder.held),
         frozenset(builder.deviations),
         tuple(builder.shortcuts),
+        tuple(builder.filled),
     )
     return graph, tuple(builder.notes)
 

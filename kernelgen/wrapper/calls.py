@@ -9,7 +9,8 @@ from kernelgen.families.triton_text import HELPERS
 from kernelgen.plan import Operand, Plan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
-from kernelgen.wrapper.launch import FileText, file_text, size_places
+from kernelgen.wrapper.checks import Check
+from kernelgen.wrapper.launch import FileText, file_text, filled, size_places
 
 _DENSE = tuple(f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"))
 """Functions whose result is contiguous whatever the strides of what they read."""
@@ -42,6 +43,8 @@ class Sequence:
     lines: tuple[Line, ...]
     helpers: tuple[str, ...]
     template: str
+    filled: tuple[Check, ...]
+    """What is refused of inputs without elements."""
 
 
 def sequence(plan: Plan) -> Sequence:
@@ -60,7 +63,8 @@ def sequence(plan: Plan) -> Sequence:
     else:
         lines.append(Line(f"return {results}", ""))
     used = {name for group in groups for name in group.file.helpers}
-    return Sequence(groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template)
+    refused = tuple(check for _, check in filled(plan))
+    return Sequence(groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template, refused)
 
 
 def _group(plan: Plan, taken: set[str], *, alone: bool) -> Group:

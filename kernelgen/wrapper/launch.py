@@ -8,16 +8,17 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import module, row_lanes
 from kernelgen.families.access import COLS, group_sizes, is_contiguous
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.constraints import failing, message
+from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
-from kernelgen.wrapper.checks import dimension
+from kernelgen.wrapper.checks import Check, dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 
 
@@ -78,6 +79,8 @@ class FileText:
     """The launches that follow whatever branch was taken."""
     returned: str = ""
     """What is returned, where that is not the outputs as they are."""
+    filled: tuple[Check, ...] = ()
+    """What is refused of inputs without elements where a result would have some."""
 
 
 def file_text(plan: Plan) -> FileText:
@@ -105,8 +108,29 @@ def file_text(plan: Plan) -> FileText:
         ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), _too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
-        tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan),
+        tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan), _filled(plan),
     )  # fmt: skip
+
+
+def _filled(plan: Plan) -> tuple[Check, ...]:
+    """The refusals that are reached: where every output has a size, there is nothing to compute without it."""
+    outputs = [t.shape for t in plan.spec.outputs]
+    return tuple(
+        check for size, check in filled(plan) if not all(any(_has(entry, size) for entry in shape) for shape in outputs)
+    )
+
+
+def _has(entry: Size, size: str) -> bool:
+    """Whether an entry of a shape is 0 where a size is."""
+    return entry == size or (isinstance(entry, str) and is_multiple(entry) and multiple(entry)[1] == size)
+
+
+def filled(plan: Plan) -> tuple[tuple[str, Check], ...]:
+    """The sizes that must not be 0, as torch refuses to take the greatest or the least of no elements."""
+    places = size_places(plan.spec)
+    found = {size: f"{places[size]}.numel()" if size == ELLIPSIS else _place(size, places) for size in plan.filled}
+    needed = {size: Constraint(f"{place} >= 1") for size, place in found.items()}
+    return tuple((size, Check(failing(need), message(plan.spec.name, need))) for size, need in needed.items())
 
 
 def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
@@ -328,21 +352,24 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
     for argument in kernel.arguments:
         name = argument.removesuffix("_ptr")
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
-    if "N" in kernel.constexprs:
-        arguments.append("N=N")
-    passed = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
-    every = passed <= set(kernel.constexprs)
-    arguments += [text for text in kernel.passed if not (every and text.endswith('options["num_warps"]'))]
+    passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
+    chosen = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
+    every = chosen <= set(kernel.constexprs)
+    passed += [p for p in kernel.passed if p.value is not None or not every]
     if kernel.variant in ("row", "rows") and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
-        arguments.append(f"BLOCK_SIZE_N=triton.next_power_of_2({length})")
-    if every:
-        arguments.append("**options")
-    else:
-        given = {argument.partition("=")[0] for argument in arguments}
-        arguments += [f'{name}=options["{name}"]' for name in kernel.constexprs if name not in given]
+        passed.append(Passed("BLOCK_SIZE_N", f"triton.next_power_of_2({length})"))
+    if not every:
+        given = {p.name for p in passed}
+        passed += [Passed(name) for name in kernel.constexprs if name not in given]
+    arguments += [f"{p.name}={p.value or _option(p.name)}" for p in passed]
+    arguments += ["**options"] if every else []
     return Launch("kernel" if first else kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
+
+
+def _option(name: str) -> str:
+    return f'options["{name}"]'
 
 
 def _grid(kernel: KernelText) -> str:

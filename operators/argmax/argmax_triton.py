@@ -185,6 +185,8 @@ def argmax(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty(x.shape[:-1], dtype=torch.int64, device=x.device)
     if out.numel() == 0:
         return out
+    if x.shape[-1] < 1:
+        raise ValueError(f"argmax: needs x.shape[-1] >= 1, got x {tuple(x.shape)}")
     M = x.shape[:-1].numel()
     N = x.shape[-1]
     if N > 2**30:

@@ -242,6 +242,10 @@ def quantize_fp8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     scale = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
     if out.numel() == 0 and scale.numel() == 0:
         return out, scale
+    if x.shape[-1] < 1:
+        raise ValueError(
+            f"quantize_fp8_rows: needs x.shape[-1] >= 1, got x {tuple(x.shape)}"
+        )
     M = x.shape[:-1].numel()
     N = x.shape[-1]
     if N > 2**30:

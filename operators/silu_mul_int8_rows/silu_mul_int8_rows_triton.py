@@ -282,6 +282,11 @@ def silu_mul_int8_rows(
     scale = torch.empty(gate.shape[:-1], dtype=torch.float32, device=gate.device)
     if out.numel() == 0 and scale.numel() == 0:
         return out, scale
+    if gate.shape[-1] < 1:
+        raise ValueError(
+            "silu_mul_int8_rows: needs gate.shape[-1] >= 1, got gate "
+            f"{tuple(gate.shape)}"
+        )
     M = gate.shape[:-1].numel()
     N = gate.shape[-1]
     if N > 2**30:

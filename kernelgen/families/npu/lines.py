@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families.index_text import IndexText
-from kernelgen.families.kernel import Body, KernelText, Lines, mentions, taken_apart
+from kernelgen.families.index_text import IndexText, taken_apart
+from kernelgen.families.kernel import Body, KernelText, Lines, Passed, mentions
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL
 from kernelgen.families.triton_text import Text, number
@@ -115,7 +115,7 @@ def _has_product(expr: Expr) -> bool:
 
 
 def walked(
-    kernel: KernelText, schedule: Schedule, tiles: str, *, sizes: tuple[str, ...], passed: tuple[str, ...] = ()
+    kernel: KernelText, schedule: Schedule, tiles: str, *, sizes: tuple[str, ...], passed: tuple[Passed, ...] = ()
 ) -> KernelText:
     """A kernel's text as one program a core runs it; `tiles`: the wrapper's short expression for how many there are."""
     named = {"M", "N", "n_elements"}

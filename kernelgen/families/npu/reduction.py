@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.families import partials, reduction
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.looped import looped
 from kernelgen.families.npu import held
 from kernelgen.families.npu.budget import tile_elements
@@ -24,7 +24,7 @@ OWN_HELPERS = HELPERS
 KEY_ITEMSIZE = held.VECTOR_BYTES
 """Rows are computed in float32, whatever they are in memory: how long one may be does not depend on its dtype."""
 TILES = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
-WHOLE = ("BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1))",)
+WHOLE = (Passed("BLOCK_SIZE_N", "triton.next_power_of_2(max(N, 1))"),)
 
 
 def variants(body: Body) -> tuple[str, ...]:
