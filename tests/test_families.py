@@ -261,6 +261,7 @@ def test_tiles_may_not_be_much_wider_than_rows() -> None:
     assert "more than twice the 511 of a row" in reason
 
 
+PADDING = {"11": (5, 5, 5, 5), "(3, 39)": (19, 19, 1, 1), "(39, 3)": (1, 1, 19, 19)}
 POOL = "return F.avg_pool1d(x, 8, stride=1, padding=4)"
 
 
@@ -277,6 +278,15 @@ def test_lanes_of_a_row_have_as_many_columns_as_divide_every_row_that_is_read(
     table = lowered(dataclasses.replace(spec, performance=timed)).table
     assert {row.schedule.get("lane_columns") for row in table} == {lane}
     assert {row.schedule.variant for row in table} == {"lanes" if lane else "elements"}
+
+
+@pytest.mark.parametrize(("window", "variant"), [("11", "columns"), ("(3, 39)", "rows"), ("(39, 3)", "columns")])
+def test_narrow_windows_that_are_not_written_out_are_reduced_side_by_side(window: str, variant: str) -> None:
+    pool, size = f"F.avg_pool2d(F.pad(x, {PADDING[window]}), {window}, 4)", "(H - 1) // 4 + 1, (W - 1) // 4 + 1"
+    spec = spec_of(f"return {pool}", "x: [A, C, H, W] T", f"out: [A, C, {size}] T")
+    plan = lowered(dataclasses.replace(spec, performance=(case(A=16, C=64, H=2048, W=2048),)))
+    assert plan.table[0].schedule.variant == variant
+    assert families.module(plan).legal(plan.table[0].schedule, 121, 4) is None
 
 
 def test_windows_two_apart_of_more_than_a_pair_of_places_have_lanes() -> None:

@@ -482,6 +482,10 @@ CORNERS |= {
         "return random_mask(seed, x.shape, 0.5), random_mask(seed + 1, x.shape, 0.25)",
         {"x": "... D", "seed": ": int64"}, named(2, "... D: bool"), *SIZES,
     ),
+    "windows of many elements, side by side": sample(
+        "return F.max_pool2d(x, 11, 4, 5), F.avg_pool2d(x, 11, 4, 5)", {"x": "A C H W"}, named(2, "A C (H-1)//4+1 (W-1)//4+1"),
+        {"A": 2, "C": 1, "H": 9, "W": 23}, {"A": 1, "C": 2, "H": 1, "W": 1},
+    ),
     "window": sample("return F.max_pool2d(x, (1, 3), 1, (0, 1))", {"x": IMAGE}, {"out": IMAGE}, *IMAGES),
 }  # fmt: skip
 
