@@ -59,6 +59,8 @@ def test_problems_are_imported_judged_recorded_and_not_run_again(folder: Path) -
     assert "unsupported: linalg_pinv" in refused_one["reason"]
     assert (right["problem"], right["state"], right["operator"]) == ("10_Twice", "right", "twice")
     assert right["accuracy"]["passed"] == right["accuracy"]["cases"] > 0
+    assert set(right["stage_s"]) == {"import", "new", "accuracy"}
+    assert 0 < sum(right["stage_s"].values()) <= right["seconds"]
     assert document["summary"]["right"] == document["summary"]["generated"] == document["summary"]["refused"] == 1
     out = folder / "kernelbench"
     assert (out / "twice.yaml").is_file()

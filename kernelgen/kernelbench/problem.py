@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -35,12 +36,18 @@ class Problem:
     def __init__(self, file: Path, out: Path, answer: Path) -> None:
         self.file, self.out, self._path = file, out, answer
         self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
+        self.answer["stage_s"] = {}
+        self._began = time.monotonic()
         self._save()
 
     def _save(self) -> None:
         write_atomic(self._path, json.dumps(self.answer))
 
     def _stage(self, name: str) -> None:
+        """The next stage; the journal keeps how many seconds every one took."""
+        now = time.monotonic()
+        self.answer["stage_s"][self.answer["stage"]] = round(now - self._began, 2)
+        self._began = now
         self.answer["stage"] = name
         self._save()
 
