@@ -159,11 +159,11 @@ SCHEDULES = (
         256,
         max_pool2d_kernel,
         {
-            "BLOCK_SIZE_M": 1,
+            "BLOCK_SIZE_M": 2,
             "BLOCK_SIZE_N": 128,
             "LINES_AHEAD": 2,
             "ROW_TILES": 4,
-            "num_warps": 1,
+            "num_warps": 2,
         },
     ),
     (
