@@ -169,7 +169,7 @@ GOLDENS = {
         (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("split"))),
     ),
     "split_across": ("rms_norm", (TableRow(None, reduction.default("split")),)),
-    "partials": ("mse_loss", (TableRow(None, partials.default(reads=2)),)),
+    "partials": ("mse_loss", (TableRow(None, partials.default(whole=2)),)),
     "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),

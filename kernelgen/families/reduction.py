@@ -105,7 +105,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     if _are_windows(body):
         return (WINDOWS, *_whole_rows(body, columns))
     few = few_long_rows([(rows, columns)]) if "split" in variants(body) else None
-    several = [partials.default(_reads(body))] if partials.applies(body) else []
+    several = [_whole(body)] if partials.applies(body) else []
     return (*_whole_rows(body, columns), *several, *([_divided(body, few)] if few else []))
 
 
@@ -114,6 +114,13 @@ def _divided(body: Body, few: tuple[int, int]) -> Schedule:
     channels in float32: 3.25 ms, by sizes that are not compiled in 3.46)."""
     found = fitted("split", *few, reads=_reads(body)).replace(specialize=len(body.layout.parts) > 1)
     return found.replace(loads="evict_first") if _walks_once(body) else found.replace(stores="streaming")
+
+
+def _whole(body: Body) -> Schedule:
+    """What is reduced as a whole, a block a program."""
+    axes = len(body.lowered.space.axes)
+    whole = sum(len(body.lowered.values[a.load].axes) == axes for a in body.layout.accesses)
+    return partials.default(whole, _reads(body) - whole)
 
 
 def _reads(body: Body) -> int:
@@ -248,7 +255,7 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[tuple[int 
     if others >= 2 * few[1]:
         return [(None, _blocks(body))]
     walked = [(others, _blocks(body))] if others > MAX_ROW_BYTES else []
-    divided = partials.default(_reads(body)) if partials.applies(body) else _divided(body, few)
+    divided = _whole(body) if partials.applies(body) else _divided(body, few)
     if few[0] > 1 or not any(4 * columns > VAST_ROW_BYTES for _, columns in shapes):
         return [*walked, (None, divided)]
     vast = _divided(body, few)

@@ -157,7 +157,7 @@ SCHEDULES = (
     (8192, huber_loss_kernel, {"num_warps": 8}),
     (16384, huber_loss_kernel, {"num_warps": 16}),
     (32768, huber_loss_kernel, {"num_warps": 16}),
-    (536870912, huber_loss_partials_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),
+    (536870912, huber_loss_partials_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 32}),
     (
         None,
         huber_loss_split_kernel,

@@ -144,7 +144,7 @@ SCHEDULES = (
     (8192, l1_loss_kernel, {"num_warps": 8}),
     (16384, l1_loss_kernel, {"num_warps": 16}),
     (32768, l1_loss_kernel, {"num_warps": 16}),
-    (536870912, l1_loss_partials_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),
+    (536870912, l1_loss_partials_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 32}),
     (
         None,
         l1_loss_split_kernel,

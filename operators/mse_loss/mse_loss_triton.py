@@ -148,7 +148,7 @@ SCHEDULES = (
     (8192, mse_loss_kernel, {"num_warps": 8}),
     (16384, mse_loss_kernel, {"num_warps": 16}),
     (32768, mse_loss_kernel, {"num_warps": 16}),
-    (536870912, mse_loss_partials_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),
+    (536870912, mse_loss_partials_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 32}),
     (
         None,
         mse_loss_split_kernel,

@@ -61,7 +61,7 @@ def mse_loss_join_partials_kernel(
 
 
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, mse_loss_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 8}),)
+SCHEDULES = ((None, mse_loss_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 32}),)
 
 
 def pick_schedule(size: int):
