@@ -209,10 +209,11 @@ class _Lowering:
     def read(self, node: Node, source: int, places: Index, made: ix.Indexing, *, padded: bool) -> int:
         """A value at its places where the conditions hold, and the fill elsewhere."""
         outer, before = self.conditions, self.fill
-        fill = before if made.fill is None and set(made.conditions) <= set(outer) else made.fill
-        direct = is_load(self.graph, source) and not set(outer) - set(made.conditions) and not padded
+        moved = made.fill is None and before is not None  # what is read for a fill, which the load is to hold
+        fresh = is_load(self.graph, source) and not set(outer) - set(made.conditions) and not padded
+        direct = moved or fresh
         self.conditions = tuple(dict.fromkeys((*outer, *made.conditions)))
-        self.fill = fill if direct else None
+        self.fill = before if moved else made.fill if fresh else None
         value = self.value(source, places)
         self.conditions, self.fill = outer, before
         done = made.fill is None or direct or begins_so(self.values, self.later, value, made)

@@ -482,6 +482,11 @@ CORNERS |= {
         "return random_mask(seed, x.shape, 0.5), random_mask(seed + 1, x.shape, 0.25)",
         {"x": "... D", "seed": ": int64"}, named(2, "... D: bool"), *SIZES,
     ),
+    "windows and borders of what is moved": sample(
+        "return F.max_pool2d(x[:, :, 1:].flip(-1), 3, 1, 1), F.pad(x[:, :, 1:], (1, 0, 1, 0), value=3.0)[:, :, 1:, 1:]",
+        {"x": "A C H W"}, named(2, "A C H-1 W"), {"A": 1, "C": 2, "H": 4, "W": 5}, {"A": 1, "C": 1, "H": 2, "W": 1},
+        constraints=("x.shape[2] >= 2",),
+    ),
     "windows of many elements, side by side": sample(
         "return F.max_pool2d(x, 11, 4, 5), F.avg_pool2d(x, 11, 4, 5)", {"x": "A C H W"}, named(2, "A C (H-1)//4+1 (W-1)//4+1"),
         {"A": 2, "C": 1, "H": 9, "W": 23}, {"A": 1, "C": 2, "H": 1, "W": 1},
