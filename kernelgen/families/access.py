@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from kernelgen.families.naming import RESERVED
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves
@@ -92,7 +93,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         rows, columns = groups[:-1], Group(groups[-1], "N", COLS)
         if len(columns.axes) > 1 and alone & set(columns.axes):
             raise Unlowerable("a place in one of several dimensions, or in a product, that are reduced together")
-    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N", "m", "n"}
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"m", "n"} | RESERVED
     named = tuple(
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
@@ -203,8 +204,7 @@ def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) 
 def _index_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     atom = axes[group[-1]]
     mentioned = names_in(atom) if len(group) == 1 else ()
-    name = mentioned[0].lower() if len(mentioned) == 1 and atom != ELLIPSIS else f"index_{group[0]}"
-    return _unused(name, taken)
+    return _unused(mentioned[0].lower() if len(mentioned) == 1 and atom != ELLIPSIS else f"index_{group[0]}", taken)
 
 
 def _unused(name: str, taken: set[str]) -> str:

@@ -487,6 +487,14 @@ CORNERS |= {
         {"x": "A C H W"}, named(2, "A C H-1 W"), {"A": 1, "C": 2, "H": 4, "W": 5}, {"A": 1, "C": 1, "H": 2, "W": 1},
         constraints=("x.shape[2] >= 2",),
     ),
+    "windows of planes whose sizes are called what a kernel calls its own": sample(
+        "return F.max_pool2d(x, 3, 1, 1)", {"x": "PLANE LINES TOP FIRST"}, {"out": "PLANE LINES TOP FIRST"},
+        {"PLANE": 2, "LINES": 2, "TOP": 9, "FIRST": 19},
+    ),
+    "rows whose sizes are called what a kernel calls its own": sample(
+        "return x * y[:, None]", {"x": "ROWS TILE COLS", "y": "ROWS COLS"}, {"out": "ROWS TILE COLS"},
+        {"ROWS": 3, "TILE": 5, "COLS": 19},
+    ),
     "windows of many elements, side by side": sample(
         "return F.max_pool2d(x, 11, 4, 5), F.avg_pool2d(x, 11, 4, 5)", {"x": "A C H W"}, named(2, "A C (H-1)//4+1 (W-1)//4+1"),
         {"A": 2, "C": 1, "H": 9, "W": 23}, {"A": 1, "C": 2, "H": 1, "W": 1},
