@@ -316,6 +316,20 @@ def test_a_search_sets_out_from_lanes_and_changes_their_columns() -> None:
     )
 
 
+@pytest.mark.parametrize("window", ["3, 1, 1", "(3, 1), 1, (1, 0)"])
+def test_a_search_reaches_walks_that_ask_for_their_lines_early(window: str) -> None:
+    """Windows of several lines, also where they have one column: each step of the way is a choice, and legal."""
+    plan = plan_of(f"return F.max_pool2d(x, {window})", "x: [A, C, H, D] T", "out: [A, C, H, D] T")
+    size, schedule = case(A=4, C=3, H=64, D=64), pointwise.default("planes")
+    offered = {p.name: p.choices for p in families.space(plan.with_table((TableRow(None, schedule),)), 0, [size])}
+    for name, value in (("ROW_TILES", 4), ("unroll", True), ("lines", "ahead"), ("LINES_AHEAD", 3)):
+        assert value in offered[name]
+        schedule = schedule.replace(**{name: value})
+        assert families.legal(plan, schedule, size) is None
+    said = families.legal(plan, schedule.replace(LINES_AHEAD=4), size)
+    assert said == "lines asked for 4 rows early (LINES_AHEAD) in a walk of 4 (ROW_TILES)"
+
+
 IMAGE = "x: [A, C, H, D] T"
 SHARE = {
     "windows next to one another": ("return F.max_pool2d(x, 3, 1, 1)", IMAGE, "planes", (1, 2, 4)),

@@ -183,16 +183,21 @@ def _has_columns(body: Body) -> bool:
     return "column" in {body.names.levels[a.load] for a in body.layout.accesses}
 
 
+def _walks(body: Body) -> bool:
+    """Whether a walk down rows keeps something from one to the next, or reads what neighbours read."""
+    return _has_columns(body) or planes.is_window(body) or bool(chains(body))
+
+
 def _reads_full(body: Body) -> bool:
     return ("full" if body.layout.rows else "column") in {body.names.levels[a.load] for a in body.layout.accesses}
 
 
 _USEFUL: dict[str, Callable[[Body], bool]] = {
     "late_loads": _has_columns,
-    "ROW_TILES": lambda body: _has_columns(body) or planes.is_window(body),
+    "ROW_TILES": lambda body: _walks(body),
     "lines": lambda body: bool(chains(body)),
     "LINES_AHEAD": lambda body: plane_schedules.is_small(body) and bool(chains(body)),
-    "unroll": lambda body: plane_schedules.is_small(body) and (_has_columns(body) or planes.is_window(body)),
+    "unroll": lambda body: plane_schedules.is_small(body) and _walks(body),
     "lane_columns": lanes.applies,
     "loads": _reads_full,
 }

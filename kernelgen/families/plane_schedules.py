@@ -167,6 +167,8 @@ def refusal(schedule: Schedule) -> str | None:
     early = schedule.get("LINES_AHEAD", 1)
     if early != 1 and not (schedule["lines"] == "ahead" and schedule["unroll"]):
         return f"lines asked for {early} rows early (LINES_AHEAD) in no walk that is written out"
+    if early != 1 and schedule.int("LINES_AHEAD") >= schedule.int("ROW_TILES"):  # with one less all are asked for, too
+        return f"lines asked for {early} rows early (LINES_AHEAD) in a walk of {schedule['ROW_TILES']} (ROW_TILES)"
     if schedule.get("lane_columns", 1) != 1 and schedule["accesses"] == "single":
         return "several columns a lane (lane_columns) and one column an access"
     return None

@@ -93,7 +93,11 @@ def schedules(plan: Plan) -> list[Schedule]:
         changed = {p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure}
         changed |= {"SPLITS": 4} if "SPLITS" in dict(plain.values) else {}
         lanes = {"accesses": "wide", "lines": "ahead"} if {"lane_columns", "accesses"} <= changed.keys() else {}
-        early = {"lines": "ahead", "LINES_AHEAD": changed.pop("LINES_AHEAD")} if "LINES_AHEAD" in changed else {}
+        early = (
+            {"lines": "ahead", "ROW_TILES": 4, "LINES_AHEAD": changed.pop("LINES_AHEAD")}
+            if "LINES_AHEAD" in changed
+            else {}
+        )
         found += [plain, plain.replace(**changed | ({"lane_columns": 1} if lanes else {}))]
         found += [plain.replace(**changed | lanes)] if lanes else []
         found += [plain.replace(**changed | early | ({**lanes, "lane_columns": 8} if lanes else {}))] if early else []
