@@ -2,7 +2,8 @@
 
 Eight variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks. `looped_rows`: several rows are, and are read again, not kept.
-`columns`: the same where other dimensions than the last are reduced, so that the lanes of a program lie along the rows.
+`columns`: the same where other dimensions than the last are reduced, or windows that lie side by side, so that the
+lanes of a program lie along the rows.
 `split`, `split_columns`: the same two ways with every row divided among programs, in a sequence of kernels.
 `partials`: what has no rows is reduced a block a program, and what these leave by one more.
 """
