@@ -194,7 +194,7 @@ def _reads_full(body: Body) -> bool:
 
 _USEFUL: dict[str, Callable[[Body], bool]] = {
     "late_loads": _has_columns,
-    "ROW_TILES": lambda body: _walks(body),
+    "ROW_TILES": _walks,
     "lines": lambda body: bool(chains(body)),
     "LINES_AHEAD": lambda body: plane_schedules.is_small(body) and bool(chains(body)),
     "unroll": lambda body: plane_schedules.is_small(body) and _walks(body),

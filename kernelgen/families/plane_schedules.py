@@ -9,7 +9,7 @@ from kernelgen.families.lanes import applies, lines_of
 from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
 from kernelgen.families.planes import VARIANT, along_columns, is_shifted, is_window, keeps_lines
-from kernelgen.families.rolling import chains
+from kernelgen.families.rolling import chains, steps_of
 from kernelgen.plan import Parameter, Schedule
 
 WIDTHS = (64, 128, 256, 512)
@@ -82,11 +82,12 @@ def _of_lanes(body: Body, lane: int, width: int, written: bool) -> Schedule:
     depthwise 3 by 3, walks of 7 rows whose lines are asked for one row early 65 us, 5 rows 57, of 4 rows 60; with 4
     columns a lane 67, with one 107; max_pool2d, walks of 4 rows 129, 7 rows 132, with one column a lane 194).
     `written`: the walk is written out, so that what is kept changes its name and not its register."""
-    kept = max((len(chain) - 1 for chain in chains(body)), default=0)
+    kept = steps_of(chains(body)) - 1
+    early = (5 if kept > 1 else 2) if kept and written else 1
     return default().replace(
         BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, 32 * max(lane, 4) // width), num_warps=max(1, width // 256),
         ROW_TILES=7 if kept > 1 else 4, lines="ahead" if kept else "read", unroll=written, lane_columns=lane,
-        LINES_AHEAD=1 if not written or not kept else 5 if kept > 1 else 2, specialize=True,
+        LINES_AHEAD=early, specialize=True,
     )  # fmt: skip
 
 

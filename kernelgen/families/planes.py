@@ -318,7 +318,7 @@ class _Walk:
 def _walk(spec: OperatorSpec, body: Body, schedule: Schedule, fixed: frozenset[int]) -> _Walk:
     found = chains(body) if keeps_lines(schedule) else ()
     if found and asks_early(schedule):
-        stated_body, of_line = stated(spec, body, fixed)
+        stated_body, of_line = stated(spec, body, found, fixed)
         return _Walk(stated_body, found, remembers=True, of_line=of_line)
     if found and schedule["lines"] == "ahead":
         return _Walk(*ahead(spec, body, fixed))

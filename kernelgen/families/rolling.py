@@ -115,10 +115,11 @@ def ahead(spec: OperatorSpec, body: Body, fixed: frozenset[int]) -> tuple[Body, 
     return more, extended, tuple(range(len(body.lowered.values), len(values)))
 
 
-def stated(spec: OperatorSpec, body: Body, fixed: frozenset[int]) -> tuple[Body, tuple[Condition, ...]]:
+def stated(
+    spec: OperatorSpec, body: Body, found: Sequence[Chain], fixed: frozenset[int]
+) -> tuple[Body, tuple[Condition, ...]]:
     """The body for a walk that reads its newest lines for rows above its first too, where what is known of a row's own
     place is not known: they say all that they ask of it. What they ask alike is taken from them, and is beside it."""
-    found = chains(body)
     (axis,) = body.layout.rows[-1].axes
     asked = {chain[-1]: _of_line(body, chain, axis, len(chain) < steps_of(found)) for chain in found}
     alike = next(iter(asked.values())) if len(set(asked.values())) == 1 else ()

@@ -7,8 +7,6 @@ from kernelgen.plan import Parameter, Plan, Schedule
 
 _LONGEST = 68
 """Characters of a kernel's name that says how it differs: `elif kernel is NAME:` then fits a line."""
-
-
 _COUNTS = ("ROW_TILES", "NUM_STAGES", "LINES_AHEAD")
 """Constexprs that a text has where they are more than one."""
 
