@@ -230,6 +230,7 @@ def _variants(plan: Plan) -> list[tuple[str, str]]:
         "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
         "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
         "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
+        "cooperative": "BLOCK_SIZE_N of a row a program, held in registers; those of a row wait for one another",
         "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
         "partials": "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to",
     }

@@ -16,7 +16,17 @@ from pathlib import Path
 import pytest
 
 from kernelgen import families, frontend, render
-from kernelgen.families import partials, plane_schedules, pointwise, reduction, row_lanes, scan, scatter, selection
+from kernelgen.families import (
+    cooperative,
+    partials,
+    plane_schedules,
+    pointwise,
+    reduction,
+    row_lanes,
+    scan,
+    scatter,
+    selection,
+)
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -169,6 +179,7 @@ GOLDENS = {
         (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("split"))),
     ),
     "split_across": ("rms_norm", (TableRow(None, reduction.default("split")),)),
+    "cooperative": ("softmax", (TableRow(65536, reduction.default("row")), TableRow(None, cooperative.default()))),
     "partials": ("mse_loss", (TableRow(None, partials.default(whole=2)),)),
     "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),

@@ -147,6 +147,8 @@ class KernelText:
     """The size names that it mentions and others need not, each with its parameter."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
+    fits: str = ""
+    """The wrapper's condition for launching it; where that does not hold, the next kernel is launched instead."""
     lane: int = 1
     """The neighbouring columns of a lane; of several, a tile has three dimensions."""
 

@@ -40,6 +40,7 @@ RESERVED = {
     "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
+    "is_part", "part_count", "_leave", "_await",
 }  # fmt: skip
 
 

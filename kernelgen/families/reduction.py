@@ -1,18 +1,19 @@
 """Row reductions: chains of reductions over the last dimensions and pointwise steps between them.
 
-Eight variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+Nine variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks. `looped_rows`: several rows are, and are read again, not kept.
 `columns`: the same where other dimensions than the last are reduced, or windows that lie side by side, so that the
 lanes of a program lie along the rows.
 `split`, `split_columns`: the same two ways with every row divided among programs, in a sequence of kernels.
 `partials`: what has no rows is reduced a block a program, and what these leave by one more.
+`cooperative`: the programs of a row wait for one another and keep its elements meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import partials, split_schedules
+from kernelgen.families import cooperative, partials, split_schedules
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -64,6 +65,7 @@ def variants(body: Body) -> tuple[str, ...]:
     # what is reduced as a whole has no rows to take several of
     whole = ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
     whole = (*whole, partials.VARIANT) if partials.applies(body) else whole
+    whole = (*whole, cooperative.VARIANT) if cooperative.applies(body) else whole
     return (*whole, "split") if can_split(body, "split") else whole
 
 
@@ -72,6 +74,8 @@ def default(variant: str) -> Schedule:
         return split_schedules.default(variant)
     if variant == partials.VARIANT:
         return partials.default()
+    if variant == cooperative.VARIANT:
+        return cooperative.default()
     if variant == "row":
         return Schedule.make("row", num_warps=4, late_loads=False, loads="default", stores="default")
     if variant == "rows":
@@ -107,6 +111,8 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         return (WINDOWS, *_whole_rows(body, columns))
     few = few_long_rows([(rows, columns)]) if "split" in variants(body) else None
     several = [_whole(body)] if partials.applies(body) else []
+    held = cooperative.fitted(columns) if cooperative.applies(body) else None
+    several += [held] if held else []
     return (*_whole_rows(body, columns), *several, *([_divided(body, few)] if few else []))
 
 
@@ -247,6 +253,9 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[tuple[int 
     """Blocks of the row, or rows divided among programs; both where the cases with few rows are the longer ones."""
     if not body.layout.rows:  # what is reduced as a whole is one row, long or not
         shapes = [(1, max(columns, 1 << 20)) for _, columns in shapes] or [(1, 1 << 20)]
+    longest = max((columns for _, columns in shapes), default=0)
+    if cooperative.applies(body) and (held := cooperative.fitted(longest)):
+        return [(None, held)]
     long = [shape for shape in shapes if few_long_rows([shape])]
     few = few_long_rows(long) if "split" in variants(body) else None
     if few is None:
@@ -272,6 +281,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
         return split_schedules.space(variant)
     if variant == partials.VARIANT:
         return partials.space()
+    if variant == cooperative.VARIANT:
+        return cooperative.space()
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
     if variant in ("looped", "looped_rows", "columns"):
         across = variant == "columns"
@@ -310,6 +321,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
         return split_schedules.legal(schedule, columns)
     if schedule.variant == partials.VARIANT:
         return partials.legal(schedule)
+    if schedule.variant == cooperative.VARIANT:
+        return cooperative.legal(schedule, columns)
     block = 1 << max(columns - 1, 0).bit_length()
     if schedule.variant in ("looped", "looped_rows", "columns"):
         block = schedule.int("BLOCK_SIZE_N")
@@ -338,6 +351,8 @@ def kernels(
         return split_kernels(spec, body, schedule, name, helpers)
     if schedule.variant == partials.VARIANT:
         return partials.kernels(spec, body, schedule, name, helpers)
+    if schedule.variant == cooperative.VARIANT:
+        return cooperative.kernels(spec, body, schedule, name, helpers)
     if schedule.variant in ("looped", "looped_rows", "columns"):
         return (looped(spec, body, schedule, name, helpers, make),)
     return (_in_registers(spec, body, schedule, name, helpers, make),)

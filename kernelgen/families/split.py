@@ -25,6 +25,9 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 
+COOPERATIVE = "cooperative"
+"""The variant of which that is one kernel, whose programs wait for one another."""
+
 
 @dataclass(frozen=True)
 class Split:
@@ -42,6 +45,19 @@ class Split:
     def several(self) -> bool:
         """Whether a program holds several rows."""
         return self.schedule.variant == "split_columns"
+
+    @property
+    def waits(self) -> bool:
+        """Whether the programs of a row wait for one another, in one kernel, with a block of it each."""
+        return self.schedule.variant == COOPERATIVE
+
+    def load(self, name: str) -> str:
+        """What the programs of a row left."""
+        return f"tl.load({name}_parts_ptr + parts{', mask=row_mask[:, None]' if self.several else ''})"
+
+    def loaded(self, name: str) -> list[str]:
+        """The line that loads it, where there is one."""
+        return [] if self.waits else [f"{name}_parts = {self.load(name)}"]
 
     def lines(self) -> Lines:
         lines = Lines(self.spec, self.body, self.schedule.variant, self.schedule, self.helpers)
@@ -130,45 +146,43 @@ def _join(split: Split, lines: Lines, i: int, done: set[int]) -> list[str]:
     pair = next((o for o in split.online if i in (o.total, o.maximum)), None)
     if pair is not None:
         done.update((pair.total, pair.maximum))
-        return _joined_sums(split, lines, pair)
+        return joined_sums(split, lines, pair)
     moments = next((m for m in split.moments.values() if i in (m.total, m.squares)), None)
     if moments is not None:
         done.update((moments.total, moments.mean, moments.squares))
-        return _joined_moments(split, moments)
+        return joined_moments(split, moments)
     name = split.body.names.of[i]
     done.add(i)
-    inner, numbers = _load(split, name), None
+    inner, numbers = split.load(name), None
     if split.body.lowered.values[i].op in ARG_REDUCTIONS:
-        inner, numbers = _load(split, f"{name}_extreme"), inner
+        inner, numbers = split.load(f"{name}_extreme"), inner
     return [f"{name} = {lines.writer.reduce_text(i, inner, numbers).text}"]
 
 
-def _load(split: Split, name: str) -> str:
-    return f"tl.load({name}_parts_ptr + parts{', mask=row_mask[:, None]' if split.several else ''})"
-
-
-def _joined_sums(split: Split, lines: Lines, pair: Online) -> list[str]:
+def joined_sums(split: Split, lines: Lines, pair: Online) -> list[str]:
     top, total = split.body.names.of[pair.maximum], split.body.names.of[pair.total]
     axis, spread = ("axis=1", f"{top}[:, None]") if split.several else ("axis=0", top)
     lines.writer.helpers["exp"] = None
+    totals = f"{total}_parts" if split.waits else split.load(total)
     return [
-        f"{top}_parts = {_load(split, top)}",
+        *split.loaded(top),
         f"{top} = tl.max({top}_parts, {axis})",
-        f"{total} = tl.sum({_load(split, total)} * _exp({top}_parts - {spread}), {axis})",
+        f"{total} = tl.sum({totals} * _exp({top}_parts - {spread}), {axis})",
     ]
 
 
-def _joined_moments(split: Split, moments: Moments) -> list[str]:
+def joined_moments(split: Split, moments: Moments) -> list[str]:
     """As `moments` joins the blocks of a walk, all parts at once."""
     mean, squares = split.body.names.of[moments.mean], split.body.names.of[moments.squares]
     axis, spread, across = ("axis=1", f"{mean}[:, None]", "[None, :]") if split.several else ("axis=0", mean, "")
+    part = "BLOCK_SIZE_N" if split.waits else "part"
     return [
-        "part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)" + across,
-        f"{mean}_parts = {_load(split, mean)}",
+        f"part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * {part}, 0), {part})" + across,
+        *split.loaded(mean),
         f"{mean} = tl.sum({mean}_parts * part_counts, {axis}) / N",
         f"{mean}_shifts = {mean}_parts - {spread}",
         f"{squares}_shifts = part_counts * {mean}_shifts * {mean}_shifts",
-        f"{squares} = tl.sum({_load(split, squares)} + {squares}_shifts, {axis})",
+        f"{squares} = tl.sum({f'{squares}_parts' if split.waits else split.load(squares)} + {squares}_shifts, {axis})",
     ]
 
 

@@ -58,7 +58,7 @@ HELPERS = (
     "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
     "frexp", "ldexp", "multiply_scaled", "running_products", "cumprod", "product", "products_after",
     "two_sum", "add_rows", "add_whole_rows", "random_mask", "ordered", "from_ordered",
-    "split_4", "split_8", "join_4", "join_8",
+    "split_4", "split_8", "join_4", "join_8", "leave", "await",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""

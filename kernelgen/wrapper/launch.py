@@ -21,6 +21,9 @@ from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.wrapper.checks import Check, dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 
+_LAUNCH_OPTIONS = {"num_warps", "num_stages", "maxnreg", "multibuffer"}
+"""What a launch passes that is no argument of a kernel."""
+
 
 @dataclass(frozen=True)
 class TableLine:
@@ -46,9 +49,15 @@ class Branch:
     """What the wrapper does where the table names a kernel: scratch memory, then the launches in their order."""
 
     kernel: str
+    sizes: tuple[tuple[str, str], ...]
+    """What the others need, with the wrapper's expressions for it."""
     scratch: tuple[tuple[str, str], ...]
-    """Each buffer with the expression that allocates it, after the sizes that these and the launches need."""
+    """Each buffer with the expression that allocates it."""
     launches: tuple[Launch, ...]
+    fits: str = ""
+    """Under which condition, if not always."""
+    instead: tuple[Launch, ...] = ()
+    """The launches where that does not hold."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,11 @@ class FileText:
     """What is returned, where that is not the outputs as they are."""
     filled: tuple[Check, ...] = ()
     """What is refused of inputs without elements where a result would have some."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether programs of a kernel wait for one another."""
+        return any(kernel.fits for kernel in self.kernels)
 
 
 def file_text(plan: Plan) -> FileText:
@@ -334,14 +348,16 @@ def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:
     device = f"{plan.spec.inputs[0].name}.device"
     parts = 'options["SPLITS"]'
     shape = f"({parts}, M)" if plan.body.layout.rows else parts
-    scratch = [size for k in sequence for size in k.sizes]
-    scratch += [
+    sizes = tuple(size for k in sequence for size in k.sizes)
+    scratch = tuple(
         (s.name, f"torch.{'zeros' if s.zeros else 'empty'}({s.shape or shape}, dtype=torch.{s.dtype}, device={device})")
         for k in sequence
         for s in k.scratch
-    ]
+    )
     launches = tuple(_launch(plan, kernel, first=number == 0) for number, kernel in enumerate(sequence))
-    return Branch(sequence[0].name, tuple(scratch), launches)
+    fits = sequence[0].fits
+    together = len(launches) if not fits else 1
+    return Branch(sequence[0].name, sizes, scratch, launches[:together], fits, launches[together:])
 
 
 def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
@@ -353,8 +369,13 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
         name = argument.removesuffix("_ptr")
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
     passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
-    chosen = {name for name, _ in options(plan, kernel.schedule)} - {"num_warps", "num_stages", "multibuffer"}
-    every = chosen <= set(kernel.constexprs)
+    chosen = {name for name, _ in options(plan, kernel.schedule)} - {
+        "num_warps",
+        "num_stages",
+        "maxnreg",
+        "multibuffer",
+    }
+    every = chosen <= set(kernel.constexprs) - {p.name for p in kernel.passed if p.value is not None}
     passed += [p for p in kernel.passed if p.value is not None or not every]
     if kernel.variant in ("row", "rows") and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]

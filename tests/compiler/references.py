@@ -12,6 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+from side_by_side import run_side_by_side
+
 from kernelgen import families, frontend, judge, render
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
@@ -104,8 +107,9 @@ def schedules(plan: Plan) -> list[Schedule]:
     return found
 
 
-def load(text: str) -> ModuleType:
-    """Generated code as a module; Triton reads its source from the file."""
+def load(text: str, *, together: bool = True) -> ModuleType:
+    """Generated code as a module; Triton reads its source from the file. `together`: programs may wait for one another in
+    the interpreter too."""
     path = _FOLDER / f"generated_{next(_NUMBER)}.py"
     path.write_text(text, encoding="utf-8")
     module_spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -113,13 +117,15 @@ def load(text: str) -> ModuleType:
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
+    if together and hasattr(module, "num_waiting") and not torch.cuda.is_available():
+        run_side_by_side(module)
     return module
 
 
-def failures(found: Sample, *, thorough: bool = True, most: int | None = None) -> list[str]:
+def failures(found: Sample, *, thorough: bool = True, most: int | None = None, variant: str | None = None) -> list[str]:
     """What the judge has against the kernels of a sample. Not thorough: every schedule on one case, all of them in an
     order that the reference's text decides, so that different ones meet different layouts, dtypes and special values.
-    `most`: of as many schedules, which that order chooses too."""
+    `most`: of as many schedules, which that order chooses too. `variant`: of one variant's alone."""
     spec = found.spec()
     plan = plan_of(spec)
     baseline = load(render.baseline_source(spec))
@@ -128,7 +134,8 @@ def failures(found: Sample, *, thorough: bool = True, most: int | None = None) -
     order.shuffle(cases)
     picked = itertools.repeat(None) if thorough else itertools.cycle(cases)
     said = []
-    tried = schedules(plan)
+    tried = [schedule for schedule in schedules(plan) if variant in (None, schedule.variant)]
+    assert tried
     for schedule in order.sample(tried, min(len(tried), most or len(tried))):
         text = render.triton_source(plan.with_table((TableRow(None, schedule),)))
         operator = judge.Operator(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.families import partials, reduction
+from kernelgen.families import cooperative, partials, reduction
 from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.looped import looped
 from kernelgen.families.npu import held
@@ -29,7 +29,7 @@ WHOLE = (Passed("BLOCK_SIZE_N", "triton.next_power_of_2(max(N, 1))"),)
 
 def variants(body: Body) -> tuple[str, ...]:
     """Those of a GPU, without the ones that divide a row among programs."""
-    return tuple(v for v in reduction.variants(body) if v not in (*SPLIT, partials.VARIANT))
+    return tuple(v for v in reduction.variants(body) if v not in (*SPLIT, partials.VARIANT, cooperative.VARIANT))
 
 
 def default(variant: str) -> Schedule:

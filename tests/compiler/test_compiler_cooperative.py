@@ -1,0 +1,135 @@
+"""Rows that several programs hold and wait for one another: side by side in the interpreter, and on a GPU."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from references import Sample, failures, load, plan_of, sample
+
+from kernelgen import families, render
+from kernelgen.families import cooperative
+from kernelgen.plan import Plan, TableRow
+from kernelgen.spec.model import Case
+
+X, OUT = {"x": "... D"}, {"out": "... D"}
+LENGTHS = tuple({"...": (2,), "D": columns} for columns in (37, 64, 1))
+"""In parts of 16: with a short last one, in whole ones, in one."""
+SAMPLES: dict[str, Sample] = {
+    "softmax": sample("return torch.softmax(x, -1)", X, OUT, *LENGTHS),
+    "log_softmax": sample("return torch.log_softmax(x * 2, -1)", X, OUT, *LENGTHS),
+    "less logsumexp": sample("return x - torch.logsumexp(x, -1, keepdim=True)", X, OUT, *LENGTHS),
+    "layer_norm": sample(
+        "return F.layer_norm(x, (x.shape[-1],), w, b)", {"x": "... D", "w": "D", "b": "D"}, OUT, *LENGTHS
+    ),
+    "moments kept": sample(
+        "m = x.mean(-1, keepdim=True)\nv = ((x - m) * (x - m)).mean(-1, keepdim=True)\n"
+        "return (x - m) * torch.rsqrt(v + 1e-5), m.squeeze(-1), v.squeeze(-1)",
+        X, {"out": "... D", "mean": "...", "variance": "..."}, *LENGTHS,
+    ),
+    "batch_norm": sample(
+        "return F.batch_norm(x, None, None, w, None, True)", {"x": "A B H W", "w": "B"}, {"out": "A B H W"},
+        {"A": 2, "B": 3, "H": 5, "W": 4}, {"A": 3, "B": 2, "H": 1, "W": 17},
+    ),
+    "two walks": sample(
+        "y = x - x.amax(-1, keepdim=True)\nreturn y / (y.abs().sum(-1, keepdim=True) + 1), x.amin(-1)",
+        X, {"out": "... D", "least": "..."}, *LENGTHS,
+    ),
+    "three walks": sample(
+        "y = x - x.mean(-1, keepdim=True)\nz = y / (y.abs().amax(-1, keepdim=True) + 1)\n"
+        "return z * z.sum(-1, keepdim=True)",
+        X, OUT, *LENGTHS,
+    ),
+    "product": sample("return x * x.tanh().prod(-1, keepdim=True)", X, OUT, *LENGTHS),
+}  # fmt: skip
+
+
+def held(plan: Plan, **changes: int) -> str:
+    schedule = cooperative.default().replace(**changes)
+    return render.triton_source(plan.with_table((TableRow(None, schedule),)))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_parts_of_a_row_are_joined(name: str) -> None:
+    assert failures(SAMPLES[name], variant="cooperative") == []
+
+
+@pytest.mark.parametrize("name", ["softmax", "layer_norm", "two walks"])
+def test_special_values_reach_the_whole_row_and_no_other(name: str) -> None:
+    op = load(held(plan_of(SAMPLES[name].spec()), BLOCK_SIZE_N=16)).op
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.randn(6, 50, device=device)
+    x[1, 40], x[2, 3], x[3, 20:40], x[4] = math.nan, math.inf, -math.inf, -math.inf
+    scales = [torch.ones(50, device=device), torch.zeros(50, device=device)][: len(SAMPLES[name].inputs) - 1]
+    found, _ = op(x, *scales) if name == "two walks" else (op(x, *scales), None)
+    y = x - x.amax(-1, keepdim=True)
+    wanted = {
+        "softmax": lambda: torch.softmax(x, -1),
+        "layer_norm": lambda: torch.layer_norm(x, (50,)),
+        "two walks": lambda: y / (y.abs().sum(-1, keepdim=True) + 1),
+    }
+    torch.testing.assert_close(found, wanted[name](), equal_nan=True)
+
+
+def test_the_same_rows_give_the_same_bits() -> None:
+    op = load(held(plan_of(SAMPLES["layer_norm"].spec()), BLOCK_SIZE_N=16)).op
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x, w = torch.randn(3, 200, device=device), torch.randn(200, device=device)
+    first = op(x, w, w)
+    assert all(torch.equal(first, op(x, w, w)) for _ in range(5))
+
+
+def test_where_programs_run_one_after_the_other_none_waits() -> None:
+    """A row of one part needs no others; longer ones are walked, as on a device that is too small for them."""
+    module = load(held(plan_of(SAMPLES["softmax"].spec()), BLOCK_SIZE_N=16), together=False)
+    small = torch.device("cpu")
+    assert module.num_waiting(small, {"num_warps": 4, "maxnreg": 80}) == 1
+    if not torch.cuda.is_available():
+        for columns in (16, 17, 100):
+            x = torch.randn(2, columns)
+            torch.testing.assert_close(module.op(x), torch.softmax(x, -1))
+
+
+def test_a_device_holds_as_many_programs_as_its_registers_allow() -> None:
+    module = load(held(plan_of(SAMPLES["softmax"].spec())), together=False)
+    module.num_sms = lambda device: 132
+    device = torch.device("cpu")
+    assert module.num_waiting(device, {"num_warps": 4, "maxnreg": 128}) == 132 * 4 // 2
+    assert module.num_waiting(device, {"num_warps": 4, "maxnreg": 80}) == 132 * 6 // 2
+    assert module.num_waiting(device, {"num_warps": 8, "maxnreg": 96}) == 132 * 2 // 2
+
+
+def test_rows_that_a_device_could_not_hold_have_no_such_schedule() -> None:
+    plan = plan_of(SAMPLES["softmax"].spec())
+
+    def case(columns: int) -> Case:
+        return Case((("...", (9,)), ("D", columns)), (("T", "float16"),))
+
+    def reason(columns: int) -> str | None:
+        return families.legal(plan, cooperative.default(), case(columns))
+
+    assert reason(2**15) is None
+    assert reason(2**21) is None
+    assert reason(2**22) == "512 programs of 4 warps a row, more than surely run at once"
+    assert "cooperative" in {schedule.variant for schedule in families.variants(plan, [case(2**20)])}
+    assert "cooperative" not in {schedule.variant for schedule in families.variants(plan, [case(2**22)])}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize(("rows", "columns", "block", "streams"), [(96, 131072, 8192, 8), (12, 2**21, 8192, 2)])
+def test_launches_on_several_streams_come_to_their_end(rows: int, columns: int, block: int, streams: int) -> None:
+    op = load(held(plan_of(SAMPLES["softmax"].spec()), BLOCK_SIZE_N=block)).op
+    inputs = [torch.randn(rows, columns, device="cuda") for _ in range(streams)]
+    lanes = [torch.cuda.Stream() for _ in range(streams)]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(20):
+        found = []
+        for x, lane in zip(inputs, lanes, strict=True):
+            with torch.cuda.stream(lane):
+                found.append(op(x))
+    torch.cuda.synchronize()
+    for x, out in zip(inputs, found, strict=True):
+        torch.testing.assert_close(out, torch.softmax(x, -1))
