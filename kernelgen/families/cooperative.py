@@ -82,7 +82,7 @@ def fitted(columns: int) -> Schedule | None:
     many (H200, float32: rows of 262144 normalized 467 us, 472 in parts of 8192; rows of 65535 542 and 551)."""
     small = default().replace(BLOCK_SIZE_N=4096, num_warps=2, maxnreg=96)
     schedule = small if columns <= 128 * 4096 else default()
-    return schedule if columns > LONGEST_ALONE and legal(schedule, columns) is None else None
+    return schedule if columns > LONGEST_ALONE and is_held(schedule, columns) else None
 
 
 def space() -> tuple[Parameter, ...]:
@@ -95,16 +95,19 @@ def space() -> tuple[Parameter, ...]:
 
 
 def legal(schedule: Schedule, columns: int) -> str | None:
-    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    block, warps = schedule.int("BLOCK_SIZE_N"), schedule.int("num_warps")
+    """Why a schedule makes no sense for rows of `columns` elements; None if it does. Rows of more programs than run at
+    once are served too: one program walks each."""
+    block = schedule.int("BLOCK_SIZE_N")
     if block >= 2 * max(columns, 2048):
         return f"a block of {block} for rows of {columns}"
-    each, parts = block / (32 * warps), -(-columns // block)
-    if not 4 <= each <= 128:
-        return f"{each:g} elements a thread (from 4 to 128 make sense)"
-    if parts * warps * 32 * schedule.int("maxnreg") > MOST_REGISTERS:
-        return f"{parts} programs of {warps} warps a row, more than surely run at once"
-    return None
+    each = block / (32 * schedule.int("num_warps"))
+    return f"{each:g} elements a thread (from 4 to 128 make sense)" if not 4 <= each <= 128 else None
+
+
+def is_held(schedule: Schedule, columns: int) -> bool:
+    """Whether all programs of a row run at once, with as many of another."""
+    threads = -(-columns // schedule.int("BLOCK_SIZE_N")) * schedule.int("num_warps") * 32
+    return threads * schedule.int("maxnreg") <= MOST_REGISTERS
 
 
 def kernels(

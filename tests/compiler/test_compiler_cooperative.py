@@ -100,20 +100,16 @@ def test_a_device_holds_as_many_programs_as_its_registers_allow() -> None:
     assert module.num_waiting(device, {"num_warps": 8, "maxnreg": 96}) == 132 * 2 // 2
 
 
-def test_rows_that_a_device_could_not_hold_have_no_such_schedule() -> None:
+def test_a_search_begins_with_such_a_schedule_where_a_device_holds_the_rows() -> None:
     plan = plan_of(SAMPLES["softmax"].spec())
 
-    def case(columns: int) -> Case:
-        return Case((("...", (9,)), ("D", columns)), (("T", "float16"),))
+    def begins(columns: int) -> bool:
+        case = Case((("...", (9,)), ("D", columns)), (("T", "float16"),))
+        return "cooperative" in {schedule.variant for schedule in families.variants(plan, [case])}
 
-    def reason(columns: int) -> str | None:
-        return families.legal(plan, cooperative.default(), case(columns))
-
-    assert reason(2**15) is None
-    assert reason(2**21) is None
-    assert reason(2**22) == "512 programs of 4 warps a row, more than surely run at once"
-    assert "cooperative" in {schedule.variant for schedule in families.variants(plan, [case(2**20)])}
-    assert "cooperative" not in {schedule.variant for schedule in families.variants(plan, [case(2**22)])}
+    assert [begins(2**n) for n in (15, 16, 21, 22)] == [False, True, True, False]
+    longest = Case((("...", (9,)), ("D", 2**29)), (("T", "float16"),))
+    assert families.legal(plan, cooperative.default(), longest) is None  # walked, by one program a row
 
 
 @pytest.mark.gpu
