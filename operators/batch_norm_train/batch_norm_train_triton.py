@@ -8,9 +8,31 @@ An input whose dimensions cannot be merged without a copy is copied first (torch
 reshape).
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _leave(word_ptr, value, total):
+    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
+    high = value.to(tl.uint32, bitcast=True)
+    word = (high.to(tl.int64) << 32) | low.to(tl.int64)
+    tl.atomic_xchg(word_ptr, word, sem="relaxed")
+
+
+@triton.jit
+def _await(words_ptr, is_part, other):
+    # programs start in the order of their numbers, and all of a row run at once
+    words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+        words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    values = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    totals = tl.abs(words.to(tl.int32).to(tl.float32, bitcast=True))
+    return tl.where(is_part, values, other), tl.where(is_part, totals, 0.0)
 
 
 @triton.jit
@@ -131,11 +153,13 @@ def batch_norm_train_row_kernel(
 
 
 @triton.jit
-def batch_norm_train_looped_kernel(
+def batch_norm_train_cooperative_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
     out_ptr,
+    mean_words_ptr,
+    num_parts,
     stride_xn_size,
     stride_xm,
     stride_xhw,
@@ -146,6 +170,77 @@ def batch_norm_train_looped_kernel(
     stride_out_hw,
     N: tl.constexpr,  # a kernel for every row length
     HW: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
+    stride_xhw = tl.cast(stride_xhw, tl.int64)
+    stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
+    stride_out_hw = tl.cast(stride_out_hw, tl.int64)
+    # num_parts programs share a row: each keeps a part in registers, waits until all have reduced
+    # theirs, and writes it
+    row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(0) % num_parts
+    first = split * BLOCK_SIZE_N
+    cols = first + tl.arange(0, BLOCK_SIZE_N)
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
+    n_size = cols // HW
+    hw = cols % HW
+    x = tl.load(
+        x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    part_count = tl.minimum(BLOCK_SIZE_N, N - first)
+    mean_part = tl.sum(x, axis=0) / part_count
+    mean_shift = tl.where(mask, x - mean_part, 0.0)
+    row_sum_2_part = tl.sum(mean_shift * mean_shift, axis=0)
+    _leave(mean_words_ptr + tl.program_id(0), mean_part, row_sum_2_part)
+    parts = row * num_parts + tl.arange(0, SPLITS)
+    is_part = tl.arange(0, SPLITS) < num_parts
+    mean_parts, row_sum_2_parts = _await(mean_words_ptr + parts, is_part, 0.0)
+    part_counts = tl.minimum(
+        tl.maximum(N - tl.arange(0, SPLITS) * BLOCK_SIZE_N, 0), BLOCK_SIZE_N
+    )
+    mean = tl.sum(mean_parts * part_counts, axis=0) / N
+    mean_shifts = mean_parts - mean
+    row_sum_2_shifts = part_counts * mean_shifts * mean_shifts
+    row_sum_2 = tl.sum(row_sum_2_parts + row_sum_2_shifts, axis=0)
+    # centered = xf - mean
+    centered = x - mean
+    # variance = (centered * centered).mean(dim=(0, 2, 3), keepdim=True)
+    variance = row_sum_2 / N
+    # normalized = centered * torch.rsqrt(variance + eps)
+    inverse_root = tl.rsqrt(variance + 1e-5)
+    normalized = centered * inverse_root
+    weight = tl.load(weight_ptr + row * stride_weight_m)
+    bias = tl.load(bias_ptr + row * stride_bias_m)
+    # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+    out = normalized * weight + bias
+    tl.store(
+        out_ptr + n_size * stride_out_n_size + row * stride_out_m + hw * stride_out_hw,
+        out,
+        mask=mask,
+        cache_modifier=".cs",
+    )
+
+
+@triton.jit
+def batch_norm_train_alone_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    N,
+    HW,
+    stride_xn_size,
+    stride_xm,
+    stride_xhw,
+    stride_weight_m,
+    stride_bias_m,
+    stride_out_n_size,
+    stride_out_m,
+    stride_out_hw,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn_size = tl.cast(stride_xn_size, tl.int64)  # cols * stride may pass 2**31
@@ -184,8 +279,10 @@ def batch_norm_train_looped_kernel(
     inverse_root = tl.rsqrt(variance + 1e-5)
 
     # the row again, now with what it was reduced to
+    # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
+        cols += tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         n_size = cols // HW
         hw = cols % HW
@@ -207,6 +304,7 @@ def batch_norm_train_looped_kernel(
             + hw * stride_out_hw,
             out,
             mask=mask,
+            cache_modifier=".cs",
         )
 
 
@@ -328,6 +426,23 @@ def batch_norm_train_apply_kernel(
     )
 
 
+@functools.cache
+def num_sms(device: torch.device) -> int:
+    """The device's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def num_waiting(device: torch.device, options: dict) -> int:
+    """How many programs may wait for one another: half of those that surely run at once.
+
+    An SM has 65536 registers; the other half is left to a launch on another stream.
+    """
+    an_sm = 65536 // (32 * options["num_warps"] * options["maxnreg"])
+    return max(num_sms(device) * an_sm // 2, 1)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, batch_norm_train_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -335,11 +450,15 @@ SCHEDULES = (
     (8192, batch_norm_train_row_kernel, {"num_warps": 4}),
     (16384, batch_norm_train_row_kernel, {"num_warps": 8}),
     (32768, batch_norm_train_row_kernel, {"num_warps": 16}),
-    (802816, batch_norm_train_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 16}),
+    (
+        802816,
+        batch_norm_train_cooperative_kernel,
+        {"BLOCK_SIZE_N": 4096, "maxnreg": 128, "num_warps": 2},
+    ),
     (
         None,
         batch_norm_train_split_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 2},
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 1},
     ),
 )
 
@@ -463,24 +582,49 @@ def batch_norm_train(
             BLOCK_SIZE_N=triton.next_power_of_2(N),
             **options,
         )
-    elif kernel is batch_norm_train_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            bias,
-            out,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            weight.stride(0),
-            bias.stride(0),
-            out_view.stride(0),
-            out_view.stride(1),
-            out_view.stride(2),
-            N=N,
-            HW=HW,
-            **options,
-        )
+    elif kernel is batch_norm_train_cooperative_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        if 0 < num_parts <= num_waiting(x.device, options):
+            mean_words = torch.zeros((M, num_parts), dtype=torch.int64, device=x.device)
+            kernel[(M * num_parts,)](
+                x_view,
+                weight,
+                bias,
+                out,
+                mean_words,
+                num_parts,
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                weight.stride(0),
+                bias.stride(0),
+                out_view.stride(0),
+                out_view.stride(1),
+                out_view.stride(2),
+                N=N,
+                HW=HW,
+                SPLITS=triton.next_power_of_2(num_parts),
+                **options,
+            )
+        else:  # not all programs of a row run at once: one walks it alone
+            batch_norm_train_alone_kernel[(M,)](
+                x_view,
+                weight,
+                bias,
+                out,
+                N,
+                HW,
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                weight.stride(0),
+                bias.stride(0),
+                out_view.stride(0),
+                out_view.stride(1),
+                out_view.stride(2),
+                BLOCK_SIZE_N=16384,
+                num_warps=8,
+            )
     elif kernel is batch_norm_train_split_kernel:
         num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
         mean_parts = torch.empty(
