@@ -80,9 +80,23 @@ def default() -> Schedule:
 def fitted(columns: int) -> Schedule | None:
     """The first schedule of rows of so many elements, if these are worth it: smaller parts where there are not too
     many (H200, float32: rows of 262144 normalized 467 us, 472 in parts of 8192; rows of 65535 542 and 551)."""
-    small = default().replace(BLOCK_SIZE_N=4096, num_warps=2, maxnreg=96)
-    schedule = small if columns <= 128 * 4096 else default()
-    return schedule if columns > LONGEST_ALONE and is_held(schedule, columns) else None
+    schedule = _small() if columns <= 128 * 4096 else default()
+    return schedule if columns > LONGEST_ALONE and _is_held(schedule, columns) else None
+
+
+def starts(columns: int) -> tuple[Schedule, ...]:
+    """Where a search over such rows sets out."""
+    return tuple(s for s in (default(), _small()) if columns >= 2 * s.int("BLOCK_SIZE_N") and _is_held(s, columns))
+
+
+def _small() -> Schedule:
+    return default().replace(BLOCK_SIZE_N=4096, num_warps=2, maxnreg=96)
+
+
+def _is_held(schedule: Schedule, columns: int) -> bool:
+    """Whether all programs of a row run at once, with as many of another."""
+    threads = -(-columns // schedule.int("BLOCK_SIZE_N")) * schedule.int("num_warps") * 32
+    return threads * schedule.int("maxnreg") <= MOST_REGISTERS
 
 
 def space() -> tuple[Parameter, ...]:
@@ -102,12 +116,6 @@ def legal(schedule: Schedule, columns: int) -> str | None:
         return f"a block of {block} for rows of {columns}"
     each = block / (32 * schedule.int("num_warps"))
     return f"{each:g} elements a thread (from 4 to 128 make sense)" if not 4 <= each <= 128 else None
-
-
-def is_held(schedule: Schedule, columns: int) -> bool:
-    """Whether all programs of a row run at once, with as many of another."""
-    threads = -(-columns // schedule.int("BLOCK_SIZE_N")) * schedule.int("num_warps") * 32
-    return threads * schedule.int("maxnreg") <= MOST_REGISTERS
 
 
 def kernels(

@@ -111,8 +111,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
         return (WINDOWS, *_whole_rows(body, columns))
     few = few_long_rows([(rows, columns)]) if "split" in variants(body) else None
     several = [_whole(body)] if partials.applies(body) else []
-    held = cooperative.fitted(columns) if cooperative.applies(body) else None
-    several += [held] if held else []
+    several += cooperative.starts(columns) if cooperative.applies(body) else ()
     return (*_whole_rows(body, columns), *several, *([_divided(body, few)] if few else []))
 
 

@@ -9,6 +9,8 @@ An input whose dimensions cannot be merged without a copy is copied first (torch
 reshape).
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
@@ -18,6 +20,26 @@ import triton.language as tl
 def _exp(x):
     # one instruction; tl.exp spends three more on results below 2**-126, which are flushed here
     return tl.exp2(x * 1.4426950408889634)
+
+
+@triton.jit
+def _leave(word_ptr, value, total):
+    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
+    high = value.to(tl.uint32, bitcast=True)
+    word = (high.to(tl.int64) << 32) | low.to(tl.int64)
+    tl.atomic_xchg(word_ptr, word, sem="relaxed")
+
+
+@triton.jit
+def _await(words_ptr, is_part, other):
+    # programs start in the order of their numbers, and all of a row run at once
+    words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+        words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    values = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    totals = tl.abs(words.to(tl.int32).to(tl.float32, bitcast=True))
+    return tl.where(is_part, values, other), tl.where(is_part, totals, 0.0)
 
 
 @triton.jit
@@ -149,6 +171,116 @@ def softmax_looped_kernel(
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
+@triton.jit
+def softmax_cooperative_kernel(
+    x_ptr,
+    out_ptr,
+    row_max_words_ptr,
+    num_parts,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # num_parts programs share a row: each keeps a part in registers, waits until all have reduced
+    # theirs, and writes it
+    row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(0) % num_parts
+    first = split * BLOCK_SIZE_N
+    cols = first + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    x = tl.load(
+        x_ptr + row * stride_xm + cols * stride_xn,
+        mask=mask,
+        other=float("-inf"),
+    ).to(tl.float32)
+    # a part may be -inf throughout
+    row_max_part = tl.maximum(tl.max(x, axis=0), -3.4028234663852886e38)
+    numerator = _exp(x - row_max_part)
+    denominator_part = tl.sum(numerator, axis=0)
+    _leave(row_max_words_ptr + tl.program_id(0), row_max_part, denominator_part)
+    parts = row * num_parts + tl.arange(0, SPLITS)
+    is_part = tl.arange(0, SPLITS) < num_parts
+    row_max_parts, denominator_parts = _await(
+        row_max_words_ptr + parts, is_part, float("-inf")
+    )
+    row_max = tl.max(row_max_parts, axis=0)
+    denominator = tl.sum(denominator_parts * _exp(row_max_parts - row_max), axis=0)
+    numerator *= _exp(row_max_part - row_max)  # which was of the part's greatest
+    # return torch.softmax(x, dim=-1)
+    inverse_denominator = 1.0 / denominator
+    out = numerator * inverse_denominator
+    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+
+
+@triton.jit
+def softmax_alone_kernel(
+    x_ptr,
+    out_ptr,
+    N,
+    stride_xm,
+    stride_xn,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    # from the least finite float32 on: a row may begin with -inf
+    row_max = -3.4028234663852886e38
+    denominator = 0.0
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        new_max = tl.maximum(row_max, tl.max(x, axis=0))
+        block_sum = tl.sum(_exp(x - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
+    # return torch.softmax(x, dim=-1)
+    inverse_denominator = 1.0 / denominator
+
+    # the row again, now with what it was reduced to
+    # backwards: the end of the row was read last and may still be cached
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
+        cols += tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=float("-inf"),
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        numerator = _exp(x - row_max)
+        out = numerator * inverse_denominator
+        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+
+
+@functools.cache
+def num_sms(device: torch.device) -> int:
+    """The device's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    if device.type != "cuda":
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def num_waiting(device: torch.device, options: dict) -> int:
+    """How many programs may wait for one another: half of those that surely run at once.
+
+    An SM has 65536 registers; the other half is left to a launch on another stream.
+    """
+    an_sm = 65536 // (32 * options["num_warps"] * options["maxnreg"])
+    return max(num_sms(device) * an_sm // 2, 1)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, softmax_kernel, {"num_warps": 2}),
@@ -159,7 +291,11 @@ SCHEDULES = (
     ),
     (16384, softmax_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 16}),
     (32768, softmax_kernel, {"num_warps": 16}),
-    (None, softmax_looped_kernel, {"BLOCK_SIZE_N": 32768, "num_warps": 32}),
+    (
+        None,
+        softmax_cooperative_kernel,
+        {"BLOCK_SIZE_N": 4096, "maxnreg": 96, "num_warps": 2},
+    ),
 )
 
 
@@ -222,4 +358,31 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
             x_view.stride(1),
             **options,
         )
+    elif kernel is softmax_cooperative_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        if 0 < num_parts <= num_waiting(x.device, options):
+            row_max_words = torch.zeros(
+                (M, num_parts), dtype=torch.int64, device=x.device
+            )
+            kernel[(M * num_parts,)](
+                x_view,
+                out,
+                row_max_words,
+                num_parts,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                SPLITS=triton.next_power_of_2(num_parts),
+                **options,
+            )
+        else:  # not all programs of a row run at once: one walks it alone
+            softmax_alone_kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=16384,
+                num_warps=8,
+            )
     return out
