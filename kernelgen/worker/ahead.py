@@ -25,10 +25,21 @@ from kernelgen.worker.operations import CompileError, classify
 
 
 @dataclass(frozen=True)
+class StubUtils:
+    """As much of a driver's utilities as wrappers ask for."""
+
+    sms: int
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"multiprocessor_count": self.sms}
+
+
+@dataclass(frozen=True)
 class StubDriver:
     """As much of a driver as compiling asks for."""
 
     arch: int
+    utils: StubUtils
 
     def get_current_target(self) -> Any:
         return GPUTarget("cuda", self.arch, 32)
@@ -62,7 +73,7 @@ def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[
     same grids and scalars.
     """
     facts = DeviceFacts(**device)
-    driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_"))))
+    driver.set_active(StubDriver(int(facts.arch.removeprefix("sm_")), StubUtils(facts.sms)))
     wrapper = load.candidate(path, function)
     found: list[list[Any]] = []
     digests: list[list[str]] = []

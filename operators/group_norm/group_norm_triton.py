@@ -8,9 +8,31 @@ An input whose dimensions cannot be merged without a copy is copied first (torch
 reshape).
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def _leave(word_ptr, value, total):
+    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
+    high = value.to(tl.uint32, bitcast=True)
+    word = (high.to(tl.int64) << 32) | low.to(tl.int64)
+    tl.atomic_xchg(word_ptr, word, sem="relaxed")
+
+
+@triton.jit
+def _await(words_ptr, is_part, other):
+    # programs start in the order of their numbers, and all of a row run at once
+    words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+        words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    values = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    totals = tl.abs(words.to(tl.int32).to(tl.float32, bitcast=True))
+    return tl.where(is_part, values, other), tl.where(is_part, totals, 0.0)
 
 
 @triton.jit
@@ -133,11 +155,13 @@ def group_norm_row_kernel(
 
 
 @triton.jit
-def group_norm_looped_kernel(
+def group_norm_cooperative_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
     out_ptr,
+    mean_words_ptr,
+    num_parts,
     stride_xm,
     stride_xn,
     stride_weight_index_1,
@@ -146,6 +170,79 @@ def group_norm_looped_kernel(
     stride_bias_k,
     N: tl.constexpr,  # a kernel for every row length
     HW: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    stride_weight_k = tl.cast(stride_weight_k, tl.int64)
+    stride_bias_k = tl.cast(stride_bias_k, tl.int64)
+    # num_parts programs share a row: each keeps a part in registers, waits until all have reduced
+    # theirs, and writes it
+    row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(0) % num_parts
+    first = split * BLOCK_SIZE_N
+    cols = first + tl.arange(0, BLOCK_SIZE_N)
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
+    # int32 where that is enough: it divides faster
+    short_row = row.to(tl.int32)
+    index_1 = (short_row % 32).to(tl.int64)
+    k = cols // HW
+    x = tl.load(
+        x_ptr + row * stride_xm + cols * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    part_count = tl.minimum(BLOCK_SIZE_N, N - first)
+    mean_part = tl.sum(x, axis=0) / part_count
+    mean_shift = tl.where(mask, x - mean_part, 0.0)
+    row_sum_2_part = tl.sum(mean_shift * mean_shift, axis=0)
+    _leave(mean_words_ptr + tl.program_id(0), mean_part, row_sum_2_part)
+    parts = row * num_parts + tl.arange(0, SPLITS)
+    is_part = tl.arange(0, SPLITS) < num_parts
+    mean_parts, row_sum_2_parts = _await(mean_words_ptr + parts, is_part, 0.0)
+    part_counts = tl.minimum(
+        tl.maximum(N - tl.arange(0, SPLITS) * BLOCK_SIZE_N, 0), BLOCK_SIZE_N
+    )
+    mean = tl.sum(mean_parts * part_counts, axis=0) / N
+    mean_shifts = mean_parts - mean
+    row_sum_2_shifts = part_counts * mean_shifts * mean_shifts
+    row_sum_2 = tl.sum(row_sum_2_parts + row_sum_2_shifts, axis=0)
+    # centered = groups - mean
+    centered = x - mean
+    # variance = (centered * centered).mean(dim=(2, 3, 4), keepdim=True)
+    variance = row_sum_2 / N
+    # normalized = (centered * torch.rsqrt(variance + eps)).view(x.shape)
+    inverse_root = tl.rsqrt(variance + 1e-5)
+    normalized = centered * inverse_root
+    weight = tl.load(
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
+        mask=mask,
+        other=0.0,
+    )
+    bias = tl.load(
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
+        mask=mask,
+        other=0.0,
+    )
+    # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
+    out = normalized * weight + bias
+    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+
+
+@triton.jit
+def group_norm_alone_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    out_ptr,
+    N,
+    HW,
+    stride_xm,
+    stride_xn,
+    stride_weight_index_1,
+    stride_weight_k,
+    stride_bias_index_1,
+    stride_bias_k,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
@@ -182,8 +279,10 @@ def group_norm_looped_kernel(
     inverse_root = tl.rsqrt(variance + 1e-5)
 
     # the row again, now with what it was reduced to
+    # backwards: the end of the row was read last and may still be cached
     for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
+        cols += tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         k = cols // HW
         x = tl.load(
@@ -209,7 +308,25 @@ def group_norm_looped_kernel(
         normalized = centered * inverse_root
         # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
         out = normalized * weight + bias
-        tl.store(out_ptr + row * N + cols, out, mask=mask)
+        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
+
+
+@functools.cache
+def num_sms(device: torch.device) -> int:
+    """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    if not isinstance(_await, triton.JITFunction):
+        return 0
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return properties["multiprocessor_count"]
+
+
+def num_waiting(device: torch.device, options: dict) -> int:
+    """How many programs may wait for one another: half of those that surely run at once.
+
+    An SM has 65536 registers; the other half is left to a launch on another stream.
+    """
+    an_sm = 65536 // (32 * options["num_warps"] * options["maxnreg"])
+    return max(num_sms(device) * an_sm // 2, 1)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -219,7 +336,11 @@ SCHEDULES = (
     (8192, group_norm_row_kernel, {"num_warps": 4}),
     (16384, group_norm_row_kernel, {"num_warps": 8}),
     (32768, group_norm_row_kernel, {"num_warps": 16}),
-    (None, group_norm_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 16}),
+    (
+        None,
+        group_norm_cooperative_kernel,
+        {"BLOCK_SIZE_N": 8192, "maxnreg": 80, "num_warps": 4},
+    ),
 )
 
 
@@ -338,20 +459,43 @@ def group_norm(
             BLOCK_SIZE_N=triton.next_power_of_2(N),
             **options,
         )
-    elif kernel is group_norm_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            weight_view,
-            bias_view,
-            out,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight_view.stride(0),
-            weight_view.stride(1),
-            bias_view.stride(0),
-            bias_view.stride(1),
-            N=N,
-            HW=HW,
-            **options,
-        )
+    elif kernel is group_norm_cooperative_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        if 0 < num_parts <= num_waiting(x.device, options):
+            mean_words = torch.zeros((M, num_parts), dtype=torch.int64, device=x.device)
+            kernel[(M * num_parts,)](
+                x_view,
+                weight_view,
+                bias_view,
+                out,
+                mean_words,
+                num_parts,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                bias_view.stride(0),
+                bias_view.stride(1),
+                N=N,
+                HW=HW,
+                SPLITS=triton.next_power_of_2(num_parts),
+                **options,
+            )
+        else:  # not all programs of a row run at once: one walks it alone
+            group_norm_alone_kernel[(M,)](
+                x_view,
+                weight_view,
+                bias_view,
+                out,
+                N,
+                HW,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                bias_view.stride(0),
+                bias_view.stride(1),
+                BLOCK_SIZE_N=16384,
+                num_warps=8,
+            )
     return out

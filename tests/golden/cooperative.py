@@ -164,10 +164,11 @@ def softmax_alone_kernel(
 
 @functools.cache
 def num_sms(device: torch.device) -> int:
-    """The device's multiprocessors; none where Triton's interpreter runs one program after the other."""
-    if device.type != "cuda":
+    """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
+    if not isinstance(_await, triton.JITFunction):
         return 0
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return properties["multiprocessor_count"]
 
 
 def num_waiting(device: torch.device, options: dict) -> int:
