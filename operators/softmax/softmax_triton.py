@@ -177,9 +177,9 @@ def softmax_cooperative_kernel(
     out_ptr,
     row_max_words_ptr,
     num_parts,
-    N,
     stride_xm,
     stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
@@ -190,11 +190,12 @@ def softmax_cooperative_kernel(
     split = tl.program_id(0) % num_parts
     first = split * BLOCK_SIZE_N
     cols = first + tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=float("-inf"),
+        eviction_policy="evict_last",
     ).to(tl.float32)
     # a part may be -inf throughout
     row_max_part = tl.maximum(tl.max(x, axis=0), -3.4028234663852886e38)
@@ -295,7 +296,7 @@ SCHEDULES = (
     (
         None,
         softmax_cooperative_kernel,
-        {"BLOCK_SIZE_N": 4096, "maxnreg": 96, "num_warps": 2},
+        {"BLOCK_SIZE_N": 4096, "maxnreg": 80, "num_warps": 2},
     ),
 )
 
@@ -370,9 +371,9 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                 out,
                 row_max_words,
                 num_parts,
-                N,
                 x_view.stride(0),
                 x_view.stride(1),
+                N=N,
                 SPLITS=triton.next_power_of_2(num_parts),
                 **options,
             )
