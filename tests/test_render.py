@@ -24,6 +24,7 @@ from kernelgen.families import (
     reduction,
     row_lanes,
     scan,
+    scan_held,
     scatter,
     selection,
 )
@@ -185,6 +186,7 @@ GOLDENS = {
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
     "split_scan": ("reverse_cumsum", (TableRow(None, scan.default("split")),)),
+    "held_scan": ("cumsum_long", (TableRow(None, scan_held.default()),)),
     "scatter": ("index_add", (TableRow(None, scatter.default("buckets")),)),
     "selection": ("topk", (TableRow(4096, selection.default("rows")), TableRow(None, selection.default("looped")))),
 }

@@ -1,15 +1,16 @@
 """Scans: running sums, products, maxima and the like along the last dimension, with pointwise steps around them.
 
-Four variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+Five variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
 is read twice, so it serves rows that would fit in registers as well. `split`: few long rows are divided among programs.
+`cooperative`: long rows are, in one pass, in which a program waits for what the parts before its own come to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import reduction, split_schedules
+from kernelgen.families import cooperative, reduction, scan_held, split_schedules
 from kernelgen.families.access import output_groups
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
 from kernelgen.families.naming import ROW, SCALAR
@@ -42,7 +43,8 @@ def takes(graph: Graph) -> bool:
 
 def variants(body: Body) -> tuple[str, ...]:
     # what is scanned as a whole has no rows to take several of
-    return ("row", "rows", "looped", "split") if body.layout.rows else ("row", "looped", "split")
+    found = ("row", "rows", "looped", "split") if body.layout.rows else ("row", "looped", "split")
+    return (*found, cooperative.VARIANT) if scan_held.applies(body) else found
 
 
 def default(variant: str) -> Schedule:
@@ -50,6 +52,8 @@ def default(variant: str) -> Schedule:
         return Schedule.make("row", num_warps=4, loads="default", stores="default")
     if variant == "rows":
         return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, loads="default", stores="default")
+    if variant == cooperative.VARIANT:
+        return scan_held.default()
     if variant == "split":
         return Schedule.make(
             "split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, NUM_STAGES=3, specialize=False, loads="default",
@@ -72,6 +76,7 @@ def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     looped = default("looped").replace(BLOCK_SIZE_N=min(4096, max(block, 1024)))
     few = few_long_rows([(rows, columns)])
     divided = [_divided(body, *few)] if few else []
+    divided += scan_held.starts(columns) if scan_held.applies(body) else ()
     return (*found, looped, looped.replace(NUM_STAGES=1), looped.replace(specialize=True), *divided)
 
 
@@ -129,6 +134,8 @@ def of_float32(body: Body, table: tuple[tuple[int | None, Schedule], ...]) -> tu
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
+    if variant == cooperative.VARIANT:
+        return cooperative.space()
     if variant == "split":
         return split_schedules.space(variant)
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
@@ -156,6 +163,8 @@ def kernels(
     make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. A row in registers is taken as a row that is reduced is."""
+    if schedule.variant == cooperative.VARIANT:
+        return scan_held.kernel(spec, body, schedule, name, helpers)
     if schedule.variant == "split":
         return split_scans(spec, body, schedule, name, helpers)
     if schedule.variant == "looped":

@@ -82,9 +82,9 @@ def _totals(scans: _Scans, name: str, depth: int) -> KernelText:
     inside = lines.writer.lines(sources, done, late=False)
     for c in own:
         source, block = lines.writer.guarded(c.scan), f"{body.names.of[c.scan]}_block"
-        made = _accumulated(lines, c, source)
+        made = accumulated(lines, c, source)
         short = all(len(line) <= LINE - 8 for line in made)
-        inside += made if short or source.isidentifier() else [f"{block} = {source}", *_accumulated(lines, c, block)]
+        inside += made if short or source.isidentifier() else [f"{block} = {source}", *accumulated(lines, c, block)]
     inside += ends(lines, kept)
     comment = [*_order(body), *comments(body, kept), *comments(body, own, "over the part so far")]
     stores, scratch = _stores(lines, own)
@@ -144,18 +144,18 @@ def _joined_parts(lines: Lines, c: Carried) -> list[str]:
             f"{name}_total_exponents = {load(f'{name}_exponent_parts', 0)}",
             f"{c.carry}, {c.beside} = {_product(lines, f'({name}_totals, {name}_total_exponents)')}",
         ]
-    carry = f"{c.carry} = {_reduced(lines, c.scan, load(f'{name}_parts', neutral))}"
+    carry = f"{c.carry} = {reduced(lines, c.scan, load(f'{name}_parts', neutral))}"
     return [carry, *([f"{c.beside} = 0.0"] if c.beside else [])]
 
 
-def _accumulated(lines: Lines, c: Carried, source: str) -> list[str]:
-    """A block's share in what the part comes to."""
+def accumulated(lines: Lines, c: Carried, source: str) -> list[str]:
+    """A block's share in what the part comes to, or that of parts in what comes before one."""
     value, name = lines.body.lowered.values[c.scan], lines.body.names.of[c.scan]
     if c.exponents:
         lines.writer.helpers["frexp"] = None
         block = _product(lines, f"_frexp({source})", *([value.attr] if value.attr else []))
         return [f"{name}_end, {name}_end_exponent = {block}", joined(lines, c, f"{name}_end")]
-    block = _reduced(lines, c.scan, source)
+    block = reduced(lines, c.scan, source)
     if c.beside:
         return [f"{name}_end = {block}", joined(lines, c, f"{name}_end")]
     join = scan_join(value.op, value.dtype)
@@ -166,7 +166,7 @@ def _accumulated(lines: Lines, c: Carried, source: str) -> list[str]:
     return [f"{c.carry} = {text.text}"]
 
 
-def _reduced(lines: Lines, i: int, inner: str) -> str:
+def reduced(lines: Lines, i: int, inner: str) -> str:
     """What the elements of a block, or of the parts of a row, come to."""
     value, helpers = lines.body.lowered.values[i], lines.writer.helpers
     if value.op in _COMBINED:

@@ -26,7 +26,7 @@ def _leave(word_ptr, value, total):
 
 @triton.jit
 def _await(words_ptr, is_part, other):
-    # programs start in the order of their numbers, and all of a row run at once
+    # programs start in the order of their numbers: none waits for one that cannot start
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
     while tl.min((words != 0).to(tl.int32), axis=0) == 0:
         words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)

@@ -43,7 +43,8 @@ def _install() -> None:
     kind.create_masked_load = load
 
     def call(executor: Any, *args: Any, **kwargs: Any) -> None:
-        if not any(name.endswith("_words_ptr") for name in executor.arg_names):
+        waits = any(name.endswith("_words_ptr") for name in executor.arg_names)
+        if not waits or "num_waiting" not in executor.fn.__globals__:
             return one_by_one(executor, *args, **kwargs)
         program, threads, errors = executor.fn, list[threading.Thread](), list[BaseException]()
         executor.fn = _started(program, threads, errors)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from references import load, plan_of, sample, schedules
 
-from kernelgen import render
-from kernelgen.families import scan
+from kernelgen import families, render
+from kernelgen.families import scan, scan_held
 from kernelgen.plan import TableRow
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -80,3 +80,32 @@ def test_few_long_rows_are_divided(shapes: list[tuple[int, int]]) -> None:
         if schedule.variant == "split":
             assert 512 <= rows * schedule.int("SPLITS") <= 1024
             assert scan.legal(schedule, columns, 2) is None
+
+
+@pytest.mark.parametrize(
+    "line", ["x.cumsum(-1)", "torch.cummax(x, -1).values", "torch.logcumsumexp(x, -1)", "(x * 2).cumsum(-1) + x"]
+)
+def test_a_part_waits_for_what_all_before_it_come_to(line: str) -> None:
+    """More of them than are read at a time, which are four here."""
+    found = sample(f"return {line}", {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=())
+    plan = plan_of(found.spec())
+    held = scan_held.default().replace(BLOCK_SIZE_N=16)
+    text = render.triton_source(plan.with_table((TableRow(None, held),)))
+    op = load(text.replace(f"num_parts), {scan_held.WORDS})", "num_parts), 4)")).op
+    x = torch.randn(2, 16 * 10 + 5, device=DEVICE)
+    x[1, 100] = math.nan
+    wide = x.double()
+    wanted = eval(line, {"torch": torch, "x": wide})
+    torch.testing.assert_close(op(x).double(), wanted, equal_nan=True, rtol=1e-5, atol=1e-4)
+
+
+def test_scans_that_one_float_does_not_stand_for_have_no_such_variant() -> None:
+    lines = [
+        "x.cumprod(-1)",
+        "x.flip(-1).cumsum(-1).flip(-1)",
+        "x.to(torch.int64).cumsum(-1)",
+        "x.cumsum(-1).cumsum(-1)",
+    ]
+    for line, kind in zip(lines, ["float32", "float32", "int64", "float32"], strict=True):
+        plan = plan_of(sample(f"return {line}", {"x": "A B: float32"}, {"out": f"A B: {kind}"}, dtypes=()).spec())
+        assert "cooperative" not in families.module(plan).variants(plan.body), line

@@ -33,7 +33,7 @@ def _leave(word_ptr, value, total):
 
 @triton.jit
 def _await(words_ptr, is_part, other):
-    # programs start in the order of their numbers, and all of a row run at once
+    # programs start in the order of their numbers: none waits for one that cannot start
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
     while tl.min((words != 0).to(tl.int32), axis=0) == 0:
         words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
@@ -86,8 +86,7 @@ def softmax_cooperative_kernel(
     # theirs, and writes it
     row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
     split = tl.program_id(0) % num_parts
-    first = split * BLOCK_SIZE_N
-    cols = first + tl.arange(0, BLOCK_SIZE_N)
+    cols = split * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,

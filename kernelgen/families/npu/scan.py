@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelgen.families import scan
+from kernelgen.families import cooperative, scan
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
@@ -25,7 +25,7 @@ fits = reduction.fits
 
 def variants(body: Body) -> tuple[str, ...]:
     """Those of a GPU; a core has whole rows."""
-    return tuple(v for v in scan.variants(body) if v != "split")
+    return tuple(v for v in scan.variants(body) if v not in ("split", cooperative.VARIANT))
 
 
 def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
