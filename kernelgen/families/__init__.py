@@ -38,11 +38,13 @@ RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
 _TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
 _TAKEN = frozenset(
     [
-        *("M", "N", "n_elements", "num_parts", "num_tiles", "num_waiting"),
+        *("M", "N", "n_elements", "num_parts", "num_tiles", "num_sms", "num_waiting"),
         *("kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"),
     ]
 )
 """What a wrapper calls its own variables."""
+_FUNCTIONS = ("check_inputs", "num_cores", "num_sms", "num_waiting", "pick_schedule")
+"""What a generated file calls its own functions."""
 
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
@@ -98,7 +100,10 @@ def _with_calls(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Pla
 
 
 def check_names(spec: OperatorSpec) -> None:
-    """Raise SpecError where a tensor has a name that a wrapper needs itself."""
+    """Raise SpecError where the operator or a tensor has a name that generated code needs itself."""
+    if spec.name in _FUNCTIONS:
+        place, message = spec.reference_place, f"the generated code needs the name {spec.name} itself; choose another"
+        raise SpecError([Mistake(spec.path, place.line, place.column, message)])
     for tensor in (*spec.inputs, *spec.outputs):
         if tensor.name in _TAKEN:
             place = tensor.place

@@ -30,7 +30,9 @@ from kernelgen.spec.model import OperatorSpec
 
 VARIANT = COOPERATIVE
 MOST_REGISTERS = 128 * 65536 // 2
-"""Of all programs that share a row: half of what 128 SMs have (facts.py)."""
+"""Of all programs that share a row: half of what 128 SMs have (facts.py), each program's rounded to a power of two."""
+SPLITS = "max(triton.next_power_of_2(num_parts), 32)"
+"""Words that a program reads, one a lane at least: lanes that read the same one need not see it at the same time."""
 _REGISTERS = (64, 80, 96, 128)
 """Of a thread. The launch asks for so many at most, which is how many programs run at once for sure."""
 LONGEST_ALONE = 2**15
@@ -95,8 +97,9 @@ def _small() -> Schedule:
 
 def _is_held(schedule: Schedule, columns: int) -> bool:
     """Whether all programs of a row run at once, with as many of another."""
-    threads = -(-columns // schedule.int("BLOCK_SIZE_N")) * schedule.int("num_warps") * 32
-    return threads * schedule.int("maxnreg") <= MOST_REGISTERS
+    parts = -(-columns // schedule.int("BLOCK_SIZE_N"))
+    registers = 32 * schedule.int("num_warps") * schedule.int("maxnreg")
+    return parts << (registers - 1).bit_length() <= MOST_REGISTERS
 
 
 def space() -> tuple[Parameter, ...]:
@@ -156,7 +159,7 @@ def _kernel_text(made: _Text, name: str, once_a_row: Sequence[str]) -> KernelTex
     arguments = (*pointers, *left, "num_parts", *sizes)
     parts = {g.size for g in body.layout.parts}
     ordered, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
-    splits = Passed("SPLITS", "triton.next_power_of_2(num_parts)")
+    splits = Passed("SPLITS", SPLITS)
     device = f"{made.split.spec.inputs[0].name}.device"
     return KernelText(
         name, VARIANT, schedule, ordered, constexprs, lines=tuple(text), once_a_row=tuple(once_a_row),
@@ -196,15 +199,24 @@ def _exchange(made: _Text, left: Sequence[tuple[str, str, float]]) -> None:
     """Leaves what the part was reduced to and waits for what the others leave: words of a number each, and of a sum
     that is never negative where there is one. The last of each is what stands for programs that a row does not have."""
     made.lines.writer.helpers |= {"leave": None, "await": None}
+    words = {name: words_of(made.split.spec, name) for name, _, _ in left}
     for name, total, _ in left:
         second = f"{total}_part" if total else "0.0"
-        made.text.append(f"_leave({name}_words_ptr + tl.program_id(0), {name}_part, {second})")
+        made.text.append(f"_leave({words[name]}_ptr + tl.program_id(0), {name}_part, {second})")
     if not made.scratch:
         made.text += ["parts = row * num_parts + tl.arange(0, SPLITS)", "is_part = tl.arange(0, SPLITS) < num_parts"]
     for name, total, other in left:
         both = f"{name}_parts, {f'{total}_parts' if total else '_'}"
-        made.text.append(f"{both} = _await({name}_words_ptr + parts, is_part, {number(other).text})")
-        made.scratch.append(Scratch(f"{name}_words", "int64", "(M, num_parts)", zeros=True))
+        made.text.append(f"{both} = _await({words[name]}_ptr + parts, is_part, {number(other).text})")
+        made.scratch.append(Scratch(words[name], "int64", "(M, num_parts)", zeros=True))
+
+
+def words_of(spec: OperatorSpec, name: str) -> str:
+    """What the words are called that programs leave of a value: no tensor has that name."""
+    words = f"{name}_words"
+    while words in {t.name for t in (*spec.inputs, *spec.outputs)}:
+        words += "_"
+    return words
 
 
 def _largest_and_sum(made: _Text, pair: Online) -> tuple[str, str, float]:
@@ -212,7 +224,7 @@ def _largest_and_sum(made: _Text, pair: Online) -> tuple[str, str, float]:
     by what the greatest of the row makes of them."""
     lowered, names, writer = made.split.body.lowered, made.split.body.names.of, made.lines.writer
     top, total = names[pair.maximum], names[pair.total]
-    source = writer.guarded(pair.maximum)
+    source = writer.guarded(pair.maximum, neutral_alone=True)  # exp makes 0 of -inf alone
     greatest = f"tl.maximum(tl.max({source}, axis=0), {LOWEST})"
     # with infinities made zero the sum may be infinite, but it must not be inf - inf
     greatest = f"tl.minimum({greatest}, {LOWEST[1:]})" if pair.finite else greatest

@@ -260,7 +260,7 @@ def _several(body: Body, lines: Lines, i: int) -> bool:
 def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
     """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
     top, total = body.names.of[online.maximum], body.names.of[online.total]
-    source = lines.writer.guarded(online.maximum)
+    source = lines.writer.guarded(online.maximum, neutral_alone=True)  # exp makes 0 of -inf alone
     atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
     axis, spread = ("axis=1", "new_max[:, None]") if _several(body, lines, online.maximum) else ("axis=0", "new_max")
     greatest = f"tl.maximum({top}, tl.max({source}, {axis}))"

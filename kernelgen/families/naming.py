@@ -40,8 +40,11 @@ RESERVED = {
     "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
-    "is_part", "part_count", "_leave", "_await",
+    "is_part", "part_count", "_", "words_ptr", "_leave", "_await",
 }  # fmt: skip
+
+_DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts")
+"""What names end with that kernels make of the names of reductions, scans and what follows from these in a row."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,15 @@ def name_values(
             if not lowered.space.outer and value.op in REDUCTIONS and not value.name:
                 name = _OF_ALL.get(value.op, name)
             names[i] = unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
-    return Names(names, levels, frozenset(assigned))
+    return Names(_beside_derived(lowered, levels, names, used), levels, frozenset(assigned))
+
+
+def _beside_derived(lowered: Lowered, levels: tuple[str, ...], names: dict[int, str], used: set[str]) -> dict[int, str]:
+    """The names, other ones where kernels make the same of the names of what they reduce or scan to."""
+    made = [n for i, n in names.items() if levels[i] in (ROW, SCALAR) or lowered.values[i].op in (*REDUCTIONS, *SCANS)]
+    derived = {f"{name}_{ending}" for name in made for ending in _DERIVED}
+    others = {name: unique(f"{name}_", used | derived) for name in sorted(set(names.values()) & derived)}
+    return {i: others.get(name, name) for i, name in names.items()}
 
 
 def _chains(lowered: Lowered, uses: Counter[int]) -> list[list[int]]:

@@ -34,15 +34,18 @@ def neutral(lowered: Lowered, i: int) -> float | int:
     return identity(lowered.values[i].op, lowered.values[source.value].dtype)
 
 
-def harmless(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> bool:
-    """Whether the lanes beyond the row leave a reduction, or a scan from the end, as it is."""
+def harmless(
+    lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float], *, neutral_alone: bool = False
+) -> bool:
+    """Whether the lanes beyond the row leave a reduction, or a scan from the end, as it is. `neutral_alone`: because
+    they hold what is neutral, and not because no element is less than what they hold."""
     value = lowered.values[i]
     source = value.args[0]
     assert isinstance(source, Use)
     found = pad(lowered, levels, source.value, others)
     if found == neutral(lowered, i):
         return True
-    return value.op == "max" and found == 0.0 and _no_less_than_zero(lowered, source.value)
+    return not neutral_alone and value.op == "max" and found == 0.0 and _no_less_than_zero(lowered, source.value)
 
 
 def _no_less_than_zero(lowered: Lowered, i: int) -> bool:

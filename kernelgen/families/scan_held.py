@@ -61,6 +61,7 @@ def kernel(
     lines, done = Lines(spec, body, cooperative.VARIANT, schedule, helpers), set[int]()
     (scan,) = scans_of(body)
     made, writer = body.names.of[scan], lines.writer
+    words = cooperative.words_of(spec, made)
     writer.named = body.names.assigned | {scan}
     writer.carries = {scan: f"{made}_carry"}
     still = [i for i, v in enumerate(body.names.levels) if v in (ROW, SCALAR) and writer.is_assigned(i)]
@@ -73,13 +74,13 @@ def kernel(
         writer.substitutes = {source: Text(f"{made}_block")}
     text += [
         f"{made}_part = {reduced(lines, scan, writer.guarded(scan))}",
-        f"_leave({made}_words_ptr + tl.program_id(0), {made}_part, 0.0)",
+        f"_leave({words}_ptr + tl.program_id(0), {made}_part, 0.0)",
         "# what the parts before this one come to",
         f"{carry.carry} = {neutral}",
         "for start in range(0, split, SPLITS):",
         "    parts = start + tl.arange(0, SPLITS)",
         "    is_before = parts < split",
-        f"    words_ptr = {made}_words_ptr + row * num_parts + parts",
+        f"    words_ptr = {words}_ptr + row * num_parts + parts",
         f"    {made}_parts, _ = _await(words_ptr, is_before, {neutral})",
         *(f"    {line}" for line in accumulated(lines, carry, f"{made}_parts")),
         *writer.lines([o.value for o in body.lowered.outputs], done),
@@ -88,16 +89,16 @@ def kernel(
     text = [*lines.row_indices(text), *lines.at_columns(text)]
     known = lines.arguments("N")
     pointers = [a for a in known if a.endswith("_ptr")]
-    arguments = [*pointers, f"{made}_words_ptr", "num_parts", *(a for a in known if a not in pointers)]
+    arguments = [*pointers, f"{words}_ptr", "num_parts", *(a for a in known if a not in pointers)]
     parts = {g.size for g in body.layout.parts}
     ordered, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
     return (
         KernelText(
             name, cooperative.VARIANT, schedule, ordered, constexprs, lines=tuple(text),
             wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
-            passed=(*passed, Passed("SPLITS", f"min(triton.next_power_of_2(num_parts), {WORDS})")),
+            passed=(*passed, Passed("SPLITS", f"min({cooperative.SPLITS}, {WORDS})")),
             grid="(M * num_parts,)",
             sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),),
-            scratch=(Scratch(f"{made}_words", "int64", "(M, num_parts)", zeros=True),),
+            scratch=(Scratch(words, "int64", "(M, num_parts)", zeros=True),),
         ),
     )  # fmt: skip

@@ -283,14 +283,14 @@ class Writer:
         """A reduction of a whole row that is in registers."""
         return self.reduce_text(i, self.guarded(i))
 
-    def guarded(self, i: int) -> str:
+    def guarded(self, i: int, *, neutral_alone: bool = False) -> str:
         """The operand of a reduction or of a scan from the end, with the lanes beyond the row made neutral where they
-        are not already."""
+        do not leave it as it is, or are not neutral."""
         source = self.source(i)
         # what varies along the columns alone is reduced alone: a vector also where rows are walked together
         level = COLUMN if self.names.levels[source] == COLUMN else FULL
         inner = self.operand(Use(source), level)
-        if harmless(self.lowered, self.names.levels, i, self.others):
+        if harmless(self.lowered, self.names.levels, i, self.others, neutral_alone=neutral_alone):
             return inner.text
         outside = neutral(self.lowered, i)
         mask = "col_mask" if self.mode.two_d and level == COLUMN else "mask"

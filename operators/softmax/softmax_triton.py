@@ -276,10 +276,11 @@ def num_sms(device: torch.device) -> int:
 def num_waiting(device: torch.device, options: dict) -> int:
     """How many programs may wait for one another: half of those that surely run at once.
 
-    An SM has 65536 registers; the other half is left to a launch on another stream.
+    An SM has 65536 registers and holds 16 programs at least. The other half is left to a
+    launch on another stream, whose programs fill gaps as these are counted in powers of two.
     """
-    an_sm = 65536 // (32 * options["num_warps"] * options["maxnreg"])
-    return max(num_sms(device) * an_sm // 2, 1)
+    registers = triton.next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
+    return max(num_sms(device) * min(65536 // registers, 16) // 2, 1)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -373,7 +374,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                 x_view.stride(0),
                 x_view.stride(1),
                 N=N,
-                SPLITS=triton.next_power_of_2(num_parts),
+                SPLITS=max(triton.next_power_of_2(num_parts), 32),
                 **options,
             )
         else:  # not all programs of a row run at once: one walks it alone

@@ -32,6 +32,10 @@ CORNERS: dict[str, Sample] = {
     "small": sample("y = x * 1e-4\nreturn torch.tanh(y), torch.expm1(y), torch.log1p(y)", X, named(3), *SIZES),
     "huge": sample("y = x.float() * 3e37\nreturn torch.tanh(y), torch.log1p(y.abs())", X, named(2, "... D: float32"), *SIZES),
     "logsumexp": sample("return torch.logsumexp(x, -1)", X, {"out": "..."}, *SIZES),
+    "exponentials of what is never negative": sample(
+        "return torch.softmax(x.abs(), -1), torch.log_softmax(x * x, -1), torch.logsumexp(x.sigmoid(), -1)",
+        X, {"a": "... D", "b": "... D", "c": "..."}, *SIZES,
+    ),
     "own logsumexp": sample(
         "m = x.amax(-1, keepdim=True)\nreturn (m + torch.log(torch.exp(x - m).sum(-1, keepdim=True))).squeeze(-1)",
         X, {"out": "..."}, *SIZES,

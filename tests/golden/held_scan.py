@@ -117,7 +117,7 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
         x_view.stride(0),
         x_view.stride(1),
         N=N,
-        SPLITS=min(triton.next_power_of_2(num_parts), 1024),
+        SPLITS=min(max(triton.next_power_of_2(num_parts), 32), 1024),
         **options,
     )
     return out
