@@ -24,6 +24,26 @@ def _two_sum(a, b):
 
 
 @triton.jit
+def _leave(word_ptr, value, total):
+    # in one word, which is zero until then: the sign of a sum, never negative, is set
+    low = tl.cast(total, tl.float32).to(tl.uint32, bitcast=True) | 0x80000000
+    high = value.to(tl.uint32, bitcast=True)
+    word = (high.to(tl.int64) << 32) | low.to(tl.int64)
+    tl.atomic_xchg(word_ptr, word, sem="relaxed")
+
+
+@triton.jit
+def _await(words_ptr, is_part, other):
+    # programs start in the order of their numbers: none waits for one that cannot start
+    words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+        words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+    values = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    totals = tl.abs(words.to(tl.int32).to(tl.float32, bitcast=True))
+    return tl.where(is_part, values, other), tl.where(is_part, totals, 0.0)
+
+
+@triton.jit
 def cumsum_long_kernel(
     x_ptr,
     out_ptr,
@@ -83,87 +103,41 @@ def cumsum_long_looped_kernel(
 
 
 @triton.jit
-def cumsum_long_split_kernel(
+def cumsum_long_cooperative_kernel(
     x_ptr,
-    out_parts_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
-
-    # out_total: out over the part so far
-    # out_lost: what rounding took from out_total
-    out_total = 0.0
-    out_lost = 0.0
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        out_end = tl.sum(x, axis=0)
-        out_total, out_lost = _two_sum(out_total, out_lost + out_end)
-    tl.store(out_parts_ptr + split * M + row, out_total + out_lost)
-
-
-@triton.jit
-def cumsum_long_apply_kernel(
-    x_ptr,
-    out_parts_ptr,
     out_ptr,
-    M,
-    N,
+    out_words_ptr,
+    num_parts,
     stride_xm,
     stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
+    # num_parts programs share a row: each waits for what the parts before its own come to
+    row = (tl.program_id(0) // num_parts).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(0) % num_parts
+    cols = split * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = (cols < N) | (N % BLOCK_SIZE_N == 0)  # no mask where blocks fit the row
+    x = tl.load(
+        x_ptr + row * stride_xm + cols * stride_xn,
+        mask=mask,
+        other=0.0,
+    ).to(tl.float32)
+    out_part = tl.sum(x, axis=0)
+    _leave(out_words_ptr + tl.program_id(0), out_part, 0.0)
     # what the parts before this one come to
-    parts = tl.arange(0, SPLITS) * M + row
-    is_before = tl.arange(0, SPLITS) < split
-    out_carry = tl.sum(
-        tl.load(out_parts_ptr + parts, mask=is_before, other=0.0), axis=0
-    )
-    out_lost = 0.0
-
-    # out_carry: out at the end of the block before
-    # out_lost: what rounding took from out_carry
-    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        # return torch.cumsum(x, dim=-1)
-        out_block = tl.cumsum(x, axis=0)
-        out = out_carry + (out_lost + out_block)
-        tl.store(out_ptr + row * N + cols, out, mask=mask)
-        out_end = tl.sum(tl.where(is_last, out_block, 0.0), axis=0)
-        out_carry, out_lost = _two_sum(out_carry, out_lost + out_end)
+    out_carry = 0.0
+    for start in range(0, split, SPLITS):
+        parts = start + tl.arange(0, SPLITS)
+        is_before = parts < split
+        words_ptr = out_words_ptr + row * num_parts + parts
+        out_parts, _ = _await(words_ptr, is_before, 0.0)
+        out_carry += tl.sum(out_parts, axis=0)
+    # return torch.cumsum(x, dim=-1)
+    out = out_carry + tl.cumsum(x, axis=0)
+    tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -177,8 +151,8 @@ SCHEDULES = (
     ),
     (
         None,
-        cumsum_long_split_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 32, "num_warps": 4},
+        cumsum_long_cooperative_kernel,
+        {"BLOCK_SIZE_N": 8192, "maxnreg": 128, "num_warps": 4},
     ),
 )
 
@@ -231,27 +205,18 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
             x_view.stride(1),
             **options,
         )
-    elif kernel is cumsum_long_split_kernel:
-        out_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        kernel[(M, options["SPLITS"])](
+    elif kernel is cumsum_long_cooperative_kernel:
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        out_words = torch.zeros((M, num_parts), dtype=torch.int64, device=x.device)
+        kernel[(M * num_parts,)](
             x_view,
-            out_parts,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-        cumsum_long_apply_kernel[(M, options["SPLITS"])](
-            x_view,
-            out_parts,
             out,
-            M,
-            N,
+            out_words,
+            num_parts,
             x_view.stride(0),
             x_view.stride(1),
+            N=N,
+            SPLITS=min(max(triton.next_power_of_2(num_parts), 32), 1024),
             **options,
         )
     return out
