@@ -220,6 +220,11 @@ def test_a_tensor_may_not_have_a_name_of_the_wrapper() -> None:
         plan_of("return grid + 1", "grid: [D] T", "out: [D] T")
 
 
+def test_an_operator_is_not_called_like_a_function_of_its_file() -> None:
+    with pytest.raises(SpecError, match="the generated code needs the name num_sms itself; choose another"):
+        families.check_names(dataclasses.replace(spec_of("return x + 1"), name="num_sms"))
+
+
 # walks over long rows
 
 
