@@ -211,9 +211,9 @@ def _exchange(made: _Text, left: Sequence[tuple[str, str, float]]) -> None:
         made.scratch.append(Scratch(words[name], "int64", "(M, num_parts)", zeros=True))
 
 
-def words_of(spec: OperatorSpec, name: str) -> str:
+def words_of(spec: OperatorSpec, name: str = "") -> str:
     """What the words are called that programs leave of a value: no tensor has that name."""
-    words = f"{name}_words"
+    words = f"{name}_words" if name else "words"
     while words in {t.name for t in (*spec.inputs, *spec.outputs)}:
         words += "_"
     return words

@@ -61,7 +61,7 @@ def kernel(
     lines, done = Lines(spec, body, cooperative.VARIANT, schedule, helpers), set[int]()
     (scan,) = scans_of(body)
     made, writer = body.names.of[scan], lines.writer
-    words = cooperative.words_of(spec, made)
+    words, earlier = cooperative.words_of(spec, made), cooperative.words_of(spec)
     writer.named = body.names.assigned | {scan}
     writer.carries = {scan: f"{made}_carry"}
     still = [i for i, v in enumerate(body.names.levels) if v in (ROW, SCALAR) and writer.is_assigned(i)]
@@ -80,8 +80,8 @@ def kernel(
         "for start in range(0, split, SPLITS):",
         "    parts = start + tl.arange(0, SPLITS)",
         "    is_before = parts < split",
-        f"    words_ptr = {words}_ptr + row * num_parts + parts",
-        f"    {made}_parts, _ = _await(words_ptr, is_before, {neutral})",
+        f"    {earlier}_ptr = {words}_ptr + row * num_parts + parts",
+        f"    {made}_parts, _ = _await({earlier}_ptr, is_before, {neutral})",
         *(f"    {line}" for line in accumulated(lines, carry, f"{made}_parts")),
         *writer.lines([o.value for o in body.lowered.outputs], done),
         *lines.stores(),

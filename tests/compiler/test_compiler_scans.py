@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from references import load, plan_of, sample, schedules
+from references import failures, load, plan_of, sample, schedules
 
 from kernelgen import families, render
 from kernelgen.families import scan, scan_held
@@ -97,6 +97,16 @@ def test_a_part_waits_for_what_all_before_it_come_to(line: str) -> None:
     wide = x.double()
     wanted = eval(line, {"torch": torch, "x": wide})
     torch.testing.assert_close(op(x).double(), wanted, equal_nan=True, rtol=1e-5, atol=1e-4)
+
+
+def test_what_programs_leave_is_not_called_like_a_tensor() -> None:
+    found = sample(
+        "return x.cumsum(-1) * words + words_words", {"x": "A B", "words": "A B", "words_words": "A B"}, {"out": "A B"},
+        {"A": 2, "B": 37},
+    )  # fmt: skip
+    assert failures(found, variant="cooperative") == []
+    found = sample("words = x.cumsum(-1)\nreturn words", {"x": "A B"}, {"words": "A B"}, {"A": 2, "B": 37})
+    assert failures(found, variant="cooperative") == []
 
 
 def test_scans_that_one_float_does_not_stand_for_have_no_such_variant() -> None:
