@@ -73,7 +73,7 @@ def applies(body: Body) -> bool:
 
 def default() -> Schedule:
     """64 elements a thread, and as few registers beside them as do (H200, softmax of 131072 in float16: 76.0 us, in
-    parts of 16384 79.8, of 4096 79.2; 82.8 with as many registers as it takes)."""
+    parts of 16384 79.8, of 4096 79.2; a prototype 74.8, and 82.8 with as many registers as it takes)."""
     return Schedule.make(
         VARIANT, BLOCK_SIZE_N=8192, maxnreg=80, num_warps=4, specialize=True, loads="default", stores="streaming"
     )
@@ -81,7 +81,8 @@ def default() -> Schedule:
 
 def fitted(columns: int) -> Schedule | None:
     """The first schedule of rows of so many elements, if these are worth it: smaller parts where there are not too
-    many (H200, float32: rows of 262144 normalized 467 us, 472 in parts of 8192; rows of 65535 542 and 551)."""
+    many (H200, float32, with as many registers each: rows of 262144 normalized 467 us, 472 in parts of 8192; rows of
+    65535 542 and 551)."""
     schedule = _small() if columns <= 128 * 4096 else default()
     return schedule if columns > LONGEST_ALONE and _is_held(schedule, columns) else None
 
@@ -144,29 +145,34 @@ def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, hel
     once_a_row = [lines.store(o) for o in rest]
     full = [o for o in outputs if o not in rest]
     made.text += lines.writer.lines([o.value for o in full], made.done) + [lines.store(o) for o in full]
-    return _kernel_text(made, name, once_a_row)
+    fits = f"0 < num_parts <= num_waiting({spec.inputs[0].name}.device, options)"
+    return kernel_text(lines, name, made.text, made.scratch, once_a_row=once_a_row, fits=fits)
 
 
-def _kernel_text(made: _Text, name: str, once_a_row: Sequence[str]) -> KernelText:
-    """The kernel with its signature: inputs, outputs, what its programs leave, sizes and strides."""
-    lines, schedule, body = made.lines, made.split.schedule, made.split.body
-    text = (*lines.row_indices([*made.text, *once_a_row]), *lines.at_columns(made.text))
-    bare = KernelText(name, VARIANT, schedule, (), (), lines=tuple(text), once_a_row=tuple(once_a_row))
+def kernel_text(
+    lines: Lines,
+    name: str,
+    text: Sequence[str],
+    left: Sequence[Scratch],
+    splits: str = SPLITS,
+    *,
+    once_a_row: Sequence[str] = (),
+    fits: str = "",
+) -> KernelText:
+    """The kernel with its signature: inputs, outputs, what its programs leave, sizes and strides. `splits`: the
+    wrapper's expression for the words that a program reads at a time."""
+    text = (*lines.row_indices([*text, *once_a_row]), *lines.at_columns(list(text)))
+    bare = KernelText(name, VARIANT, lines.schedule, (), (), lines=text, once_a_row=tuple(once_a_row))
     known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
     pointers = [a for a in known if a.endswith("_ptr")]
-    left = [f"{s.name}_ptr" for s in made.scratch]
     sizes = [a for a in known if a not in pointers]
-    arguments = (*pointers, *left, "num_parts", *sizes)
-    parts = {g.size for g in body.layout.parts}
-    ordered, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
-    splits = Passed("SPLITS", SPLITS)
-    device = f"{made.split.spec.inputs[0].name}.device"
-    return KernelText(
-        name, VARIANT, schedule, ordered, constexprs, lines=tuple(text), once_a_row=tuple(once_a_row),
-        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered), passed=(*passed, splits),
-        grid="(M * num_parts,)", sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),),
-        scratch=tuple(made.scratch),
-        fits=f"0 < num_parts <= num_waiting({device}, options)",
+    arguments = (*pointers, *(f"{s.name}_ptr" for s in left), "num_parts", *sizes)
+    parts = {g.size for g in lines.body.layout.parts}
+    ordered, constexprs, passed = specialized(lines.schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
+    return replace(
+        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, Passed("SPLITS", splits)),
+        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered), grid="(M * num_parts,)",
+        sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),), scratch=tuple(left), fits=fits,
     )  # fmt: skip
 
 
@@ -212,7 +218,7 @@ def _exchange(made: _Text, left: Sequence[tuple[str, str, float]]) -> None:
 
 
 def words_of(spec: OperatorSpec, name: str = "") -> str:
-    """What the words are called that programs leave of a value: no tensor has that name."""
+    """What the words are called that programs leave, of one value where it is named: no tensor has that name."""
     words = f"{name}_words" if name else "words"
     while words in {t.name for t in (*spec.inputs, *spec.outputs)}:
         words += "_"

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from kernelgen.families import cooperative
 from kernelgen.families.access import output_groups
-from kernelgen.families.kernel import Body, KernelText, Lines, Passed, Scratch
+from kernelgen.families.kernel import Body, KernelText, Lines, Scratch
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
 from kernelgen.families.scan_split import accumulated, reduced
 from kernelgen.families.scan_walk import Carried, scans_of
-from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import Text, is_scaled, number
 from kernelgen.families.values import REVERSE, Use
 from kernelgen.frontend.graph import REDUCTIONS
@@ -43,7 +42,7 @@ def applies(body: Body) -> bool:
 
 
 def default() -> Schedule:
-    """64 elements a thread (H200, 16 rows of 4 million in float16: 101 us, in parts of 4096 more than 105; divided and
+    """64 elements a thread (H200, 16 rows of 4 million in float16: 101 us, in parts of 4096 more than 104; divided and
     read twice 121)."""
     return cooperative.default().replace(maxnreg=128, stores="default")
 
@@ -86,19 +85,5 @@ def kernel(
         *writer.lines([o.value for o in body.lowered.outputs], done),
         *lines.stores(),
     ]
-    text = [*lines.row_indices(text), *lines.at_columns(text)]
-    known = lines.arguments("N")
-    pointers = [a for a in known if a.endswith("_ptr")]
-    arguments = [*pointers, f"{words}_ptr", "num_parts", *(a for a in known if a not in pointers)]
-    parts = {g.size for g in body.layout.parts}
-    ordered, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
-    return (
-        KernelText(
-            name, cooperative.VARIANT, schedule, ordered, constexprs, lines=tuple(text),
-            wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
-            passed=(*passed, Passed("SPLITS", f"min({cooperative.SPLITS}, {WORDS})")),
-            grid="(M * num_parts,)",
-            sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),),
-            scratch=(Scratch(words, "int64", "(M, num_parts)", zeros=True),),
-        ),
-    )  # fmt: skip
+    left = (Scratch(words, "int64", "(M, num_parts)", zeros=True),)
+    return (cooperative.kernel_text(lines, name, text, left, f"min({cooperative.SPLITS}, {WORDS})"),)

@@ -52,7 +52,9 @@ class Split:
         return self.schedule.variant == COOPERATIVE
 
     def load(self, name: str) -> str:
-        """What the programs of a row left."""
+        """What the programs of a row left; what was waited for is loaded."""
+        if self.waits:
+            return f"{name}_parts"
         return f"tl.load({name}_parts_ptr + parts{', mask=row_mask[:, None]' if self.several else ''})"
 
     def loaded(self, name: str) -> list[str]:
@@ -163,11 +165,10 @@ def joined_sums(split: Split, lines: Lines, pair: Online) -> list[str]:
     top, total = split.body.names.of[pair.maximum], split.body.names.of[pair.total]
     axis, spread = ("axis=1", f"{top}[:, None]") if split.several else ("axis=0", top)
     lines.writer.helpers["exp"] = None
-    totals = f"{total}_parts" if split.waits else split.load(total)
     return [
         *split.loaded(top),
         f"{top} = tl.max({top}_parts, {axis})",
-        f"{total} = tl.sum({totals} * _exp({top}_parts - {spread}), {axis})",
+        f"{total} = tl.sum({split.load(total)} * _exp({top}_parts - {spread}), {axis})",
     ]
 
 
@@ -182,7 +183,7 @@ def joined_moments(split: Split, moments: Moments) -> list[str]:
         f"{mean} = tl.sum({mean}_parts * part_counts, {axis}) / N",
         f"{mean}_shifts = {mean}_parts - {spread}",
         f"{squares}_shifts = part_counts * {mean}_shifts * {mean}_shifts",
-        f"{squares} = tl.sum({f'{squares}_parts' if split.waits else split.load(squares)} + {squares}_shifts, {axis})",
+        f"{squares} = tl.sum({split.load(squares)} + {squares}_shifts, {axis})",
     ]
 
 

@@ -319,12 +319,7 @@ def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
         name = argument.removesuffix("_ptr")
         arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
     passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
-    chosen = {name for name, _ in options(plan, kernel.schedule)} - {
-        "num_warps",
-        "num_stages",
-        "maxnreg",
-        "multibuffer",
-    }
+    chosen = {name for name, _ in options(plan, kernel.schedule)} - _LAUNCH_OPTIONS
     every = chosen <= set(kernel.constexprs) - {p.name for p in kernel.passed if p.value is not None}
     passed += [p for p in kernel.passed if p.value is not None or not every]
     if kernel.variant in ("row", "rows") and not kernel.passed:

@@ -92,10 +92,9 @@ def test_the_same_rows_give_the_same_bits() -> None:
     assert all(torch.equal(first, op(x, w, w)) for _ in range(5))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="programs run side by side on a GPU")
 def test_where_programs_run_one_after_the_other_none_waits() -> None:
     """A row of one part needs no others; longer ones are walked, as on a device that is too small for them."""
-    if torch.cuda.is_available():
-        return
     module = load(held(plan_of(SAMPLES["softmax"].spec()), BLOCK_SIZE_N=16), together=False)
     assert module.num_waiting(torch.device("cpu"), {"num_warps": 4, "maxnreg": 80}) == 1
     for columns in (16, 17, 100):
