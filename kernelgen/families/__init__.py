@@ -20,7 +20,7 @@ from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
-from kernelgen.families.rounding import clamped_first
+from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.stages import Stage, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
@@ -124,7 +124,7 @@ def _reached(plan: Plan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
 
 
 def _body(part: Stage) -> Body:
-    lowered = clamped_first(lower_values(part.spec, part.graph))
+    lowered = clamps(clamped_first(lower_values(part.spec, part.graph)))
     return make_body(part.spec, lowered, part.graph.statements, layout(part.spec, lowered))
 
 

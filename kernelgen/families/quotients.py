@@ -1,16 +1,20 @@
-"""Which quotients have to be right to the last bit."""
+"""Which quotients have to be right to the last bit, and what is known of their divisors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from kernelgen.families.values import Operand, Use, Value
+from kernelgen.families.values import Operand, Use, Value, constant_of
 from kernelgen.frontend.graph import Graph, Ref
 
 _KEEPS = ("round", "minimum", "maximum")
 """Operations that hand on the last bit of their first operand."""
 _STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
 """Operations whose result jumps where their operand changes by one unit in the last place."""
+
+SMALL = 1e-30
+"""The reciprocal of a divisor from here on is a float32, with room for what is multiplied by it."""
 
 
 def exact_quotients(graph: Graph) -> frozenset[int]:
@@ -43,3 +47,17 @@ def inverse(values: Sequence[Value], divisor: Operand, statement: int | None) ->
     row = values[divisor.value]
     name = f"inverse_{row.name}" if row.name else "inverse"
     return Value("div", (1.0, divisor), "float", row.axes, name, statement)
+
+
+def at_least(values: Sequence[Value], operand: Operand) -> float:
+    """A number that a value is never below, as far as clamps from below and constant factors tell; NaN apart."""
+    value = values[operand.value] if isinstance(operand, Use) else None
+    if value is None or value.op == "const":
+        constant = constant_of(values, operand)
+        return -math.inf if constant is None else float(constant)
+    if value.op in ("maximum", "clamp"):
+        return max(at_least(values, bound) for bound in value.args[:2])
+    constant = constant_of(values, value.args[-1]) if value.op in ("mul", "div", "div_rn") else None
+    factor = 0.0 if constant is None else constant if value.op == "mul" else 1 / constant if constant else 0.0
+    least = at_least(values, value.args[0]) if factor > 0 else -math.inf
+    return least * factor if least > 0 else -math.inf

@@ -1,7 +1,8 @@
-"""What is rounded, clamped and becomes an integer: clamped first, so that rounding takes two instructions, not six.
+"""Two bounds of one value as one operation.
 
-Between whole numbers both orders give the same integers, NaN stays NaN, and only the sign of a zero is lost, which an
-integer has not.
+What is rounded, clamped and becomes an integer is clamped first, so that rounding takes two instructions, not six:
+between whole numbers both orders give the same integers, NaN stays NaN, and only the sign of a zero is lost, which an
+integer has not. Any other clamp is one call, which is one instruction on NVIDIA where the bounds are opposite numbers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from kernelgen.families.values import Lowered, Use, Value
 
 BETWEEN = "rint_between"
 """Rounding to even of what is clamped to two bounds."""
+CLAMP = "clamp"
+"""A clamp between two constants, which keeps NaN."""
 _SMALL = 2**21
 """Up to here 1.5 * 2**23 may be added and taken away again: the last bit of the sum stands for one."""
 
@@ -34,6 +37,22 @@ def clamped_first(lowered: Lowered) -> Lowered:
         for place, bound in ((rounded, low), (middle, high)):
             values[place] = Value("const", (float(bound),), "float", frozenset(), None, outer.statement)
         values[i] = replace(outer, op=BETWEEN, args=(source, Use(rounded), Use(middle)))
+    return replace(lowered, values=tuple(values))
+
+
+def clamps(lowered: Lowered) -> Lowered:
+    """The values with every pair of bounds made one operation, where the first of them has no name of its own."""
+    values = list(lowered.values)
+    for i, outer in enumerate(lowered.values):
+        middle = _alone(lowered, outer)
+        inner = lowered.values[middle] if middle is not None else None
+        if inner is None or inner.name or outer.dtype != "float":
+            continue
+        bounds = {value.op: value.args[1] for value in (outer, inner) if len(value.args) == 2}
+        low, high = bounds.get("maximum"), bounds.get("minimum")
+        if isinstance(low, int | float) and isinstance(high, int | float) and low <= high and middle is not None:
+            values[middle] = Value("const", (0.0,), "float", frozenset(), None, inner.statement)
+            values[i] = replace(outer, op=CLAMP, args=(inner.args[0], low, high))
     return replace(lowered, values=tuple(values))
 
 

@@ -46,16 +46,17 @@ _OWN = {
     "tanh": ("tanh",), "expm1": ("expm1",), "log1p": ("log1p",), "trunc": ("trunc",),
     "softplus": ("precise_exp", "softplus"), "mish": ("precise_exp", "mish"),
     "isinf": ("isinf",), "rint": ("rint",), "rint_between": ("rint_between",),
-    "quotient": ("quotient",), "random_mask": ("random_mask",),
+    "clamp": ("clamp",), "quotient": ("quotient",), "lifted_quotient": ("lifted_quotient",),
+    "random_mask": ("random_mask",),
     "maximum": ("nan_maximum",), "minimum": ("nan_minimum",), "log_add_exp": ("precise_exp", "softplus", "log_add_exp"),
 }  # fmt: skip
 """The helpers that stand for an operation; it calls the last of them."""
 
 HELPERS = (
     "exp", "sigmoid", "erf", "precise_exp", "expm1", "log1p", "tanh", "softplus", "mish", "quotient",
-    "trunc", "rint", "rint_between", "isinf",
-    "nan_maximum", "nan_minimum", "nan_max", "nan_min", "argmax", "argmin", "above", "below", "multiply",
-    "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
+    "lifted_quotient", "trunc", "rint", "rint_between", "isinf",
+    "nan_maximum", "nan_minimum", "clamp", "size_max", "nan_max", "nan_min", "argmax", "argmin", "above", "below",
+    "multiply", "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
     "frexp", "ldexp", "multiply_scaled", "running_products", "cumprod", "product", "products_after",
     "two_sum", "add_rows", "add_whole_rows", "random_mask", "ordered", "from_ordered",
     "split_4", "split_8", "join_4", "join_8", "leave", "await",
@@ -146,6 +147,7 @@ _PYTHON: dict[str, Callable[..., float]] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
     "exp": math.exp, "abs": abs, "sqrt": math.sqrt, "neg": lambda a: -a, "tanh": math.tanh,
     "sigmoid": lambda a: 1 / (1 + math.exp(-a)), "erf": math.erf, "maximum": max, "minimum": min,
+    "clamp": lambda x, low, high: min(max(x, low), high),
     "where": lambda c, a, b: a if c else b, "isnan": lambda a: float(a != a),
     "eq": lambda a, b: float(a == b), "ne": lambda a, b: float(a != b), "logical_not": lambda a: float(a == 0),
     "convert": lambda a: a, "round": lambda a: a, "sin": math.sin, "floor": lambda a: float(math.floor(a)),

@@ -15,6 +15,7 @@ from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names, spread
 from kernelgen.families.padding import harmless, neutral
+from kernelgen.families.quotients import SMALL, at_least
 from kernelgen.families.triton_text import ATOM, Text, number, operation, scan_call, scan_join, triton_dtype
 from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value
 from kernelgen.frontend.build import COMPARISONS
@@ -241,7 +242,10 @@ class Writer:
             return Text(f"{args[0].within(ATOM)}.to({rounding(value)}).to(tl.float32)")
         if value.op == "div_rn":
             args = (args[0], self._as_float(value.args[1], args[1]))
-        text, helpers = operation("quotient" if self._is_by_rows(value, consumer) else value.op, args)
+        op = value.op
+        if self._is_by_rows(value, consumer):
+            op = "quotient" if at_least(self.lowered.values, value.args[1]) >= SMALL else "lifted_quotient"
+        text, helpers = operation(op, args)
         self.helpers.update(dict.fromkeys(helpers))
         return text
 
@@ -251,11 +255,11 @@ class Writer:
         return Text(f"tl.cast({text.text}, tl.float32)") if counted else text
 
     def _is_by_rows(self, value: Value, level: str) -> bool:
-        """Whether it is an exact quotient whose divisor is the same for a whole row."""
+        """Whether it is an exact quotient whose divisor is the same for a whole row, or for all elements."""
         divisor = value.args[1] if value.op == "div_rn" and self.by_rows else None
         if not isinstance(divisor, Use) or self.lowered.values[divisor.value].op == "const":
             return False
-        return level == FULL and self.names.levels[divisor.value] in (ROW, SCALAR)
+        return level in (FULL, COLUMN) and self.names.levels[divisor.value] in (ROW, SCALAR)
 
     def _iota(self, i: int) -> Text:
         """A counted place; in int32 where it is only compared, else in its own dtype."""
@@ -339,8 +343,10 @@ class Writer:
             function, inner = "tl.reduce", f"{inner}, combine_fn=_multiply"
             self.helpers["multiply"] = None
         if value.op in ("max", "min") and value.dtype == "float" and i not in self.keeps_nan:
-            function = f"_nan_{value.op}"
-            self.helpers[f"nan_{value.op}"] = None
+            of_sizes = value.op == "max" and self.lowered.values[self.source(i)].op == "abs"
+            helper = "size_max" if of_sizes else f"nan_{value.op}"
+            function = f"_{helper}"
+            self.helpers[helper] = None
         axis = 0 if self.names.levels[self.source(i)] == COLUMN else self.mode.axis
         # Triton reduces short integers as int32
         narrow = f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else ""

@@ -12,15 +12,9 @@ import triton.language as tl
 
 
 @triton.jit
-def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
-def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+def _clamp(x, low, high):
+    # torch keeps NaN, tl.clamp by default drops it
+    return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -36,7 +30,7 @@ def hardswish_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     # return F.hardswish(x)
-    out = x * (_nan_minimum(_nan_maximum(x + 3.0, 0.0), 6.0) / 6.0)
+    out = x * (_clamp(x + 3.0, 0.0, 6.0) / 6.0)
     tl.store(out_ptr + offsets, out, mask=mask)
 
 

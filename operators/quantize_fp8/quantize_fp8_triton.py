@@ -12,15 +12,22 @@ import triton.language as tl
 
 
 @triton.jit
-def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+def _lifted_quotient(x, divisor):
+    # x / divisor to the last bit, with one division for many: what a first guess leaves
+    # over corrects it. Lifted, because 1 / 1e-40 would be infinite; x / inf is 0
+    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)
+    inverse = tl.div_rn(1.0, divisor * lift)
+    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)
+    x *= lift
+    guess = x * inverse
+    better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
+    return tl.where(tl.abs(guess) < float("inf"), better, guess)
 
 
 @triton.jit
-def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+def _clamp(x, low, high):
+    # torch keeps NaN, tl.clamp by default drops it
+    return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -38,7 +45,7 @@ def quantize_fp8_kernel(
     mask = offsets < n_elements
     x = tl.load(x_ptr + offsets, mask=mask).to(tl.float32)
     # levels = (x.float() / scale).clamp(-448, 448)
-    levels = _nan_minimum(_nan_maximum(tl.div_rn(x, scale), -448), 448)
+    levels = _clamp(_lifted_quotient(x, scale), -448, 448)
     tl.store(out_ptr + offsets, levels, mask=mask)
 
 

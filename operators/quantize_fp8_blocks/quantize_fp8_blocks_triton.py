@@ -15,12 +15,10 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division a row: what a first guess leaves
-    # over corrects it. Lifted, because 1 / 1e-40 would be infinite; x / inf is 0
-    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)
-    inverse = tl.div_rn(1.0, divisor * lift)
-    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)
-    x *= lift
+    # x / divisor to the last bit, with one division for many: what a first guess leaves
+    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    inverse = tl.div_rn(1.0, divisor)
+    negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
     better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
     return tl.where(tl.abs(guess) < float("inf"), better, guess)
@@ -33,16 +31,17 @@ def _nan_maximum(a, b):
 
 
 @triton.jit
-def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+def _clamp(x, low, high):
+    # torch keeps NaN, tl.clamp by default drops it
+    return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
-    has_nan = tl.max((x != x).to(tl.int32), axis=axis)
-    return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
+def _size_max(sizes, axis: tl.constexpr):
+    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
+    # with NaN above infinity (and the -inf beside a row below zero)
+    bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -71,9 +70,9 @@ def quantize_fp8_blocks_kernel(
         other=0.0,
     ).to(tl.float32)
     # scale = blocks.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
-    scale = _nan_maximum(_nan_max(tl.abs(x), axis=1), 1e-12) / 448
+    scale = _nan_maximum(_size_max(tl.abs(x), axis=1), 1e-12) / 448
     # levels = (blocks / scale).clamp(-448, 448)
-    levels = _nan_minimum(_nan_maximum(_quotient(x, scale[:, None]), -448), 448)
+    levels = _clamp(_quotient(x, scale[:, None]), -448, 448)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], levels, mask=mask)
     tl.store(scale_ptr + rows, scale, mask=row_mask)
 

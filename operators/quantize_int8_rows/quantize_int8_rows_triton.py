@@ -15,12 +15,10 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division a row: what a first guess leaves
-    # over corrects it. Lifted, because 1 / 1e-40 would be infinite; x / inf is 0
-    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)
-    inverse = tl.div_rn(1.0, divisor * lift)
-    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)
-    x *= lift
+    # x / divisor to the last bit, with one division for many: what a first guess leaves
+    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    inverse = tl.div_rn(1.0, divisor)
+    negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
     better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
     return tl.where(tl.abs(guess) < float("inf"), better, guess)
@@ -40,10 +38,11 @@ def _nan_maximum(a, b):
 
 
 @triton.jit
-def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
-    has_nan = tl.max((x != x).to(tl.int32), axis=axis)
-    return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
+def _size_max(sizes, axis: tl.constexpr):
+    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
+    # with NaN above infinity (and the -inf beside a row below zero)
+    bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -72,7 +71,7 @@ def quantize_int8_rows_kernel(
         other=0.0,
     ).to(tl.float32)
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
-    scale = _nan_maximum(_nan_max(tl.abs(x), axis=1), 1e-12) / 127
+    scale = _nan_maximum(_size_max(tl.abs(x), axis=1), 1e-12) / 127
     # levels = (wide / scale).round().clamp(-128, 127)
     levels = _rint_between(_quotient(x, scale[:, None]), -128.0, 127.0)
     # return (levels.to(torch.int8), scale.squeeze(-1))
@@ -102,7 +101,7 @@ def quantize_int8_rows_row_kernel(
         other=0.0,
     ).to(tl.float32)
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
-    scale = _nan_maximum(_nan_max(tl.abs(x), axis=0), 1e-12) / 127
+    scale = _nan_maximum(_size_max(tl.abs(x), axis=0), 1e-12) / 127
     # levels = (wide / scale).round().clamp(-128, 127)
     levels = _rint_between(_quotient(x, scale), -128.0, 127.0)
     # return (levels.to(torch.int8), scale.squeeze(-1))
@@ -136,7 +135,7 @@ def quantize_int8_rows_looped_kernel(
             eviction_policy="evict_last",
         ).to(tl.float32)
         row_max_acc = _nan_maximum(row_max_acc, tl.abs(x))
-    row_max = _nan_max(row_max_acc, axis=0)
+    row_max = _size_max(row_max_acc, axis=0)
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(row_max, 1e-12) / 127
 
@@ -188,7 +187,7 @@ def quantize_int8_rows_looped_rows_kernel(
             eviction_policy="evict_last",
         ).to(tl.float32)
         row_max_acc = _nan_maximum(row_max_acc, tl.abs(x))
-    row_max = _nan_max(row_max_acc, axis=1)
+    row_max = _size_max(row_max_acc, axis=1)
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(row_max, 1e-12) / 127
 
@@ -236,7 +235,7 @@ def quantize_int8_rows_looped_plain_kernel(
             eviction_policy="evict_last",
         ).to(tl.float32)
         row_max_acc = _nan_maximum(row_max_acc, tl.abs(x))
-    row_max = _nan_max(row_max_acc, axis=0)
+    row_max = _size_max(row_max_acc, axis=0)
     # scale = wide.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(row_max, 1e-12) / 127
 

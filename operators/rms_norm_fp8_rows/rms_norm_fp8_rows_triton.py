@@ -15,12 +15,10 @@ import triton.language as tl
 
 @triton.jit
 def _quotient(x, divisor):
-    # x / divisor to the last bit, with one division a row: what a first guess leaves
-    # over corrects it. Lifted, because 1 / 1e-40 would be infinite; x / inf is 0
-    lift = tl.where(tl.abs(divisor) < 1e-30, 2.0**64, 1.0)
-    inverse = tl.div_rn(1.0, divisor * lift)
-    negative = tl.clamp(divisor * -lift, -3.4e38, 3.4e38)
-    x *= lift
+    # x / divisor to the last bit, with one division for many: what a first guess leaves
+    # over corrects it. The divisor is at least 1e-30; x / inf is 0
+    inverse = tl.div_rn(1.0, divisor)
+    negative = tl.maximum(-divisor, -3.4e38)
     guess = x * inverse
     better = tl.fma(tl.fma(guess, negative, x), inverse, guess)
     return tl.where(tl.abs(guess) < float("inf"), better, guess)
@@ -33,16 +31,17 @@ def _nan_maximum(a, b):
 
 
 @triton.jit
-def _nan_minimum(a, b):
-    # torch keeps NaN, tl.minimum by default drops it
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+def _clamp(x, low, high):
+    # torch keeps NaN, tl.clamp by default drops it
+    return tl.clamp(x, low, high, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _nan_max(x, axis: tl.constexpr):
-    # torch keeps NaN, tl.max drops it
-    has_nan = tl.max((x != x).to(tl.int32), axis=axis)
-    return tl.where(has_nan > 0, float("nan"), tl.max(x, axis=axis))
+def _size_max(sizes, axis: tl.constexpr):
+    # torch keeps NaN, tl.max drops it; the bits of sizes are ordered as the sizes are,
+    # with NaN above infinity (and the -inf beside a row below zero)
+    bits = tl.max(sizes.to(tl.int32, bitcast=True), axis=axis)
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -84,12 +83,11 @@ def rms_norm_fp8_rows_kernel(
     inverse_root = tl.rsqrt(mean_square + 1e-6)
     normalized = x * inverse_root[:, None] * weight[None, :]
     # scale = normalized.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
-    row_max = _nan_max(tl.where(mask, tl.abs(normalized), float("-inf")), axis=1)
+    row_max = _size_max(tl.where(mask, tl.abs(normalized), float("-inf")), axis=1)
     scale_largest = _nan_maximum(row_max, 1e-12)
     scale = scale_largest / 448
     # levels = (normalized / scale).clamp(-448, 448)
-    levels_largest = _nan_maximum(_quotient(normalized, scale[:, None]), -448)
-    levels = _nan_minimum(levels_largest, 448)
+    levels = _clamp(_quotient(normalized, scale[:, None]), -448, 448)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], levels, mask=mask)
     tl.store(scale_ptr + rows, scale, mask=row_mask)
 
@@ -128,11 +126,11 @@ def rms_norm_fp8_rows_row_kernel(
     inverse_root = tl.rsqrt(mean_square + 1e-6)
     normalized = x * inverse_root * weight
     # scale = normalized.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
-    row_max = _nan_max(tl.where(mask, tl.abs(normalized), float("-inf")), axis=0)
+    row_max = _size_max(tl.where(mask, tl.abs(normalized), float("-inf")), axis=0)
     scale_largest = _nan_maximum(row_max, 1e-12)
     scale = scale_largest / 448
     # levels = (normalized / scale).clamp(-448, 448)
-    levels = _nan_minimum(_nan_maximum(_quotient(normalized, scale), -448), 448)
+    levels = _clamp(_quotient(normalized, scale), -448, 448)
     tl.store(out_ptr + row * N + cols, levels, mask=mask)
     tl.store(scale_ptr + row, scale)
 
@@ -191,7 +189,7 @@ def rms_norm_fp8_rows_looped_kernel(
         row_max_acc = _nan_maximum(
             row_max_acc, tl.where(mask, tl.abs(normalized), float("-inf"))
         )
-    row_max = _nan_max(row_max_acc, axis=0)
+    row_max = _size_max(row_max_acc, axis=0)
     # scale = normalized.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 448
     scale = _nan_maximum(row_max, 1e-12) / 448
 
@@ -215,7 +213,7 @@ def rms_norm_fp8_rows_looped_kernel(
         ).to(tl.float32)
         normalized = x * inverse_root * weight
         # levels = (normalized / scale).clamp(-448, 448)
-        levels = _nan_minimum(_nan_maximum(_quotient(normalized, scale), -448), 448)
+        levels = _clamp(_quotient(normalized, scale), -448, 448)
         tl.store(out_ptr + row * N + cols, levels, mask=mask, cache_modifier=".cs")
     tl.store(scale_ptr + row, scale)
 

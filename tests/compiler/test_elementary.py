@@ -83,6 +83,49 @@ def test_a_quotient_by_a_number_of_the_row_is_torchs_to_the_last_bit() -> None:
         torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("divisor", ["s[:, None]", "(s.clamp(min=1e-12) / 127)[:, None]", "t"], ids=str)
+def test_a_quotient_by_a_number_of_many_is_torchs_to_the_last_bit(divisor: str) -> None:
+    """Of a row, of a row and never small, and of all rows."""
+    torch.manual_seed(0)
+    scale = torch.cat([torch.rand(20) + 0.5, torch.tensor([*SPECIAL, 3e-40, 1e-30, 2.0**127, 1 / 3])])
+    x = torch.cat([torch.arange(-150, 150) / 2, torch.tensor(SPECIAL), torch.randn(200) * 40]) * scale[:1]
+    x = x.expand(len(scale), -1).contiguous().to(DEVICE)
+    scale = scale.to(DEVICE)
+    code = f"return (x / {divisor}).clamp(-448, 448).floor()"
+    op = kernel(code, {"x": "A B: float32", "s": "A: float32", "t": ": float32"}, {"out": "A B: float32"})
+    for number in scale:
+        rows = {"x": x, "s": scale, "t": number}
+        want = eval(code.removeprefix("return "), rows)
+        torch.testing.assert_close(op(x, scale, number), want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [7, 64, 9000])
+def test_the_largest_size_of_a_row_keeps_nan_and_its_sign_is_none(size: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(40, size)
+    for row, (at, special) in enumerate(
+        (a, s) for a in (0, size // 2, size - 1) for s in (NAN, -NAN, -INF, INF, -1e-45)
+    ):
+        x[row, at] = special
+    x[30] = 0.0
+    x[31] = -0.0
+    x = x.to(DEVICE)
+    op = kernel("return x.abs().amax(-1)", {"x": "A B: float32"}, {"out": "A: float32"})
+    torch.testing.assert_close(op(x), x.abs().amax(-1), rtol=0, atol=0, equal_nan=True)
+    op = kernel("return (2 * x).abs().amax()", {"x": "A B: float32"}, {"out": ": float32"})
+    torch.testing.assert_close(op(x[30:]), (2 * x[30:]).abs().amax(), rtol=0, atol=0)
+    assert op(x).isnan()
+
+
+def test_two_bounds_of_a_value_are_one_clamp_that_keeps_nan() -> None:
+    x = torch.tensor([*SPECIAL, -447.9, 448.5, 1e9, -1e9]).to(DEVICE)
+    code = "return x.clamp(-448, 448), x.clamp(max=2).clamp(min=-1), (x + 1).clamp(3, 3), x.clamp(2, 1)"
+    op = kernel(code, {"x": "A: float32"}, {n: "A: float32" for n in "abcd"})
+    want = eval(code.removeprefix("return "), {"x": x})
+    for got, expected in zip(op(x), want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+
+
 def test_levels_are_rounded_and_clamped_as_torch_does() -> None:
     x = torch.cat([torch.arange(-300, 300) / 2, torch.tensor([1e9, -1e9, 4194304.5, INF, -INF])]).to(DEVICE)
     op = kernel(

@@ -25,7 +25,7 @@ DRAWN_BYTES = 300
 """More, of each element of such a tile that a random number is drawn for: all that follows from its place is turned."""
 HELPER_BYTES = {
     "erf": 40, "tanh": 40, "expm1": 32, "log1p": 24, "sigmoid": 12, "rint": 24, "trunc": 16, "log_add_exp": 40,
-    "softplus": 32, "mish": 32, "quotient": 24, "rint_between": 8,
+    "softplus": 32, "mish": 32, "quotient": 24, "rint_between": 8, "clamp": 8,
     "isinf": 8, "maximum": 8, "minimum": 8, "where": 12, "div": 4, "max": 12, "min": 12, "argmax": 24, "argmin": 24,
     "sum": 4, "prod": 8, "cumsum": 12, "cumprod": 12, "cummax": 16, "cummin": 16, "logcumsumexp": 40, "sin": 40,
     "cos": 40, "convert": 16, "random_mask": 52, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4,
