@@ -15,8 +15,8 @@ import torch
 
 
 def as_on_a_gpu() -> None:
-    """Replace the scans of the interpreter, its fused multiply-add and its casts to and from float8, for the whole
-    process, and give it constants of bfloat16, which it lacks."""
+    """Replace the scans of the interpreter, its fused multiply-add, what it does with NaN in extremes and clamps, and
+    its casts to and from float8, for the whole process, and give it constants of bfloat16, which it lacks."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -26,6 +26,9 @@ def as_on_a_gpu() -> None:
         builder.create_fp_to_fp = _cast(builder.create_fp_to_fp)
         builder.get_bf16 = _bfloat16
         builder.create_fma = _fused
+        builder.create_clampf = _clamped
+        builder.create_maxnumf = _number("fmax")
+        builder.create_minnumf = _number("fmin")
         tl.flip = _flip
 
 
@@ -35,6 +38,27 @@ def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
     wide = a.data.astype("float64") * b.data.astype("float64") + c.data.astype("float64")
     return TensorHandle(wide.astype(a.data.dtype), a.dtype.scalar)
+
+
+def _number(name: str) -> Callable[..., Any]:
+    """The extreme of two, or the one that is a number, as max.f32 and min.f32 have it. The interpreter keeps NaN."""
+    import numpy as np
+
+    def extreme(builder: Any, a: Any, b: Any) -> Any:
+        return builder.binary_op(a, b, getattr(np, name))
+
+    return extreme
+
+
+def _clamped(builder: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
+    """NaN is kept where that is asked for; else it is the lower bound, as max.f32 has it. The interpreter keeps it."""
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    keeps = propagate_nan == tl.PropagateNan.ALL
+    larger, smaller = (np.maximum, np.minimum) if keeps else (np.fmax, np.fmin)
+    return TensorHandle(smaller(larger(x.data, low.data), high.data), x.dtype.scalar)
 
 
 def _flip(x: Any, dim: Any = None) -> Any:

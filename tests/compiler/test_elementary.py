@@ -120,7 +120,7 @@ def test_the_largest_size_of_a_row_keeps_nan_and_its_sign_is_none(size: int) -> 
 def test_two_bounds_of_a_value_are_one_clamp_that_keeps_nan() -> None:
     x = torch.tensor([*SPECIAL, -447.9, 448.5, 1e9, -1e9]).to(DEVICE)
     code = "return x.clamp(-448, 448), x.clamp(max=2).clamp(min=-1), (x + 1).clamp(3, 3), x.clamp(2, 1)"
-    op = kernel(code, {"x": "A: float32"}, {n: "A: float32" for n in "abcd"})
+    op = kernel(code, {"x": "A: float32"}, dict.fromkeys("abcd", "A: float32"))
     want = eval(code.removeprefix("return "), {"x": x})
     for got, expected in zip(op(x), want, strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
