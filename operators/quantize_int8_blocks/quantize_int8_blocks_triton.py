@@ -69,6 +69,7 @@ def quantize_int8_blocks_kernel(
         x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
         mask=mask,
         other=0.0,
+        eviction_policy="evict_last",
     ).to(tl.float32)
     # scale = blocks.abs().amax(dim=-1, keepdim=True).clamp(min=1e-12) / 127
     scale = _nan_maximum(_size_max(tl.abs(x), axis=1), 1e-12) / 127
@@ -76,12 +77,17 @@ def quantize_int8_blocks_kernel(
     levels = _rint_between(_quotient(x, scale[:, None]), -128.0, 127.0)
     # return (levels.to(torch.int8).flatten(-2), scale.squeeze(-1))
     out = levels.to(tl.int8)
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :],
+        out,
+        mask=mask,
+        cache_modifier=".cs",
+    )
     tl.store(scale_ptr + rows, scale, mask=row_mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, quantize_int8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),)
+SCHEDULES = ((None, quantize_int8_blocks_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 1}),)
 
 
 def pick_schedule(size: int):

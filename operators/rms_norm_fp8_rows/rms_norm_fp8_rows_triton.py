@@ -222,7 +222,7 @@ def rms_norm_fp8_rows_looped_kernel(
 SCHEDULES = (
     (512, rms_norm_fp8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, rms_norm_fp8_rows_row_kernel, {"num_warps": 2}),
-    (8192, rms_norm_fp8_rows_row_kernel, {"num_warps": 4}),
+    (8192, rms_norm_fp8_rows_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 4}),
     (16384, rms_norm_fp8_rows_row_kernel, {"num_warps": 8}),
     (32768, rms_norm_fp8_rows_row_kernel, {"num_warps": 16}),
     (None, rms_norm_fp8_rows_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
