@@ -62,6 +62,8 @@ class Loop:
     inside: tuple[str, ...]
     after: tuple[str, ...]
     backwards: bool = False
+    when: str = ""
+    """The condition of a walk that few rows need."""
 
 
 @dataclass(frozen=True)

@@ -2,20 +2,37 @@
 
 Five variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
-is read twice, so it serves rows that would fit in registers as well. `split`: few long rows are divided among programs.
-`cooperative`: long rows are, in one pass, in which a program waits for what the parts before its own come to.
+is read twice (but rows whose products outgrow float32), so it serves rows that would fit in registers as well.
+`split`: few long rows are divided among programs. `cooperative`: long rows are, in one pass, in which a program waits
+for what the parts before its own come to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kernelgen.families import cooperative, reduction, scan_held, split_schedules
 from kernelgen.families.access import output_groups
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
-from kernelgen.families.scan_walk import carried, comments, ends, has_products, last_lane, prepare, starts_of
+from kernelgen.families.scan_walk import (
+    Carried,
+    Growing,
+    carried,
+    comments,
+    ends,
+    growing,
+    has_products,
+    last_lane,
+    outgrown,
+    plain_comments,
+    plain_ends,
+    plain_starts,
+    prepare,
+    starts_of,
+)
 from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.families.values import REVERSE
@@ -175,24 +192,38 @@ def kernels(
 def _looped(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
 ) -> KernelText:
-    lines = make(spec, body, "looped", schedule, helpers)
-    values, levels = body.lowered.values, body.names.levels
     kept = carried(body)
-    prepare(lines, kept)
-    done: set[int] = set()
-    still = [i for i in range(len(values)) if levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)]
-    once = lines.row_indices() + lines.writer.lines(still, done)
-    full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
-    rest = [o for o in body.lowered.outputs if o not in full]
-    backwards = values[kept[0].scan].attr == REVERSE
-    inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in kept)], done, late=False)
-    inside += [*(lines.store(o) for o in full), *ends(lines, kept)]
-    comment = (["from the end of the row to its beginning"] if backwards else []) + comments(body, kept)
-    before, after = [last_lane(lines), *starts_of(body, kept)], [lines.store(o) for o in rest]
-    loop = Loop(tuple(comment), tuple(before), tuple(inside), tuple(after), backwards)
+    plain = growing(body, kept)
+    lines = make(spec, body, "looped", schedule, helpers)
+    once, first = _walk(lines, kept, plain)
+    loops = [replace(first, before=(last_lane(lines), *first.before))]
+    if plain:
+        _, pairs = _walk(make(spec, body, "looped", schedule, helpers), kept, ())
+        why = "some multiply to what is no float32: once more, as mantissas and exponents"
+        order = "tl.debug_barrier()  # what others have stored is not to come later"
+        loops.append(replace(pairs, comment=(why, *pairs.comment), before=(order, *pairs.before), when=outgrown(plain)))
     constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
     arguments, constexprs, _ = specialized(schedule, lines.arguments("N"), constexprs)
     return KernelText(
-        name, "looped", schedule, arguments, constexprs, tuple(once), (), (loop,),
+        name, "looped", schedule, arguments, constexprs, tuple(once), (), tuple(loops),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
+
+
+def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tuple[list[str], Loop]:
+    """What comes before a walk over the row, and the walk; with `plain` products, or with pairs."""
+    body = lines.body
+    prepare(lines, kept, plain)
+    done: set[int] = set()
+    still = [i for i, level in enumerate(body.names.levels) if level in (ROW, SCALAR) and lines.writer.is_assigned(i)]
+    once = lines.row_indices() + lines.writer.lines(still, done)
+    full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
+    rest = [o for o in body.lowered.outputs if o not in full]
+    others = [c for c in kept if not (c.exponents and plain)]
+    backwards = body.lowered.values[kept[0].scan].attr == REVERSE
+    inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in kept)], done, late=False)
+    inside += [*(lines.store(o) for o in full), *plain_ends(lines, plain), *ends(lines, others)]
+    comment = (["from the end of the row to its beginning"] if backwards else []) + plain_comments(body, plain)
+    before = [*plain_starts(plain), *starts_of(body, others)]
+    after = [lines.store(o) for o in rest]
+    return once, Loop((*comment, *comments(body, others)), tuple(before), tuple(inside), tuple(after), backwards)

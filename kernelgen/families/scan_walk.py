@@ -6,12 +6,12 @@ product of floats is carried as a mantissa and an exponent: a part of it may pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.kernel import Body, Lines
 from kernelgen.families.padding import identity
-from kernelgen.families.triton_text import is_scaled, number
+from kernelgen.families.triton_text import LARGEST_GROWTH, is_scaled, number
 from kernelgen.families.values import REVERSE, Value
 from kernelgen.frontend.graph import SCANS
 
@@ -29,6 +29,20 @@ class Carried:
     """The block's own results; of a product their mantissas."""
     exponents: str = ""
     """The exponents of a block's own products."""
+
+
+@dataclass(frozen=True)
+class Growing:
+    """The names of what the plain products of one scan carry."""
+
+    scan: int
+    carry: str
+    growth: str
+    """The most that elements up to the end of the block before multiply to, wherever they begin."""
+    parts: str
+    """The same up to each element of the block."""
+    most: str
+    """The same anywhere in the row so far."""
 
 
 def scans_of(body: Body) -> list[int]:
@@ -55,8 +69,19 @@ def totals(body: Body, kept: Sequence[Carried]) -> tuple[Carried, ...]:
     return _named(body, [c.scan for c in kept], "total")
 
 
-def _named(body: Body, scans: Sequence[int], what: str) -> tuple[Carried, ...]:
-    taken, found = set(body.names.of.values()), []
+def growing(body: Body, kept: Sequence[Carried]) -> tuple[Growing, ...]:
+    """What plain products carry instead of mantissas and exponents."""
+    beside = _namer(body, kept)
+    return tuple(
+        Growing(c.scan, c.carry, *(beside(c.scan, what) for what in ("growth", "parts", "most")))
+        for c in kept
+        if c.exponents
+    )
+
+
+def _namer(body: Body, kept: Sequence[Carried] = ()) -> Callable[[int, str], str]:
+    """What names things beside a scan, as nothing else is called."""
+    taken = {*body.names.of.values(), *(name for c in kept for name in (c.carry, c.beside, c.block, c.exponents))}
 
     def beside(i: int, what: str) -> str:
         name = f"{body.names.of[i]}_{what}"
@@ -65,6 +90,11 @@ def _named(body: Body, scans: Sequence[int], what: str) -> tuple[Carried, ...]:
         taken.add(name)
         return name
 
+    return beside
+
+
+def _named(body: Body, scans: Sequence[int], what: str) -> tuple[Carried, ...]:
+    beside, found = _namer(body), []
     for i in scans:
         value, carry = body.lowered.values[i], beside(i, what)
         if is_compensated(value):
@@ -76,10 +106,13 @@ def _named(body: Body, scans: Sequence[int], what: str) -> tuple[Carried, ...]:
     return tuple(found)
 
 
-def prepare(lines: Lines, kept: Sequence[Carried]) -> None:
-    """Let a writer join the scans of a block with what came before it; all scans get a name."""
+def prepare(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing] = ()) -> None:
+    """Let a writer join the scans of a block with what came before it; all scans get a name. `plain`: the products that
+    are no pairs."""
+    lines.writer.growing = {g.scan: (g.growth, g.parts) for g in plain}
+    kept = [c for c in kept if c.scan not in lines.writer.growing]
     lines.writer.named = lines.body.names.assigned | set(scans_of(lines.body))
-    lines.writer.carries = {c.scan: c.carry for c in kept}
+    lines.writer.carries = {c.scan: c.carry for c in kept} | {g.scan: g.carry for g in plain}
     lines.writer.lost = {c.scan: (c.beside, c.block) for c in kept if c.block and not c.exponents}
     lines.writer.scales = {c.scan: (c.beside, c.block, c.exponents) for c in kept if c.exponents}
 
@@ -122,6 +155,36 @@ def ends(lines: Lines, kept: Sequence[Carried]) -> list[str]:
             found.append(f"{end}_exponent = tl.sum(tl.where(is_last, {c.exponents}, 0), axis=0)")
         found.append(joined(lines, c, end))
     return found
+
+
+def plain_starts(plain: Sequence[Growing]) -> list[str]:
+    return [f"{name} = 1.0" for g in plain for name in (g.carry, g.growth, g.most)]
+
+
+def plain_comments(body: Body, plain: Sequence[Growing]) -> list[str]:
+    lines = []
+    for g in plain:
+        lines.append(f"{g.carry}: {body.names.of[g.scan]} at the end of the block before, a plain product")
+        lines.append(f"{g.growth}: the most that elements up to there multiply to")
+        lines.append(f"{g.most}: the most that any elements in a row do")
+    return lines
+
+
+def plain_ends(lines: Lines, plain: Sequence[Growing]) -> list[str]:
+    """From a block of plain products to what the next one begins with."""
+    found = []
+    for g in plain:
+        value, name = lines.body.lowered.values[g.scan], lines.body.names.of[g.scan]
+        found.append(f"{g.most} = tl.maximum({g.most}, tl.max({g.parts}, axis=0))")
+        found.append(f"{g.carry} = {_end(value, name)}")
+        found.append(f"{g.growth} = tl.sum(tl.where(is_last, {g.parts}, 0.0), axis=0)")
+    return found
+
+
+def outgrown(plain: Sequence[Growing]) -> str:
+    """The condition under which plain products will not do."""
+    tests = [f"{g.most} > {number(LARGEST_GROWTH).text}" for g in plain]
+    return tests[0] if len(tests) == 1 else " | ".join(f"({test})" for test in tests)
 
 
 def joined(lines: Lines, c: Carried, end: str) -> str:

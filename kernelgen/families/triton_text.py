@@ -57,7 +57,8 @@ HELPERS = (
     "lifted_quotient", "trunc", "rint", "rint_between", "isinf",
     "nan_maximum", "nan_minimum", "clamp", "size_max", "nan_max", "nan_min", "argmax", "argmin", "above", "below",
     "multiply", "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
-    "frexp", "ldexp", "multiply_scaled", "running_products", "cumprod", "product", "products_after",
+    "frexp", "ldexp", "multiply_scaled", "running_products", "multiply_growing", "cumprod",
+    "growing_products", "product", "products_after",
     "two_sum", "add_rows", "add_whole_rows", "random_mask", "ordered", "from_ordered",
     "split_4", "split_8", "join_4", "join_8", "leave", "await",
 )  # fmt: skip
@@ -105,6 +106,20 @@ _PRODUCTS = ("frexp", "multiply_scaled", "running_products")
 """What makes products of floats, as mantissas and exponents."""
 
 
+_GROWING = ("multiply_growing",)
+"""What makes plain products of floats, with what tells whether these will do."""
+LARGEST_GROWTH = 2.0**16
+"""Plain products will do where no elements in a row multiply to more. A part of them is less than that; one too small
+for a float32 loses 2**-150 at most, which what is before it and what comes after it make 2**-118 at most: only a
+product below 2**-94 can have lost bits."""
+
+
+def growing_call(args: tuple[str, ...], direction: str | None) -> tuple[Text, tuple[str, ...]]:
+    """Running products after what is carried, with what tells whether these will do, and the helpers that it calls."""
+    found = (*_GROWING, "growing_products")
+    return Text(f"_{found[-1]}({', '.join((*args, *([direction] if direction else [])))})"), found
+
+
 def is_scaled(op: str, dtype: str) -> bool:
     """Whether a scan is one of pairs, a mantissa and an exponent, because its parts may pass what a float32 holds."""
     return op == "cumprod" and dtype == "float"
@@ -121,7 +136,7 @@ def scan_call(
 ) -> tuple[Text, tuple[str, ...]]:
     """A scan of what is in registers, and the helpers that it calls; `pairs`: left as mantissas and exponents."""
     if is_scaled(op, dtype):
-        found = _PRODUCTS if pairs else (*_PRODUCTS, "ldexp", "cumprod")
+        found = _PRODUCTS if pairs else (*_PRODUCTS, "ldexp", *_GROWING, "cumprod")
         return Text(f"_{found[-1]}({', '.join((*args, *([direction] if direction else [])))})"), found
     if op in ("cumsum", "cumprod"):
         return Text(f"tl.{op}({', '.join((*args, *([direction] if direction else [])))})"), ()

@@ -16,7 +16,16 @@ from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names, spread
 from kernelgen.families.padding import harmless, neutral
 from kernelgen.families.quotients import SMALL, at_least
-from kernelgen.families.triton_text import ATOM, Text, number, operation, scan_call, scan_join, triton_dtype
+from kernelgen.families.triton_text import (
+    ATOM,
+    Text,
+    growing_call,
+    number,
+    operation,
+    scan_call,
+    scan_join,
+    triton_dtype,
+)
 from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value
 from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
@@ -66,6 +75,9 @@ class Writer:
     """For sums among these: what holds that which rounding took from it, and the block's own sums."""
     scales: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     """For products of floats: what holds the exponent, and the block's own mantissas and exponents."""
+    growing: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """For plain products of floats: what holds the most that elements before the block multiply to, and the same up to
+    each element of it."""
 
     def __post_init__(self) -> None:
         self.quoted: set[int] = set()
@@ -125,12 +137,14 @@ class Writer:
         text = self._whole(i)
         if i in self.lost or i in self.scales:
             return self._carried(i, text)
+        if i in self.growing:
+            name = f"{name}, {self.growing[i][1]}"
         line = f"{name} = {text.text}"
         first = value.args[0] if value.args else None
         if value.op == "add" and isinstance(first, Use) and self.names.of.get(first.value) == name:
             line = f"{name} += {text.text.removeprefix(f'{name} + ')}"
         if len(line) > LINE - 8:
-            return self._long(name, i, text)
+            return self._long(name, i, text, self.names.of[i])
         return [line]
 
     def _carried(self, i: int, text: Text) -> list[str]:
@@ -316,13 +330,16 @@ class Writer:
         level = self.names.levels[source]
         inner = self.guarded(i) if value.attr == REVERSE else self.operand(Use(source), level).text
         axis = 0 if level == COLUMN else self.mode.axis
-        if self.turned:
+        if i in self.growing:
+            carried = (self.carries[i], self.growing[i][0])
+            text, helpers = growing_call((inner, *carried, f"axis={axis}"), value.attr)
+        elif self.turned:
             text, helpers = scan_call(value.op, value.dtype, (f"_turned({inner})", f"axis={axis}"), None)
             text, helpers = Text(f"_turned({text.text})"), ("from_end", "turned", *helpers)
         else:
             args, pairs = (inner, f"axis={axis}"), i in self.scales
             text, helpers = scan_call(value.op, value.dtype, args, value.attr, pairs=pairs)
-        if i in self.carries and i not in self.lost and i not in self.scales:
+        if i in self.carries and not any(i in beside for beside in (self.lost, self.scales, self.growing)):
             text, more = operation(scan_join(value.op, value.dtype), (Text(self.carries[i]), text))
             helpers = (*helpers, *more)
         self.helpers.update(dict.fromkeys(helpers))

@@ -60,9 +60,32 @@ def _running_products(x, axis: tl.constexpr, reverse: tl.constexpr = False):
 
 
 @triton.jit
+def _multiply_growing(a, a_growth, b, b_growth):
+    # growth: the most that elements up to the last one multiply to, wherever they begin
+    return a * b, tl.maximum(b_growth, tl.abs(b) * a_growth)
+
+
+@triton.jit
 def _cumprod(x, axis: tl.constexpr, reverse: tl.constexpr = False):
-    mantissa, exponent = _running_products(x, axis, reverse)
-    return _ldexp(mantissa, exponent)
+    # where no part of a row multiplies to more than 2**16, none is infinite in float32, and
+    # one that vanishes there does so in the row: plain products will do
+    pairs = (x, tl.abs(x))
+    product, growth = tl.associative_scan(pairs, axis, _multiply_growing, reverse)
+    if tl.max(growth) > 65536.0:
+        mantissa, exponent = _running_products(x, axis, reverse)
+        product = _ldexp(mantissa, exponent)
+    return product
+
+
+@triton.jit
+def _growing_products(
+    x, carry, growth, axis: tl.constexpr, reverse: tl.constexpr = False
+):
+    # plain products of what comes after `carry`, and the most that elements up to each
+    # of them multiply to
+    pairs = (x, tl.abs(x))
+    product, parts = tl.associative_scan(pairs, axis, _multiply_growing, reverse)
+    return carry * product, tl.maximum(parts, tl.abs(product) * growth)
 
 
 @triton.jit
@@ -112,10 +135,13 @@ def cumprod_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    # out_carry * 2**out_carry_exponent: out at the end of the block before
+    # out_carry: out at the end of the block before, a plain product
+    # out_growth: the most that elements up to there multiply to
+    # out_most: the most that any elements in a row do
     is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
     out_carry = 1.0
-    out_carry_exponent = tl.cast(0, tl.int64)
+    out_growth = 1.0
+    out_most = 1.0
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -125,14 +151,37 @@ def cumprod_looped_kernel(
             other=0.0,
         ).to(tl.float32)
         # return torch.cumprod(x, dim=-1)
-        out_block, out_exponents = _running_products(x, axis=0)
-        out = _products_after(out_carry, out_carry_exponent, out_block, out_exponents)
+        out, out_parts = _growing_products(x, out_carry, out_growth, axis=0)
         tl.store(out_ptr + row * N + cols, out, mask=mask)
-        out_end = tl.sum(tl.where(is_last, out_block, -0.0), axis=0)
-        out_end_exponent = tl.sum(tl.where(is_last, out_exponents, 0), axis=0)
-        out_carry, out_carry_exponent = _multiply_scaled(
-            out_carry, out_carry_exponent, out_end, out_end_exponent
-        )
+        out_most = tl.maximum(out_most, tl.max(out_parts, axis=0))
+        out_carry = tl.sum(tl.where(is_last, out, -0.0), axis=0)
+        out_growth = tl.sum(tl.where(is_last, out_parts, 0.0), axis=0)
+
+    if out_most > 65536.0:
+        # some multiply to what is no float32: once more, as mantissas and exponents
+        # out_carry * 2**out_carry_exponent: out at the end of the block before
+        tl.debug_barrier()  # what others have stored is not to come later
+        out_carry = 1.0
+        out_carry_exponent = tl.cast(0, tl.int64)
+        for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+            cols = start + tl.arange(0, BLOCK_SIZE_N)
+            mask = cols < N
+            x = tl.load(
+                x_ptr + row * stride_xm + cols * stride_xn,
+                mask=mask,
+                other=0.0,
+            ).to(tl.float32)
+            # return torch.cumprod(x, dim=-1)
+            out_block, out_exponents = _running_products(x, axis=0)
+            out = _products_after(
+                out_carry, out_carry_exponent, out_block, out_exponents
+            )
+            tl.store(out_ptr + row * N + cols, out, mask=mask)
+            out_end = tl.sum(tl.where(is_last, out_block, -0.0), axis=0)
+            out_end_exponent = tl.sum(tl.where(is_last, out_exponents, 0), axis=0)
+            out_carry, out_carry_exponent = _multiply_scaled(
+                out_carry, out_carry_exponent, out_end, out_end_exponent
+            )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.

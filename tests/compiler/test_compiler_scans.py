@@ -16,10 +16,14 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FORWARD, BACKWARD = "return x.cumprod(-1)", "return x.flip(-1).cumprod(-1).flip(-1)"
 INF, NAN = math.inf, math.nan
 
+VANISHED = "back by what plain products allow"
 ROWS = {
     "up and back": [2.0**30] * 13 + [2.0**-30] * 17 + [2.0**30] * 6,
     "down and back": [-(2.0**-25)] * 21 + [2.0**25] * 27,
     "through the denormals": [2.0**-110, 1.5] + [0.5] * 45,
+    "down and back by less than float32 holds": [2.0**-40] * 4 + [2.0**20] * 4,
+    "back over many blocks": [2.0**-40] * 4 + ([1.0] * 15 + [2.0**9]) * 9,
+    VANISHED: [2.0**-40] * 4 + [2.0**8, 2.0**8, 0.5, -0.5],
     "of denormals": [2.0**-149, 3 * 2.0**-148, 2.0**120, 2.0**120, -(2.0**60), 2.0**-130, 2.0**-100, 0.75],
     "rounded among denormals": [1.5 * 2.0**-120, 1 + 2.0**-23, 2.0**-20, 1.5, 1.25, 1.75, 2.0**-5, 1.5],
     "greatest": [3.4028234663852886e38, 1.0, 0.5, 2.0, 1.0 + 2.0**-23, 0.25],
@@ -44,12 +48,14 @@ def test_running_products_are_those_of_float64_rounded_once(line: str) -> None:
     directed = x.double().flip(-1).cumprod(-1).flip(-1) if line == BACKWARD else x.double().cumprod(-1)
     plan = plan_of(sample(line, {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=()).spec())
     tried = schedules(plan)
-    for schedule in (*tried[::2], tried[-1]):  # rows in two parts and in four
+    walked = scan.default("looped").replace(BLOCK_SIZE_N=16)
+    for schedule in (*tried[::2], tried[-1], walked):  # rows in two parts and in four
         out = load(render.triton_source(plan.with_table((TableRow(None, schedule),)))).op(x.to(DEVICE)).cpu()
         for name, got, want in zip(ROWS, out, directed.float(), strict=True):
-            torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=f"{name}: {schedule}")
+            lost = 2.0**-118 if name == VANISHED else 0
+            torch.testing.assert_close(got, want, rtol=0, atol=lost, equal_nan=True, msg=f"{name}: {schedule}")
             # what is carried from block to block: NumPy adds up negative zeros to a positive one
-            if schedule.variant in ("row", "rows") or DEVICE == "cuda":
+            if not lost and (schedule.variant in ("row", "rows") or DEVICE == "cuda"):
                 assert torch.equal(got.signbit() | got.isnan(), want.signbit() | want.isnan()), f"{name}: {schedule}"
 
 
