@@ -36,7 +36,7 @@ RESERVED = {
     "_rint", "_rint_between", "_isinf", "_clamp", "_size_max", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
     "_random_mask", "_from_end", "_turned", "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
     "_frexp", "_ldexp", "_multiply_scaled", "_running_products", "_cumprod",
-    "_multiply_growing", "_growing_products", "_product", "_products_after",
+    "_multiply_growing", "_growing_products", "_last_of", "_product", "_products_after",
     "_power_of_two", "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
     "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",

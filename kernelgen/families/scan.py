@@ -108,11 +108,11 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
     few that most of a device would idle are divided."""
     row, looped = default("row"), default("looped")
-    if has_products(body):  # a mantissa and an exponent an element: half as many elements a thread
-        blocks = looped.replace(BLOCK_SIZE_N=2048, num_warps=4)
+    if has_products(body):  # two numbers an element: half as many elements a thread
+        blocks = looped.replace(BLOCK_SIZE_N=1024, num_warps=2)
         return (
             (2048, row.replace(num_warps=2)),
-            (8192, row.replace(num_warps=8)),
+            (8192, row.replace(num_warps=4)),
             *_long_rows(body, shapes, 8192, blocks),
         )
     return (

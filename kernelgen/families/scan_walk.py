@@ -147,10 +147,10 @@ def ends(lines: Lines, kept: Sequence[Carried]) -> list[str]:
     """From a block to what the next one begins with."""
     body, found = lines.body, []
     for c in [c for c in kept if not c.block]:
-        found.append(f"{c.carry} = {_end(body.lowered.values[c.scan], body.names.of[c.scan])}")
+        found.append(f"{c.carry} = {_end(lines, c.scan, body.names.of[c.scan])}")
     for c in [c for c in kept if c.block]:
         end = f"{body.names.of[c.scan]}_end"
-        found.append(f"{end} = {_end(body.lowered.values[c.scan], c.block)}")
+        found.append(f"{end} = {_end(lines, c.scan, c.block)}")
         if c.exponents:
             found.append(f"{end}_exponent = tl.sum(tl.where(is_last, {c.exponents}, 0), axis=0)")
         found.append(joined(lines, c, end))
@@ -174,9 +174,8 @@ def plain_ends(lines: Lines, plain: Sequence[Growing]) -> list[str]:
     """From a block of plain products to what the next one begins with."""
     found = []
     for g in plain:
-        value, name = lines.body.lowered.values[g.scan], lines.body.names.of[g.scan]
         found.append(f"{g.most} = tl.maximum({g.most}, tl.max({g.parts}, axis=0))")
-        found.append(f"{g.carry} = {_end(value, name)}")
+        found.append(f"{g.carry} = {_end(lines, g.scan, lines.body.names.of[g.scan])}")
         found.append(f"{g.growth} = tl.sum(tl.where(is_last, {g.parts}, 0.0), axis=0)")
     return found
 
@@ -196,9 +195,12 @@ def joined(lines: Lines, c: Carried, end: str) -> str:
     return f"{c.carry}, {c.beside} = _two_sum({c.carry}, {c.beside} + {end})"
 
 
-def _end(value: Value, name: str) -> str:
+def _end(lines: Lines, scan: int, name: str) -> str:
     """A scan's last element of the block. Triton sums short integers as int32; a zero keeps its sign where a product
     goes on from it."""
-    zero = "-0.0" if is_scaled(value.op, value.dtype) else "0.0" if value.dtype == "float" else "0"
-    last = f"tl.sum(tl.where(is_last, {name}, {zero}), axis=0)"
+    value = lines.body.lowered.values[scan]
+    if is_scaled(value.op, value.dtype):
+        lines.writer.helpers["last_of"] = None
+        return f"_last_of({name}, is_last)"
+    last = f"tl.sum(tl.where(is_last, {name}, {'0.0' if value.dtype == 'float' else '0'}), axis=0)"
     return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")

@@ -58,7 +58,7 @@ HELPERS = (
     "nan_maximum", "nan_minimum", "clamp", "size_max", "nan_max", "nan_min", "argmax", "argmin", "above", "below",
     "multiply", "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
     "frexp", "ldexp", "multiply_scaled", "running_products", "multiply_growing", "cumprod",
-    "growing_products", "product", "products_after",
+    "growing_products", "last_of", "product", "products_after",
     "two_sum", "add_rows", "add_whole_rows", "random_mask", "ordered", "from_ordered",
     "split_4", "split_8", "join_4", "join_8", "leave", "await",
 )  # fmt: skip

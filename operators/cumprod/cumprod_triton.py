@@ -89,6 +89,13 @@ def _growing_products(
 
 
 @triton.jit
+def _last_of(x, is_last):
+    # by its bits: a sum of zeros is no negative zero
+    bits = tl.where(is_last, x.to(tl.int32, bitcast=True), 0)
+    return tl.sum(bits, axis=0).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _products_after(carry, carry_exponent, mantissa, exponent):
     # the exponent of a whole row is int64; beyond 2**30 a block no longer changes what the
     # product is
@@ -125,6 +132,69 @@ def cumprod_kernel(
 def cumprod_looped_kernel(
     x_ptr,
     out_ptr,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    # out_carry: out at the end of the block before, a plain product
+    # out_growth: the most that elements up to there multiply to
+    # out_most: the most that any elements in a row do
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    out_carry = 1.0
+    out_growth = 1.0
+    out_most = 1.0
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
+        ).to(tl.float32)
+        # return torch.cumprod(x, dim=-1)
+        out, out_parts = _growing_products(x, out_carry, out_growth, axis=0)
+        tl.store(out_ptr + row * N + cols, out, mask=mask)
+        out_most = tl.maximum(out_most, tl.max(out_parts, axis=0))
+        out_carry = _last_of(out, is_last)
+        out_growth = tl.sum(tl.where(is_last, out_parts, 0.0), axis=0)
+
+    if out_most > 65536.0:
+        # some multiply to what is no float32: once more, as mantissas and exponents
+        # out_carry * 2**out_carry_exponent: out at the end of the block before
+        tl.debug_barrier()  # what others have stored is not to come later
+        out_carry = 1.0
+        out_carry_exponent = tl.cast(0, tl.int64)
+        for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+            cols = start + tl.arange(0, BLOCK_SIZE_N)
+            mask = cols < N
+            x = tl.load(
+                x_ptr + row * stride_xm + cols * stride_xn,
+                mask=mask,
+                other=0.0,
+            ).to(tl.float32)
+            # return torch.cumprod(x, dim=-1)
+            out_block, out_exponents = _running_products(x, axis=0)
+            out = _products_after(
+                out_carry, out_carry_exponent, out_block, out_exponents
+            )
+            tl.store(out_ptr + row * N + cols, out, mask=mask)
+            out_end = _last_of(out_block, is_last)
+            out_end_exponent = tl.sum(tl.where(is_last, out_exponents, 0), axis=0)
+            out_carry, out_carry_exponent = _multiply_scaled(
+                out_carry, out_carry_exponent, out_end, out_end_exponent
+            )
+
+
+@triton.jit
+def cumprod_looped_plain_kernel(
+    x_ptr,
+    out_ptr,
     N,
     stride_xm,
     stride_xn,
@@ -154,7 +224,7 @@ def cumprod_looped_kernel(
         out, out_parts = _growing_products(x, out_carry, out_growth, axis=0)
         tl.store(out_ptr + row * N + cols, out, mask=mask)
         out_most = tl.maximum(out_most, tl.max(out_parts, axis=0))
-        out_carry = tl.sum(tl.where(is_last, out, -0.0), axis=0)
+        out_carry = _last_of(out, is_last)
         out_growth = tl.sum(tl.where(is_last, out_parts, 0.0), axis=0)
 
     if out_most > 65536.0:
@@ -177,7 +247,7 @@ def cumprod_looped_kernel(
                 out_carry, out_carry_exponent, out_block, out_exponents
             )
             tl.store(out_ptr + row * N + cols, out, mask=mask)
-            out_end = tl.sum(tl.where(is_last, out_block, -0.0), axis=0)
+            out_end = _last_of(out_block, is_last)
             out_end_exponent = tl.sum(tl.where(is_last, out_exponents, 0), axis=0)
             out_carry, out_carry_exponent = _multiply_scaled(
                 out_carry, out_carry_exponent, out_end, out_end_exponent
@@ -187,12 +257,16 @@ def cumprod_looped_kernel(
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (2048, cumprod_kernel, {"num_warps": 1}),
-    (8192, cumprod_kernel, {"num_warps": 4}),
-    (32768, cumprod_kernel, {"num_warps": 8}),
+    (8192, cumprod_kernel, {"num_warps": 2}),
+    (
+        32768,
+        cumprod_looped_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "num_warps": 2},
+    ),
     (
         None,
-        cumprod_looped_kernel,
-        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 8},
+        cumprod_looped_plain_kernel,
+        {"BLOCK_SIZE_N": 4096, "NUM_STAGES": 3, "num_warps": 4},
     ),
 )
 
@@ -237,6 +311,15 @@ def cumprod(x: torch.Tensor) -> torch.Tensor:
             **options,
         )
     elif kernel is cumprod_looped_kernel:
+        kernel[(M,)](
+            x_view,
+            out,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            **options,
+        )
+    elif kernel is cumprod_looped_plain_kernel:
         kernel[(M,)](
             x_view,
             out,

@@ -216,7 +216,7 @@ SCHEDULES = (
     (4096, silu_mul_int8_rows_row_kernel, {"num_warps": 2}),
     (8192, silu_mul_int8_rows_row_kernel, {"num_warps": 4}),
     (16384, silu_mul_int8_rows_row_kernel, {"num_warps": 8}),
-    (32768, silu_mul_int8_rows_row_kernel, {"num_warps": 16}),
+    (32768, silu_mul_int8_rows_row_kernel, {"num_warps": 32}),
     (None, silu_mul_int8_rows_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
 
