@@ -38,7 +38,7 @@ RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
 _TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
 _TAKEN = frozenset(
     [
-        *("M", "N", "n_elements", "num_parts", "num_tiles", "num_sms", "num_waiting"),
+        *("M", "N", "n_elements", "num_parts", "num_tiles", "tiles", "num_sms", "num_waiting"),
         *("kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"),
     ]
 )

@@ -153,6 +153,8 @@ class KernelText:
     """The wrapper's condition for launching it; where that does not hold, the next kernel is launched instead."""
     lane: int = 1
     """The neighbouring columns of a lane; of several, a tile has three dimensions."""
+    between: str = ""
+    """The size of what a row has side by side in memory, where the next row follows before the rest of its columns."""
 
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name, their comments aside."""

@@ -30,7 +30,7 @@ RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
     "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "block_count",
     "block_share", "block_shift", "block_mean", "block_centered", "block_squares", "num_tiles_n", "float", "range",
-    "num_tiles_m", "plane", "run", "lane_mask", "pair", "quad", "octet",
+    "num_tiles_m", "tiles", "plane", "run", "lane_mask", "pair", "quad", "octet",
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES", "LINES_AHEAD", "lines",
     "_tanh", "_expm1", "_log1p", "_softplus", "_mish", "_precise_exp", "_quotient", "_lifted_quotient", "_trunc",
     "_rint", "_rint_between", "_isinf", "_clamp", "_size_max", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",

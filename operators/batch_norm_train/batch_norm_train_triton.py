@@ -385,10 +385,10 @@ def batch_norm_train_apply_kernel(
     stride_out_n_size = tl.cast(stride_out_n_size, tl.int64)
     stride_out_hw = tl.cast(stride_out_hw, tl.int64)
     # a program has one tile of a row
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    # int64: row * N may pass 2**31
-    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
-    tile = tl.program_id(0) % num_tiles_n
+    # in the order of memory: some tiles of a row, then as many of the next
+    tiles = tl.maximum(HW // BLOCK_SIZE_N, 1)
+    row = (tl.program_id(0) // tiles % M).to(tl.int64)  # int64: row * N may pass 2**31
+    tile = tl.program_id(0) // (M * tiles) * tiles + tl.program_id(0) % tiles
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
@@ -411,7 +411,7 @@ def batch_norm_train_apply_kernel(
         x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
         mask=mask,
         other=0.0,
-        eviction_policy="evict_first",
+        eviction_policy="evict_last",
     ).to(tl.float32)
     # centered = xf - mean
     centered = x - mean
@@ -628,7 +628,8 @@ def batch_norm_train(
                 num_warps=8,
             )
     elif kernel is batch_norm_train_split_kernel:
-        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
+        tiles = max(HW // options["BLOCK_SIZE_N"], 1)
+        num_tiles = M * tiles * triton.cdiv(N, options["BLOCK_SIZE_N"] * tiles)
         mean_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=x.device
         )
