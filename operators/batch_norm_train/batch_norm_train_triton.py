@@ -460,7 +460,7 @@ SCHEDULES = (
     (
         None,
         batch_norm_train_split_kernel,
-        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 1},
+        {"BLOCK_SIZE_N": 2048, "NUM_STAGES": 3, "SPLITS": 16, "num_warps": 2},
     ),
 )
 

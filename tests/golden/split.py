@@ -164,7 +164,7 @@ def group_norm_apply_kernel(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=0.0,
-        eviction_policy="evict_first",
+        eviction_policy="evict_last",
     ).to(tl.float32)
     weight = tl.load(
         weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,

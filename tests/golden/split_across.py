@@ -77,7 +77,7 @@ def rms_norm_apply_kernel(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
         other=0.0,
-        eviction_policy="evict_first",
+        eviction_policy="evict_last",
     ).to(tl.float32)
     weight = tl.load(
         weight_ptr + cols * stride_weight_n,
