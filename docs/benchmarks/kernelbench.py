@@ -1,6 +1,6 @@
 """The page of KernelBench's level 1, from the journals of `kernelgen kernelbench`.
 
-    kernelgen kernelbench KernelBench --level 1 --jobs 26 --out DIR     # on a GPU
+    kernelgen kernelbench KernelBench --level 1 --jobs 13 --out DIR     # on a GPU
     python docs/benchmarks/kernelbench.py DIR...                       # writes kernelbench.json and kernelbench.md
     python docs/benchmarks/kernelbench.py                              # writes kernelbench.md from the committed data
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-COMMAND = "kernelgen kernelbench KernelBench --level 1 --jobs 26"
+COMMAND = "kernelgen kernelbench KernelBench --level 1 --jobs 13"
 APART = re.compile(
     r"atmul|atrix_mult|matrix_multiplication|conv_standard|conv_transposed|conv_pointwise|separable|Attention"
 )

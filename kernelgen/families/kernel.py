@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
 from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.line import call
-from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, name_values, spread
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, mentions, name_values, spread
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.triton_text import PRODUCT, is_scaled, number
 from kernelgen.families.values import REVERSE, Lowered, Operand, Stored, Use
@@ -162,11 +161,6 @@ class KernelText:
         kept = self.plane.kept if self.plane else ()
         lines = (*self.once, *kept, *self.lines, *loops, *self.once_a_row)
         return mentions("\n".join(line.partition("#")[0] for line in lines), name)
-
-
-def mentions(text: str, name: str) -> bool:
-    """Whether lines of a kernel use a name."""
-    return re.search(rf"\b{name}\b", text) is not None
 
 
 def make_body(

@@ -7,6 +7,7 @@ variables of the reference, values used twice, and values that change rank.
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -141,3 +142,8 @@ def unique(name: str, used: set[str]) -> str:
     chosen = next(c for c in candidates if c not in used)
     used.add(chosen)
     return chosen
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether lines of a kernel use a name."""
+    return re.search(rf"\b{name}\b", text) is not None

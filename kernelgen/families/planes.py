@@ -22,10 +22,9 @@ from kernelgen.families.kernel import (
     PlaneText,
     at_levels,
     make_body,
-    mentions,
     output_values,
 )
-from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
+from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, mentions, unique
 from kernelgen.families.pairs import PairLines, paired_loads
 from kernelgen.families.rolling import (
     Chain,

@@ -16,10 +16,9 @@ from kernelgen.families.kernel import (
     KernelText,
     Lines,
     at_levels,
-    mentions,
     output_values,
 )
-from kernelgen.families.naming import COLUMN, ROW, SCALAR
+from kernelgen.families.naming import COLUMN, ROW, SCALAR, mentions
 from kernelgen.families.pairs import is_paired
 from kernelgen.families.specialize import specialized
 from kernelgen.plan import Parameter, Schedule

@@ -42,23 +42,22 @@ def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
 
 def _number(name: str) -> Callable[..., Any]:
     """The extreme of two, or the one that is a number, as max.f32 and min.f32 have it. The interpreter keeps NaN."""
-    import numpy as np
+    from triton.runtime import interpreter
 
     def extreme(builder: Any, a: Any, b: Any) -> Any:
-        return builder.binary_op(a, b, getattr(np, name))
+        return builder.binary_op(a, b, getattr(interpreter.np, name))
 
     return extreme
 
 
 def _clamped(builder: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> Any:
     """NaN is kept where that is asked for; else it is the lower bound, as max.f32 has it. The interpreter keeps it."""
-    import numpy as np
     import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
+    from triton.runtime import interpreter
 
-    keeps = propagate_nan == tl.PropagateNan.ALL
-    larger, smaller = (np.maximum, np.minimum) if keeps else (np.fmax, np.fmin)
-    return TensorHandle(smaller(larger(x.data, low.data), high.data), x.dtype.scalar)
+    larger, smaller = ("maximum", "minimum") if propagate_nan == tl.PropagateNan.ALL else ("fmax", "fmin")
+    bounded = getattr(interpreter.np, larger)(x.data, low.data)
+    return interpreter.TensorHandle(getattr(interpreter.np, smaller)(bounded, high.data), x.dtype.scalar)
 
 
 def _flip(x: Any, dim: Any = None) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.index_text import IndexText, taken_apart
-from kernelgen.families.kernel import Body, KernelText, Lines, Passed, mentions
+from kernelgen.families.kernel import Body, KernelText, Lines, Passed
 from kernelgen.families.line import call
-from kernelgen.families.naming import COLUMN, FULL
+from kernelgen.families.naming import COLUMN, FULL, mentions
 from kernelgen.families.triton_text import Text, number
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.build import COMPARISONS
