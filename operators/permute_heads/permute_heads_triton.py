@@ -46,6 +46,48 @@ def permute_heads_kernel(
 
 
 @triton.jit
+def permute_heads_evict_last_loads_streaming_stores_kernel(
+    x_ptr,
+    out_ptr,
+    N,
+    S,
+    H,
+    stride_xb,
+    stride_xs,
+    stride_xh,
+    stride_xn,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xb = tl.cast(stride_xb, tl.int64)  # offsets may pass 2**31
+    stride_xs = tl.cast(stride_xs, tl.int64)
+    stride_xh = tl.cast(stride_xh, tl.int64)
+    stride_xn = tl.cast(stride_xn, tl.int64)
+    # a program has a tile of rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    b = (plane // H).to(tl.int64)
+    h = (plane % H).to(tl.int64)
+    x_plane = x_ptr + b * stride_xb + h * stride_xh
+    cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    col_mask = cols < N
+    s = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+    row_mask = s < S
+    mask = row_mask[:, None] & col_mask[None, :]
+    x = tl.load(
+        x_plane + s[:, None] * stride_xs + cols[None, :] * stride_xn,
+        mask=mask,
+        eviction_policy="evict_last",
+    )
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask, cache_modifier=".cs"
+    )
+
+
+@triton.jit
 def permute_heads_tile_kernel(
     x_ptr,
     out_ptr,
@@ -97,7 +139,7 @@ SCHEDULES = (
     ),
     (
         256,
-        permute_heads_kernel,
+        permute_heads_evict_last_loads_streaming_stores_kernel,
         {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 4},
     ),
     (
@@ -151,6 +193,23 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"permute_heads: at most 2**30 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
     if kernel is permute_heads_kernel:
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            out,
+            N,
+            S,
+            H,
+            x.stride(0),
+            x.stride(1),
+            x.stride(2),
+            x.stride(3),
+            **options,
+        )
+    elif kernel is permute_heads_evict_last_loads_streaming_stores_kernel:
         grid = (
             M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
             triton.cdiv(N, options["BLOCK_SIZE_N"]),
