@@ -56,7 +56,8 @@ def at_least(values: Sequence[Value], operand: Operand) -> float:
         constant = constant_of(values, operand)
         return -math.inf if constant is None else float(constant)
     if value.op in ("maximum", "clamp"):
-        return max(at_least(values, bound) for bound in value.args[:2])
+        bounds = [at_least(values, bound) for bound in value.args]
+        return min([max(bounds[:2]), *bounds[2:]])
     constant = constant_of(values, value.args[-1]) if value.op in ("mul", "div", "div_rn") else None
     factor = 0.0 if constant is None else constant if value.op == "mul" else 1 / constant if constant else 0.0
     least = at_least(values, value.args[0]) if factor > 0 else -math.inf

@@ -1,7 +1,8 @@
 """What scans carry from block to block of a row that is walked.
 
 A sum of floats is carried with what rounding took from it, so that its error does not grow with the number of blocks. A
-product of floats is carried as a mantissa and an exponent: a part of it may pass what a float32 holds.
+product of floats is carried as it is, with the most that elements up to it multiply to; rows where that is too much are
+walked again, with a mantissa and an exponent: a part of the product may pass what a float32 holds.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ SHARED_PROGRAMS = 1024
 """The same for several rows, with smaller blocks (H200, batch_norm of 64 channels in float32: 3126 us, half as many
 programs and blocks of twice the size or more 3177 to 3456 us; in half precision no difference)."""
 MOST_PROGRAMS = 4096
-"""As many where every one still has BLOCKS blocks (H200, the reduction of the same in 1024 programs 1050 us, in 4096
+"""As many, where each of them still has BLOCKS_EACH (H200, the reduction of the same in 1024 programs 1050 us, in 4096
 960 us)."""
-BLOCKS = 4
+BLOCKS_EACH = 4
 LANE_PROGRAMS = 4096
 """The same where lanes lie along the rows, where a program has a few lines of memory at a time: best of what was tried
 with the sum over the first dimension on an H200."""
@@ -60,7 +60,7 @@ def fitted(variant: str, rows: int, columns: int, reads: int = 1) -> Schedule:
     if lanes == 1:
         schedule = schedule.replace(BLOCK_SIZE_N=max(least, schedule.int("BLOCK_SIZE_N") // power_below(2 * reads - 1)))
     if lanes == 1 and rows > 1:
-        more = min(MOST_PROGRAMS // rows, columns // (BLOCKS * schedule.int("BLOCK_SIZE_N")))
+        more = min(MOST_PROGRAMS // rows, columns // (BLOCKS_EACH * schedule.int("BLOCK_SIZE_N")))
         splits = max(splits, power_below(more))
     block = max(least, min(schedule.int("BLOCK_SIZE_N"), power_below(columns // splits)))
     splits = max(2, min(splits, power_below(columns // block)))

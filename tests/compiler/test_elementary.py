@@ -107,6 +107,24 @@ def test_a_quotient_by_a_number_of_many_is_torchs_to_the_last_bit(divisor: str) 
         torch.testing.assert_close(got[known], want.floor()[known], rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize(
+    ("divisor", "lifted"),
+    [
+        ("s", True),
+        ("s.clamp(min=1e-12) / 127", False),
+        ("0.5 * (s.abs() / 448).clamp(min=1e-10)", False),
+        ("s.clamp(1e-12, 4.0) * 2", False),
+        ("s.clamp(min=1.0).clamp(max=1e-35)", True),
+        ("s.clamp(min=1e-28) / 448", True),
+        ("s.clamp(min=1.0) * -1", True),
+    ],
+)
+def test_a_quotient_is_lifted_where_its_divisor_may_be_small(divisor: str, lifted: bool) -> None:
+    lines = f"return (x / ({divisor})[:, None]).round()"
+    spec = sample(lines, {"x": "A B: float32", "s": "A: float32"}, {"out": "A B: float32"}, dtypes=()).spec()
+    assert ("def _lifted_quotient" in render.triton_source(plan_of(spec))) == lifted
+
+
 @pytest.mark.parametrize("size", [7, 64, 9000])
 def test_the_largest_size_of_a_row_keeps_nan_and_its_sign_is_none(size: int) -> None:
     torch.manual_seed(0)
