@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kernelgen import custom
 from kernelgen.families import independent_dims, stored_dtype, uniform_outputs
 from kernelgen.families.line import LINE, fit
+from kernelgen.families.triton_text import LARGEST_GROWTH
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan
 from kernelgen.spec.model import CUSTOM, OperatorSpec
@@ -34,7 +35,7 @@ def environment() -> Environment:
     )  # fmt: skip
     env.filters["suffix"] = lambda text, end: f"{text}{end}"
     env.filters["quoted"] = lambda text: f'"{text}"'
-    env.globals.update(condition=_condition, raise_error=_raise_error, fit=fit)
+    env.globals.update(condition=_condition, raise_error=_raise_error, fit=fit, largest_growth=LARGEST_GROWTH)
     return env
 
 

@@ -213,13 +213,13 @@ def _looped(
 def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tuple[list[str], Loop]:
     """What comes before a walk over the row, and the walk; with `plain` products, or with pairs."""
     body = lines.body
-    prepare(lines, kept, plain)
+    others = [c for c in kept if not (c.exponents and plain)]
+    prepare(lines, others, plain)
     done: set[int] = set()
     still = [i for i, level in enumerate(body.names.levels) if level in (ROW, SCALAR) and lines.writer.is_assigned(i)]
     once = lines.row_indices() + lines.writer.lines(still, done)
     full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
     rest = [o for o in body.lowered.outputs if o not in full]
-    others = [c for c in kept if not (c.exponents and plain)]
     backwards = body.lowered.values[kept[0].scan].attr == REVERSE
     inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in kept)], done, late=False)
     inside += [*(lines.store(o) for o in full), *plain_ends(lines, plain), *ends(lines, others)]

@@ -109,9 +109,8 @@ def _named(body: Body, scans: Sequence[int], what: str) -> tuple[Carried, ...]:
 
 def prepare(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing] = ()) -> None:
     """Let a writer join the scans of a block with what came before it; all scans get a name. `plain`: the products that
-    are no pairs."""
+    are no pairs, which are not among `kept`."""
     lines.writer.growing = {g.scan: (g.growth, g.parts) for g in plain}
-    kept = [c for c in kept if c.scan not in lines.writer.growing]
     lines.writer.named = lines.body.names.assigned | set(scans_of(lines.body))
     lines.writer.carries = {c.scan: c.carry for c in kept} | {g.scan: g.carry for g in plain}
     lines.writer.lost = {c.scan: (c.beside, c.block) for c in kept if c.block and not c.exponents}

@@ -104,10 +104,6 @@ _JOINS = {
 
 _PRODUCTS = ("frexp", "multiply_scaled", "running_products")
 """What makes products of floats, as mantissas and exponents."""
-
-
-_GROWING = ("multiply_growing",)
-"""What makes plain products of floats, with what tells whether these will do."""
 LARGEST_GROWTH = 2.0**16
 """Plain products will do where no elements in a row multiply to more. A part of them is less than that; one too small
 for a float32 loses 2**-150 at most, which what is before it and what comes after it make 2**-118 at most: only a
@@ -116,8 +112,12 @@ product below 2**-94 can have lost bits."""
 
 def growing_call(args: tuple[str, ...], direction: str | None) -> tuple[Text, tuple[str, ...]]:
     """Running products after what is carried, with what tells whether these will do, and the helpers that it calls."""
-    found = (*_GROWING, "growing_products")
-    return Text(f"_{found[-1]}({', '.join((*args, *([direction] if direction else [])))})"), found
+    return _directed("_growing_products", args, direction), ("multiply_growing", "growing_products")
+
+
+def _directed(function: str, args: tuple[str, ...], direction: str | None) -> Text:
+    """A call that says which way it goes where that is not from the beginning."""
+    return Text(f"{function}({', '.join((*args, *([direction] if direction else [])))})")
 
 
 def is_scaled(op: str, dtype: str) -> bool:
@@ -136,14 +136,13 @@ def scan_call(
 ) -> tuple[Text, tuple[str, ...]]:
     """A scan of what is in registers, and the helpers that it calls; `pairs`: left as mantissas and exponents."""
     if is_scaled(op, dtype):
-        found = _PRODUCTS if pairs else (*_PRODUCTS, "ldexp", *_GROWING, "cumprod")
-        return Text(f"_{found[-1]}({', '.join((*args, *([direction] if direction else [])))})"), found
+        found = _PRODUCTS if pairs else (*_PRODUCTS, "ldexp", "multiply_growing", "cumprod")
+        return _directed(f"_{found[-1]}", args, direction), found
     if op in ("cumsum", "cumprod"):
-        return Text(f"tl.{op}({', '.join((*args, *([direction] if direction else [])))})"), ()
+        return _directed(f"tl.{op}", args, direction), ()
     join = scan_join(op, dtype)
     helpers = _OWN.get(join, (join,))
-    args = (*args, f"combine_fn=_{helpers[-1]}", *([direction] if direction else []))
-    return Text(f"tl.associative_scan({', '.join(args)})"), helpers
+    return _directed("tl.associative_scan", (*args, f"combine_fn=_{helpers[-1]}"), direction), helpers
 
 
 def triton_dtype(name: str) -> str:
