@@ -15,6 +15,7 @@ import torch
 
 from . import device as devices
 from . import throttle
+from .flush import Flush
 from .model import Function
 from .oracle import as_tuple
 from .timing import MakeInputs, call_times
@@ -74,7 +75,7 @@ class CudaStage:
         self._functions, self._make_inputs = tuple(functions), make_inputs
         self._throttled = throttle.reader()
         self._pad: torch.Tensor | None = None
-        self._flush = _Flush()
+        self._flush = Flush()
         arguments = tuple(make_inputs())
         for function in self._functions:  # compile, autotune and fill caches before anything is captured or timed
             for _ in range(2):
@@ -170,24 +171,13 @@ def _bytes(result: Any) -> int:
     return sum(t.numel() * t.element_size() for t in as_tuple(result))
 
 
-class _Flush:
-    """Zeroes twice the L2 cache, so that a launch finds nothing of its buffers in it."""
-
-    def __init__(self) -> None:
-        size = torch.cuda.get_device_properties().L2_cache_size or 64 << 20
-        self._memory = torch.empty(2 * size, dtype=torch.uint8, device="cuda")
-
-    def __call__(self) -> None:
-        self._memory.zero_()
-
-
 @cache
 def bandwidths() -> tuple[float, float]:
     """Bytes a second of a device copy (read plus written) and of a fill, the best of ten; measured once a process."""
     size = min(2**31, devices.free_bytes("cuda") // 4) // 2**20 * 2**20
     source = torch.zeros(size, dtype=torch.uint8, device="cuda")
     target = torch.empty_like(source)
-    flush = _Flush()
+    flush = Flush()
 
     def best(run: Callable[[], object]) -> float:
         times: list[float] = []

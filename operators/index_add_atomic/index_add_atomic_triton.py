@@ -116,7 +116,7 @@ SCHEDULES = (
         index_add_atomic_kernel,
         {
             "BLOCK_SIZE_K": 4,
-            "BLOCK_SIZE_L": 1024,
+            "BLOCK_SIZE_L": 128,
             "BLOCK_SIZE_M": 128,
             "BLOCK_SIZE_N": 1024,
             "num_warps": 4,

@@ -1,12 +1,15 @@
 """What only a GPU can show: the stage, the poison in the caching allocator, large tensors, coverage of A/A intervals."""
 
 import math
+import statistics
 
 import pytest
 import scaled_add_accuracy
 import softmax_accuracy
 import softmax_performance
 import torch
+import triton
+import triton.language as tl
 
 from kernelgen import judge
 from kernelgen.judge import guards, hidden, memory, throttle
@@ -61,6 +64,33 @@ def test_outputs_of_a_sample_are_all_kept():
     torch.cuda.synchronize()
     assert len({out.data_ptr() for out in launcher.outputs}) == 5
     assert all(torch.equal(out, -x) for out, (x,) in zip(launcher.outputs, buffers, strict=True))
+
+
+@triton.jit
+def copy_kernel(x_ptr, out_ptr, POLICY: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, eviction_policy=POLICY))
+
+
+def test_lines_that_a_kernel_asked_the_cache_to_keep_do_not_outlive_the_flush():
+    """What a launch gains from the same buffers as the one before is no more than it is of a kernel that keeps none."""
+    from kernelgen.judge.cuda import CudaStage, Launcher
+
+    def gained(policy):
+        def copied(x):
+            out = torch.empty_like(x)
+            copy_kernel[(x.numel() // 2048,)](x, out, POLICY=policy, BLOCK_SIZE=2048)
+            return out
+
+        stage = CudaStage((copied,), halves(2**22))
+        stage.launches = 1
+        launchers = [Launcher(copied, [halves(2**22)()], graphed=True) for _ in range(32)]
+        again, others = [0] * 96, [*range(32)] * 3
+        return statistics.median(stage.time_runs(launchers, others)) / statistics.median(
+            stage.time_runs(launchers, again)
+        )
+
+    assert gained("evict_last") / gained("") < 1.04  # 1.10 where the flush is a fill alone
 
 
 def test_a_race_ranks_candidates():
