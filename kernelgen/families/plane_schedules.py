@@ -18,9 +18,10 @@ LONGEST = 1024
 """Columns of a tile of longer rows."""
 TILE = 2048
 """Elements of a tile in four warps: two accesses of 16 bytes a thread."""
-SHIFTED = 256
-"""Elements of a tile in one warp where columns are read from places that no alignment helps (images of 112 columns
-reflected, H200: 68 us, tiles of 2048 in four warps 86)."""
+SHIFTED = 512
+"""Elements of a tile in two warps where columns are read from places that no alignment helps; half as many in one warp,
+twice the tiles, where rows are short (H200, images mirrored at their borders: of 112 columns 67.2 us, of 224 65.4, with
+half as many 68.6 and 70.1; of 56 columns 74.9 us, with half as many 71.3)."""
 WINDOW_WIDTHS = (64, 128, 256, 512)
 WINDOW_ROWS = {64: 8, 128: 2}
 """Rows of a tile of so many columns, else one. A line is read for every place of a window, each time for the whole
@@ -106,9 +107,11 @@ def _fitting(body: Body, width: int) -> Schedule:
         )  # fmt: skip
     if is_shifted(body) and not is_paired(body):
         # neighbours come from places of their own: a few elements a lane, and its next ones asked for meanwhile
+        warps = 1 if width == WIDTHS[0] else 2
         return default().replace(
-            BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, SHIFTED // width), ROW_TILES=4, num_warps=1, specialize=True
-        )
+            BLOCK_SIZE_N=width, BLOCK_SIZE_M=max(1, SHIFTED * warps // 2 // width), ROW_TILES=4 // warps,
+            num_warps=warps, specialize=True,
+        )  # fmt: skip
     computed = bool(along_columns(body))
     # what is read once and written in pairs has twice as many elements as columns
     columns = TILE // 2 if paired_stores(body) and not paired_loads(body) else TILE

@@ -38,6 +38,7 @@ from kernelgen.families.rolling import (
     stated,
     steps_of,
 )
+from kernelgen.families.short_places import short_places
 from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
@@ -141,6 +142,7 @@ class PlaneLines(PairLines):
         self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
         super().__init__(spec, body, variant, schedule, helpers)
+        self.writer.short = short_places(body.lowered)
         self.outer = body.layout.rows[:-1]
         self.inner = body.layout.rows[-1]
         keys = Counter(self.core(a) for a in body.layout.accesses if self.is_shared(a.load))

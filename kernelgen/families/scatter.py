@@ -45,8 +45,8 @@ MEANINGS = {
     **scatter_atomics.MEANINGS,
 }
 _LOCAL = frozenset([
-    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first", "found",
-    "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
+    "ahead", "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
+    "following", "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
     "lost", "mask", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
     "row", "rows", "slot", "slots", "start", "total",
 ])  # fmt: skip

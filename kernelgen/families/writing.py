@@ -75,6 +75,8 @@ class Writer:
     """For sums among these: what holds that which rounding took from it, and the block's own sums."""
     scales: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     """For products of floats: what holds the exponent, and the block's own mantissas and exponents."""
+    short: frozenset[int] = frozenset()
+    """The places that are counted in int32."""
     growing: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For plain products of floats: what holds the most that elements before the block multiply to, and the same up to
     each element of it."""
@@ -286,7 +288,7 @@ class Writer:
             return self.index_text.wide(counted, self.names.levels[i])
         text = self.index_text.text(counted, self.names.levels[i])
         stored = any(o.value == i for o in self.lowered.outputs)
-        if not stored and all(op in (*COMPARISONS, "convert") for op in consumers):
+        if i in self.short or (not stored and all(op in (*COMPARISONS, "convert") for op in consumers)):
             return text
         if self.names.levels[i] == SCALAR:
             return self.index_text.size(counted.size, wide=True) if counted.op == "size" else text

@@ -152,13 +152,12 @@ def _continued(b: Builder, c: Call, mode: str) -> Ref:
             continue
         along = (c.shape[dim], *((),) * i)
         length, inner = ix.size(shape[dim]), b.place(along, ix.plus(ix.axis(-1 - i), ix.number(-size)))
+        last = b.place((), ix.minus(length, ix.number(1)))
         name = ("from_col", "from_row", "from_plane")[i]
         if mode == "reflect":
             mirrored = b.map("abs", inner, name="mirrored")
-            twice = b.place((), ix.minus(ix.times(ix.number(2), length), ix.number(2)))
-            place = b.map("minimum", mirrored, b.map("sub", twice, mirrored), name=name)
+            place = b.map("sub", last, b.map("abs", b.map("sub", last, mirrored)), name=name)
         else:
-            last = b.place((), ix.minus(length, ix.number(1)))
             place = b.map("minimum", b.map("maximum", inner, 0), last, name=name)
         places[dim] = ix.value(len(values))
         values.append(place)

@@ -95,16 +95,20 @@ def index_add_sums_kernel(
             out, lost, source_ptr, places, rank, count, cols, mask, N, BLOCK_SIZE_K
         )
     else:
-        # more than the bucket holds: the row looks for its places in the index itself
+        # more than the bucket holds: the row looks through the index itself, a step ahead
+        ahead = tl.arange(0, BLOCK_SIZE_L)
+        index = tl.load(index_ptr + ahead, mask=ahead < M, other=-1)
         for start in range(0, M, BLOCK_SIZE_L):
             places = start + tl.arange(0, BLOCK_SIZE_L)
-            index = tl.load(index_ptr + places, mask=places < M, other=-1)
+            ahead = places + BLOCK_SIZE_L
+            following = tl.load(index_ptr + ahead, mask=ahead < M, other=-1)
             is_own = (index == row).to(tl.int32)
             rank = tl.where(is_own > 0, tl.cumsum(is_own, axis=0) - 1, -1)
             found = tl.sum(is_own, axis=0)
             out, lost = _add_rows(
                 out, lost, source_ptr, places, rank, found, cols, mask, N, BLOCK_SIZE_K
             )
+            index = following
     tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
 
 
@@ -114,7 +118,7 @@ SCHEDULES = (
         None,
         index_add_kernel,
         {
-            "BLOCK_SIZE_K": 4,
+            "BLOCK_SIZE_K": 8,
             "BLOCK_SIZE_L": 128,
             "BLOCK_SIZE_M": 128,
             "BLOCK_SIZE_N": 1024,

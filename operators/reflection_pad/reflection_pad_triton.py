@@ -44,10 +44,8 @@ def reflection_pad_kernel(
         row_mask = h < OUT_H
         mask = row_mask[:, None] & col_mask[None, :]
         # return F.pad(x, (2, 2, 2, 2), mode='reflect')
-        mirrored = tl.abs((cols - 2).to(tl.int64))
-        from_col = tl.minimum(mirrored, 2 * W - 2 - mirrored)
-        mirrored_2 = tl.abs((h - 2).to(tl.int64))
-        from_row = tl.minimum(mirrored_2, 2 * H - 2 - mirrored_2)
+        from_col = W - 1 - tl.abs(W - 1 - tl.abs(cols - 2))
+        from_row = H - 1 - tl.abs(H - 1 - tl.abs(h - 2))
         out = tl.load(
             x_plane + from_row[:, None] * stride_xh + from_col[None, :] * stride_xw,
             mask=mask,
