@@ -176,7 +176,9 @@ class _Lowering:
         return self.add(Value("iota", (), node.dtype, frozenset(axes_of(axes)), index=(axes,)))
 
     def load(self, node: Node, index: Index) -> int:
-        index = tuple(() if e == ix.number(0) else e for e in index)
+        # the first of a dimension is all that is left of one that follows another only where it has no more
+        ahead = next((d for d, e in enumerate(index) if e != ix.number(0)), len(index))
+        index = tuple(() if e == ix.number(0) and (d < ahead or not node.shape[d]) else e for d, e in enumerate(index))
         used = [*index, *(side for c in self.conditions for side in (c.left, c.right))]
         values = dict.fromkeys(
             leaf.number for e in used if isinstance(e, Expr) for leaf in ix.leaves(e) if leaf.op == "value"

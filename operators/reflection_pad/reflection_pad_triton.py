@@ -63,7 +63,7 @@ SCHEDULES = (
     (
         256,
         reflection_pad_kernel,
-        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 128, "ROW_TILES": 2, "num_warps": 2},
     ),
     (
         512,
