@@ -126,7 +126,7 @@ REFUSED = {
         "op.yaml:10:3: unsupported: dropout.default, which draws by torch's own state (supported: random_mask with a seed)",
     ),
     "random numbers": ("return x * torch.rand_like(x)", "unsupported: rand_like.default, which draws by torch's own state"),
-    "root of a size": ("return x * x.shape[-1] ** -0.5", "unsupported: the number FloatPow"),
+    "power of a size": ("return x * x.shape[-1] ** -0.25", "unsupported: the number FloatPow"),
     "norm": ("return x / x.norm(3, -1, keepdim=True)", "unsupported: the norm of order 3"),
     "bools": ("return x * (x > 0).amax(-1, keepdim=True)", "unsupported: the max of booleans"),
     "not the last": ("return x - x.mean(0, keepdim=True)", "with ... as 2 dimensions the reference does something else"),
@@ -140,6 +140,11 @@ def test_what_is_not_lowered_is_refused_with_its_line(name: str) -> None:
     found = refusal(body)
     assert message in found
     assert "\n" not in found
+
+
+def test_outputs_of_different_shapes_are_named() -> None:
+    found = refusal("return q * 2, k * 2", "q: [N, H, D] T; k: [N, G, D] T", "a: [N, H, D] T; b: [N, G, D] T")
+    assert "unsupported: an output of shape [N, G, D] in one operator with rows of shape [N, H, D]" in found
 
 
 def test_a_maximum_with_its_index() -> None:
@@ -199,6 +204,9 @@ BRANCHES = {
     "return x if x.shape[-1] == 1 else x + 1": "op.yaml:9:3: unsupported: a branch on a size (one kernel serves all sizes)",
     "long = x.shape[-1] > 50\nreturn x if long else x + 1": "unsupported: a reference that does one thing where D <= 50",
     "odd = x.numel() % 2 == 1\nreturn x * 2 if odd else x": "unsupported: a reference that does one thing where ",
+    "return x / float(x.shape[-1])": "op.yaml:3:5: the reference makes a Python number of D of x",
+    "y = x\nfor i in range(x.shape[0]):\n    y = y + i\nreturn y": "the reference makes a Python number of D of x",
+    "return x / math.log(x.shape[-1])": "the reference makes a Python number of D of x",
 }
 
 

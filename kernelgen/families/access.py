@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -354,7 +355,9 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], pla
             continue
         return _span(tensor, spans)
     if len(axes) > 1:
-        return " * ".join(group_sizes(spec, lowered, (a,), places) for a in axes)
+        factors = [group_sizes(spec, lowered, (a,), places) for a in axes]
+        # a quotient needs none where nothing is before it
+        return " * ".join(f"({f})" if (" " in f if n else re.search(" [+-] ", f)) else f for n, f in enumerate(factors))
     outputs = {t.name: t for t in spec.outputs}
     for stored in lowered.outputs:
         if stored.name in outputs and axes in stored.index:

@@ -15,7 +15,7 @@ from kernelgen.families.padding import identity
 from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
-from kernelgen.families.space import atoms_of, size_text, sizes_of, space_of, split
+from kernelgen.families.space import atoms_of, not_of_rows, size_text, sizes_of, space_of, split
 from kernelgen.families.triton_text import evaluate
 from kernelgen.families.turning import turned
 from kernelgen.families.values import (
@@ -133,9 +133,7 @@ class _Lowering:
         for axes in (self.space.natural(), tuple(range(self.space.outer))):
             if Counter(atoms) == Counter(self.space.axes[a] for a in axes):
                 return split(node.shape, axes, self.space)
-        raise Unlowerable(
-            "an output whose shape is neither the shape of the rows nor that of their reductions", node.statement
-        )
+        raise Unlowerable(not_of_rows(node.shape, self.space), node.statement)
 
     def value(self, number: int, index: Index) -> int:
         node = self.graph.nodes[number]

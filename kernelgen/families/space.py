@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelgen.families.values import Index, Space, Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, same_size
 from kernelgen.spec.sizes import is_expression
@@ -79,6 +81,17 @@ def size_text(dim: Dim) -> str:
     if len(dim) == 1:
         return str(dim[0])
     return " * ".join(f"({a})" if isinstance(a, str) and is_expression(a) else str(a) for a in dim)
+
+
+def not_of_rows(shape: tuple[Dim, ...], space: Space) -> str:
+    """Why an output of this shape is refused."""
+
+    def shown(atoms: Sequence[Atom]) -> str:
+        return f"[{', '.join(map(str, atoms))}]"
+
+    rows = shown(space.axes) + (f" or {shown(space.axes[: space.outer])}" if space.inner_axes() else "")
+    own = f"[{', '.join(size_text(d) if d else '1' for d in shape)}]"
+    return f"an output of shape {own} in one operator with rows of shape {shown(space.axes)} (supported: outputs of shape {rows}; write a spec for each of the others)"
 
 
 def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:

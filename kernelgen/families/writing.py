@@ -267,8 +267,10 @@ class Writer:
 
     def _as_float(self, arg: Operand, text: Text) -> Text:
         """A divisor of tl.div_rn, which takes floats alone; a size may be compiled in, and has no method then."""
-        counted = isinstance(arg, Length) or (isinstance(arg, Use) and self.lowered.values[arg.value].op == "place")
-        return Text(f"tl.cast({text.text}, tl.float32)") if counted else text
+        return Text(f"tl.cast({text.text}, tl.float32)") if self._is_counted(arg) else text
+
+    def _is_counted(self, arg: Operand) -> bool:
+        return isinstance(arg, Length) or (isinstance(arg, Use) and self.lowered.values[arg.value].op == "place")
 
     def _is_by_rows(self, value: Value, level: str) -> bool:
         """Whether it is an exact quotient whose divisor is the same for a whole row, or for all elements."""
@@ -297,6 +299,8 @@ class Writer:
     def _convert(self, value: Value, text: Text) -> Text:
         if value.dtype == "bool":
             return Text(f"{text.within(41)} != 0", 40)
+        if value.axes == frozenset() and self._is_counted(value.args[0]):
+            return Text(f"tl.cast({text.text}, {triton_dtype(value.dtype)})")
         return Text(f"{text.within(ATOM)}.to({triton_dtype(value.dtype)})")
 
     def reduction(self, i: int) -> Text:

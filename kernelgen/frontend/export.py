@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import operator
 import re
 from typing import Any
@@ -46,7 +47,7 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
     class Module(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
             joined = [joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
-            with Rewrites():
+            with Rewrites(), _roots_of_sizes():
                 return reference.function(*joined)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
@@ -68,6 +69,18 @@ def _floor_division() -> Any:
     import torch._meta_registrations as shapes
 
     return mock.patch.object(shapes, "div_rtn", operator.floordiv)
+
+
+def _roots_of_sizes() -> Any:
+    """`math.sqrt` of a size as a number that follows from it; math's own would take the size that is traced."""
+    import torch
+
+    plain = math.sqrt
+
+    def sqrt(x: Any) -> Any:
+        return torch.sym_sqrt(x) if isinstance(x, torch.SymInt | torch.SymFloat) else plain(x)
+
+    return mock.patch.object(math, "sqrt", sqrt)
 
 
 def _without_cache() -> Any:
@@ -128,6 +141,13 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
                     tensor.place,
                     f"the reference takes {entry} of {tensor.name} to be {size}; declare that number",
                 )
+            if size.node.expr.is_number:
+                raise at_place(
+                    spec,
+                    tensor.place,
+                    f"the reference makes a Python number of {entry} of {tensor.name} (by float(), range() or the "
+                    "like), and one kernel serves all sizes: compute with the size itself, or declare a number",
+                )
             known = names.setdefault(size.node.expr, entry)
             if known != entry:
                 raise at_place(
@@ -168,8 +188,8 @@ def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
     if isinstance(condition, sympy.Ge) and condition.args[1] == 2:
         return True
     symbols = sorted(condition.free_symbols, key=str)
-    # A * B != A asks for a size of one as well
-    sizes = (2, 3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
+    # A * B != A asks for a size of one as well, A * (B - 1) != A for one of two
+    sizes = (3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
     grid = itertools.product(sizes, repeat=len(symbols)) if len(symbols) < 4 else ()
     others: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in (*_size_names(spec), ELLIPSIS)}
     samples = [

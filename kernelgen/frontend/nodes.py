@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from kernelgen.frontend.calls import FUNCTIONS, in_memory, torch_call
 from kernelgen.frontend.export import dim, dims, kind
 from kernelgen.frontend.graph import Atom, SizeOf
 from kernelgen.frontend.mistakes import line_of, unsupported
+from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Call, Refused, Result
 from kernelgen.spec.model import OperatorSpec
@@ -26,7 +28,7 @@ def lower_node(
     if any(part in name for part in _IGNORED):
         meta = node.meta.get("val")
         if meta is not None and not hasattr(meta, "shape"):
-            values[node] = _size_value(meta, symbols)
+            values[node] = _size_value(b, meta, symbols)
         return
     try:
         if "getitem" in name:
@@ -34,7 +36,7 @@ def lower_node(
             return
         meta = node.meta["val"]
         if not hasattr(meta, "shape") and not isinstance(meta, list | tuple):
-            values[node] = _size_value(meta, symbols)
+            values[node] = _size_value(b, meta, symbols)
             return
         first = meta[0] if isinstance(meta, list | tuple) else meta
         shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
@@ -84,13 +86,15 @@ def _unknown(name: str) -> str:
     return f"{name.removeprefix('aten.')} (supported: {named}docs/spec.md lists all {len(known)})"
 
 
-def _size_value(meta: Any, symbols: dict[Any, Atom]) -> Any:
+def _size_value(b: Builder, meta: Any, symbols: dict[Any, Atom]) -> Any:
+    """A size as a product of declared ones, or another number that follows from sizes; what is neither is refused
+    where it is used."""
     if isinstance(meta, int | float | bool) or meta is None:
         return meta
-    try:
-        return SizeOf(dim(meta, symbols))
-    except Refused:
-        return meta
+    whole = str(type(meta).__name__) == "SymInt"
+    with contextlib.suppress(Refused):
+        return SizeOf(dim(meta, symbols)) if whole else number_of(b, meta.node.expr, symbols)
+    return meta
 
 
 def _argument(value: Any, values: dict[Any, Any]) -> Any:

@@ -37,7 +37,8 @@ MOVES = [
     ("A 2*D", "torch.cat({}.chunk(2, -1)[::-1], -1)", "A 2*D"), ("A 2*D", "{}[..., 0::2] * y[..., 1::2]", "A D"),
     ("A B", "{}.repeat(2, 3)", "2*A 3*B"), ("A B", "{}.repeat_interleave(2, -1)", "A 2*B"),
     ("A B", "{}[:, None].expand(-1, 4, -1)", "A 4 B"), ("A 4*B C D", "F.pixel_shuffle({}, 2)", "A B 2*C 2*D"),
-    ("A B 6", "{}[..., 1:4]", "A B 3"), ("A 24", "{}.reshape(-1, 4, 6).transpose(1, 2)", "A 6 4"),
+    ("A B 6", "{}[..., 1:4]", "A B 3"), ("A 4", "{}[:, 0] * y[:, 2]", "A"), ("A 3 B", "{}[:, 0]", "A B"),
+    ("A B 6", "{}[..., :1]", "A B 1"), ("3 A B", "{}[0] - y[2]", "A B"), ("A B C", "{}[:, :-1]", "A B-1 C"), ("A 24", "{}.reshape(-1, 4, 6).transpose(1, 2)", "A 6 4"),
 ]  # fmt: skip
 """The shape of x, what is made of it, and the shape of that; y is another tensor of x's shape."""
 

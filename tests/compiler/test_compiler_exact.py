@@ -26,6 +26,34 @@ def named(count: int, shape: str = "... D") -> dict[str, str]:
 
 
 CORNERS: dict[str, Sample] = {
+    # places of a dimension that follows another
+    "first and others of a dimension": sample(
+        "return a[:, 0] * 2, a[:, 0] + a[:, 2], a.narrow(1, 0, 1) - 1",
+        {"a": "A 4"}, {"p": "A", "q": "A", "r": "A 1"}, {"A": 5}, {"A": 133}, {"A": 1},
+    ),
+    "first of a middle dimension": sample("return a[:, 0].relu()", {"a": "3 B D"}, {"p": "3 D"}, {"B": 5, "D": 19}, {"B": 1, "D": 1}),
+    "first of the outer dimension": sample("return a[0] * a[1]", {"a": "3 B D"}, {"p": "B D"}, {"B": 5, "D": 19}, {"B": 1, "D": 1}),
+    "first of the inner dimension": sample("return a[..., 0].exp()", {"a": "3 B D"}, {"p": "3 B"}, {"B": 5, "D": 19}, {"B": 1, "D": 1}),
+    "channels of an image": sample(
+        "return 0.25 * x[:, 0] + 0.5 * x[:, 1] + x[:, 2]", {"x": "B 3 H W"}, {"out": "B H W"},
+        {"B": 2, "H": 5, "W": 19}, {"B": 1, "H": 1, "W": 1},
+    ),
+    "rows of all but one place": sample(
+        "return x[:, :-1].amax(-1).sum()", {"x": "B S V"}, {"top": ""}, {"B": 3, "S": 5, "V": 37}, {"B": 1, "S": 2, "V": 1},
+    ),
+    "rows of two tensors": sample(
+        "return torch.cat((x, y), 1).logsumexp(-1).mean()",
+        {"x": "B S V", "y": "B T V"}, {"all": ""}, {"B": 3, "S": 5, "T": 2, "V": 37},
+    ),
+    "labels a place ahead": sample(
+        "v = x.shape[-1]\nreturn F.cross_entropy(x[..., :-1, :].contiguous().view(-1, v), i[..., 1:].contiguous().view(-1))",
+        {"x": "B S V", "i": "B S: int64 < V"}, {"loss": ""}, {"B": 3, "S": 5, "V": 37}, {"B": 2, "S": 2, "V": 3},
+        constraints=("x.shape[1] >= 2",),
+    ),
+    "roots of sizes": sample(
+        "return x / math.sqrt(x.shape[-1]), x * x.shape[-1] ** -0.5, x.sum(-1) * (1 / x.shape[-1])",
+        X, {"a": "... D", "b": "... D", "c": "..."}, *SIZES,
+    ),
     # NaN, infinities and extremes
     "clamps": sample("return torch.relu(x), x.clamp(-0.5, 0.5), F.relu6(x), F.hardtanh(x)", X, named(4), *SIZES),
     "functions": sample("return torch.tanh(x), torch.expm1(x), torch.log1p(x), torch.erf(x)", X, named(4), *SIZES),

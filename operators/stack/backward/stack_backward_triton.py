@@ -17,8 +17,8 @@ def stack_backward_kernel(
     M,
     N,
     stride_grad_out_b,
-    stride_grad_out_d,
     stride_grad_out_1,
+    stride_grad_out_d,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -56,8 +56,8 @@ def stack_backward_1d_grid_kernel(
     M,
     N,
     stride_grad_out_b,
-    stride_grad_out_d,
     stride_grad_out_1,
+    stride_grad_out_d,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -166,8 +166,8 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             M,
             N,
             grad_out.stride(0),
-            grad_out.stride(2),
             grad_out.stride(1),
+            grad_out.stride(2),
             **options,
         )
     elif kernel is stack_backward_1d_grid_kernel:
@@ -182,8 +182,8 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             M,
             N,
             grad_out.stride(0),
-            grad_out.stride(2),
             grad_out.stride(1),
+            grad_out.stride(2),
             **options,
         )
     return grad_x, grad_y

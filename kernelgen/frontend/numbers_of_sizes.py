@@ -1,0 +1,39 @@
+"""Numbers that follow from sizes, such as `x.shape[-1] ** -0.5`: torch's symbolic expressions as nodes of the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.graph import Arg, Atom
+from kernelgen.frontend.rule import Refused
+
+_QUOTIENTS = ("FloatTrueDiv", "IntTrueDiv")
+_POWERS = {-1.0: "reciprocal", -0.5: "rsqrt", 0.5: "sqrt"}
+
+
+def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
+    """The node, of no dimensions, of a sympy expression in traced sizes. Raises Refused for what it cannot be."""
+    if expression.is_number:
+        return int(expression) if expression.is_integer else float(expression)
+    kind = type(expression).__name__
+    if kind in ("Symbol", "ToFloat"):
+        size = expression if kind == "Symbol" else expression.args[0]
+        if size not in symbols:
+            raise Refused(f"the number {expression}")
+        return b.convert(b.place((), ix.size((symbols[size],))), "float")
+    sides = [number_of(b, side, symbols) for side in expression.args]
+    if kind in ("Add", "Mul"):
+        first, *rest = sides
+        for side in rest:
+            first = b.map(kind.lower(), first, side)
+        return first
+    if kind in _QUOTIENTS:
+        return b.map("div", *sides)
+    if kind == "OpaqueUnaryFn_sqrt":
+        return b.map("sqrt", *sides)
+    if kind in ("FloatPow", "Pow") and sides[1] in _POWERS:
+        op = _POWERS[sides[1]]
+        return b.map("div", 1.0, sides[0]) if op == "reciprocal" else b.map(op, sides[0])
+    raise Refused(f"the number {expression}")
