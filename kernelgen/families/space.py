@@ -91,7 +91,10 @@ def not_of_rows(shape: tuple[Dim, ...], space: Space) -> str:
 
     rows = shown(space.axes) + (f" or {shown(space.axes[: space.outer])}" if space.inner_axes() else "")
     own = f"[{', '.join(size_text(d) if d else '1' for d in shape)}]"
-    return f"an output of shape {own} in one operator with rows of shape {shown(space.axes)} (supported: outputs of shape {rows}; write a spec for each of the others)"
+    return (
+        f"an output of shape {own} in one operator with rows of shape {shown(space.axes)} "
+        f"(supported: outputs of shape {rows}; write a spec for each of the others)"
+    )
 
 
 def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement: int | None = None) -> Index:
