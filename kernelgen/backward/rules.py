@@ -192,10 +192,21 @@ def _special_embedding(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Part
     raise Refused("the gradient of an embedding with padding_idx or scale_grad_by_freq")
 
 
+def _clamp(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
+    """Between two tensors, of which the upper one is the result where they are the wrong way round
+    (tools/autograd/derivatives.yaml, clamp.Tensor)."""
+    x, low, high = operands
+    inside = t.map("where", t.map("ge", x, low), t.map("where", t.map("le", x, high), g, 0.0), 0.0)
+    below = t.map("where", t.map("lt", low, high), t.map("where", t.map("lt", x, low), g, 0.0), 0.0)
+    crossed = t.map("where", t.map("lt", high, low), g, 0.0)
+    return inside, below, t.map("where", t.map("gt", x, high), g, crossed)
+
+
 SHORTCUTS: dict[str, Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]] = {
     "log_sigmoid": _log_sigmoid,
     "gelu_tanh": _gelu_tanh,
     "hardswish": _hardswish,
+    "clamp": _clamp,
     "bce_with_logits": _bce_with_logits,
     "norm": _norm,
     "cosine_similarity": _cosine_similarity,

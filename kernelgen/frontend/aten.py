@@ -84,6 +84,8 @@ def _clamp(b: Builder, c: Call) -> Ref:
         value = b.map("maximum", value, low, dtype=c.dtype, attrs=("closed",))
     if high is not None:
         value = b.map("minimum", value, high, dtype=c.dtype, attrs=("closed",))
+    if isinstance(low, Ref) and isinstance(high, Ref):
+        return b.shortcut(value, "clamp", c.args[0], low, high)
     return value
 
 

@@ -15,6 +15,8 @@ from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Box, Noise, Tiling, in_float64
 from .selections import Selections
 
+_LARGE = 2.0**14
+"""In place of an infinite gradient: no less than other elements are, and finite in float16."""
 _SETTLING = 8
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
 _PROBES = 8
@@ -150,6 +152,7 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
                 else:
                     refs[i] = _on_host(operator, cut, i, got, refs[i])
                 refs[i] = _spelled_out(operator, cut, i, got, eager, refs[i])
+                refs[i] = _added_first(operator, cut, i, got, refs[i])
                 refs[i] = _settled(operator, cut, i, got, eager, refs[i], generator)
             probed = [m[i] for m in moved]
             if selections.found and not refs[i].dtype.is_floating_point:
@@ -220,6 +223,23 @@ def _one_by_one(
     wide = [x.double() if x.dtype.is_floating_point else x for x in cut]
     other = in_float64(operator.reference, [torch.stack((x, x), dim=-1)[..., 0] for x in wide])[output]
     return torch.where(misplaced(got, eager, ref), other, ref)
+
+
+def _added_first(
+    operator: Operator, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, ref: torch.Tensor
+) -> torch.Tensor:
+    """The oracle with the infinities that an infinite incoming gradient g makes where it is multiplied last.
+
+    Of x - tanh(x) autograd adds g - g * t to NaN, a kernel that computes g * (1 - t) has an infinity: right if a large
+    g in place of the infinite one gives a result of that sign.
+    """
+    if not operator.terms:
+        return ref
+    given = zip(operator.inputs, cut, strict=True)
+    large = [torch.where(x.isinf(), x.sign() * _LARGE, x) if t.name in operator.terms else x for t, x in given]
+    other = in_float64(operator.reference, large)[output]
+    taken = ref.isnan() & got.isinf() & (got.sign() == other.sign())
+    return torch.where(taken, got.to(ref.dtype), ref)
 
 
 def _settled(

@@ -226,6 +226,49 @@ def test_ties_are_shared_out_as_torch_does() -> None:
     )
 
 
+def test_bounds_that_are_tensors_share_what_they_cut_off_as_torch_does() -> None:
+    """Also where the lower is above the upper, where both are the same, and of NaN."""
+    found = of("return torch.clamp(x, low, high)", {"x": "...", "low": "...", "high": "..."}, {"out": "..."})
+    (part,) = derived(found.spec()).parts
+    spec = parse_spec(part.text)
+    gradients = getattr(load(render.triton_source(plan_of(spec))), spec.name)
+    x = torch.tensor([0.0, -2.0, 2.0, -2.0, 0.5, torch.nan, torch.nan, 3.0, 1.0])
+    low = torch.tensor([-1.0, -1.0, -1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0])
+    high = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 0.0, 1.0, 1.0])
+    leaves = tuple(t.clone().requires_grad_() for t in (x, low, high))
+    wanted = torch.autograd.grad(torch.clamp(*leaves), leaves, torch.ones(9))
+    torch.testing.assert_close(gradients(torch.ones(9), x, low, high), wanted, equal_nan=True)
+
+
+def test_an_infinite_gradient_may_be_multiplied_last() -> None:
+    """Autograd adds inf - inf; the kernel's infinity is right where it has the sign of a large gradient's result."""
+    grad = judge.Tensor("grad", ("N",), "float32")
+    case, values = judge.Case({"N": 96}, {}), torch.linspace(0.25, 4, 96)
+
+    def of_two_uses(g: torch.Tensor) -> torch.Tensor:
+        return g - g * values.to(g.dtype)
+
+    def verdict(kernel: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+        operator = judge.Operator(
+            "two_uses",
+            kernel,
+            of_two_uses,
+            of_two_uses,
+            (grad,),
+            (judge.Tensor("out", ("N",), "float32"),),
+            terms=("grad",),
+        )
+        report = judge.accuracy_case(operator, case, seed=5, seeds=1, distributions=("specials",), mutants=False)
+        return bool(report.passed)
+
+    def turned(g: torch.Tensor) -> torch.Tensor:
+        return torch.where(g.isinf(), -g, g) * (1 - values)
+
+    assert verdict(of_two_uses)
+    assert verdict(lambda g: g * (1 - values))
+    assert not verdict(turned)
+
+
 def at(lines: str, x: torch.Tensor, grad: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient at some places by the kernel, and by autograd."""
     spec = of(lines).spec()
