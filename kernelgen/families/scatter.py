@@ -45,9 +45,9 @@ MEANINGS = {
     **scatter_atomics.MEANINGS,
 }
 _LOCAL = frozenset([
-    "ahead", "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
-    "following", "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
-    "lost", "mask", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
+    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
+    "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
+    "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
     "row", "rows", "slot", "slots", "start", "total",
 ])  # fmt: skip
 """What kernels call values of their own."""

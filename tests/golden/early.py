@@ -50,8 +50,8 @@ def depthwise_conv3x3_kernel(
     stride_xb,
     stride_xc,
     stride_weight_c,
-    stride_weight_3,
     stride_weight_2,
+    stride_weight_3,
     N: tl.constexpr,  # a kernel for every row length
     H: tl.constexpr,
     W: tl.constexpr,
@@ -67,8 +67,8 @@ def depthwise_conv3x3_kernel(
     stride_xh = tl.cast(stride_xh, tl.int64)
     stride_xw = tl.cast(stride_xw, tl.int64)
     stride_weight_c = tl.cast(stride_weight_c, tl.int64)
-    stride_weight_3 = tl.cast(stride_weight_3, tl.int64)
     stride_weight_2 = tl.cast(stride_weight_2, tl.int64)
+    stride_weight_3 = tl.cast(stride_weight_3, tl.int64)
     # a program has rows and columns of one plane
     num_tiles_m = tl.cdiv(H, BLOCK_SIZE_M * ROW_TILES)
     plane = tl.program_id(0) // num_tiles_m
@@ -244,8 +244,8 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         x.stride(0),
         x.stride(1),
         weight.stride(0),
-        weight.stride(3),
         weight.stride(2),
+        weight.stride(3),
         N=N,
         H=H,
         W=W,

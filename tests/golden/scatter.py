@@ -64,7 +64,6 @@ def index_add_kernel(
 @triton.jit
 def index_add_sums_kernel(
     x_ptr,
-    index_ptr,
     source_ptr,
     counts_ptr,
     buckets_ptr,
@@ -73,7 +72,6 @@ def index_add_sums_kernel(
     N,
     SLOTS: tl.constexpr,
     BLOCK_SIZE_K: tl.constexpr,
-    BLOCK_SIZE_L: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # a program adds up columns of a row, in the order of the index
@@ -94,22 +92,61 @@ def index_add_sums_kernel(
         out, lost = _add_rows(
             out, lost, source_ptr, places, rank, count, cols, mask, N, BLOCK_SIZE_K
         )
-    else:
-        # more than the bucket holds: the row looks through the index itself, a step ahead
-        ahead = tl.arange(0, BLOCK_SIZE_L)
-        index = tl.load(index_ptr + ahead, mask=ahead < M, other=-1)
-        for start in range(0, M, BLOCK_SIZE_L):
-            places = start + tl.arange(0, BLOCK_SIZE_L)
-            ahead = places + BLOCK_SIZE_L
-            following = tl.load(index_ptr + ahead, mask=ahead < M, other=-1)
-            is_own = (index == row).to(tl.int32)
-            rank = tl.where(is_own > 0, tl.cumsum(is_own, axis=0) - 1, -1)
-            found = tl.sum(is_own, axis=0)
-            out, lost = _add_rows(
-                out, lost, source_ptr, places, rank, found, cols, mask, N, BLOCK_SIZE_K
-            )
-            index = following
-    tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
+        tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
+
+
+@triton.jit
+def index_add_rest_kernel(
+    x_ptr,
+    index_ptr,
+    source_ptr,
+    counts_ptr,
+    out_ptr,
+    M,
+    N,
+    V,
+    SLOTS: tl.constexpr,
+    BLOCK_SIZE_V: tl.constexpr,
+    BLOCK_SIZE_K: tl.constexpr,
+    BLOCK_SIZE_L: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    # rows with more places than a bucket holds, which are few, look for these in the index itself
+    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+    num_parts = tl.cdiv(V, BLOCK_SIZE_V)
+    part = tl.program_id(0) // num_tiles_n
+    cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+    mask = cols < N
+    # neighbours, which are often named alike, are left to other programs
+    rows = part + tl.arange(0, BLOCK_SIZE_V) * num_parts
+    counts = tl.load(counts_ptr + rows, mask=rows < V, other=0)
+    if tl.max(counts) > SLOTS:
+        for number in range(BLOCK_SIZE_V):
+            row = tl.cast(part + number * num_parts, tl.int64)
+            if tl.load(counts_ptr + row, mask=row < V, other=0) > SLOTS:
+                out = tl.load(x_ptr + row * N + cols, mask=mask).to(tl.float32)
+                # what rounding takes from the sums, which many additions would show
+                lost = tl.zeros([BLOCK_SIZE_N], tl.float32)
+                # return x.index_add(0, index, source)
+                for start in range(0, M, BLOCK_SIZE_L):
+                    places = start + tl.arange(0, BLOCK_SIZE_L)
+                    index = tl.load(index_ptr + places, mask=places < M, other=-1)
+                    is_own = (index == row).to(tl.int32)
+                    rank = tl.where(is_own > 0, tl.cumsum(is_own, axis=0) - 1, -1)
+                    found = tl.sum(is_own, axis=0)
+                    out, lost = _add_rows(
+                        out,
+                        lost,
+                        source_ptr,
+                        places,
+                        rank,
+                        found,
+                        cols,
+                        mask,
+                        N,
+                        BLOCK_SIZE_K,
+                    )
+                tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -118,8 +155,8 @@ SCHEDULES = (
         None,
         index_add_kernel,
         {
-            "BLOCK_SIZE_K": 8,
-            "BLOCK_SIZE_L": 128,
+            "BLOCK_SIZE_K": 4,
+            "BLOCK_SIZE_L": 512,
             "BLOCK_SIZE_M": 128,
             "BLOCK_SIZE_N": 1024,
             "num_warps": 4,
@@ -215,7 +252,6 @@ def index_add(
     )
     index_add_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
         x,
-        index,
         source,
         counts,
         buckets,
@@ -225,6 +261,22 @@ def index_add(
         num_warps=options["num_warps"],
         SLOTS=slots,
         BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
+        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+    )
+    grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
+    index_add_rest_kernel[grid](
+        x,
+        index,
+        source,
+        counts,
+        out,
+        M,
+        N,
+        V,
+        num_warps=4,
+        SLOTS=slots,
+        BLOCK_SIZE_V=32,
+        BLOCK_SIZE_K=16,
         BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
         BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
     )
