@@ -1,6 +1,7 @@
 """Measure the shipped operators against eager, torch.compile and max-autotune in one run on one GPU.
 
     python docs/benchmarks/measure.py             # writes docs/benchmarks/DEVICE.json
+    python docs/benchmarks/measure.py --anchors   # only the operators of the rows that summary.py names
     python docs/benchmarks/measure.py --table     # writes README.md and h200.svg beside it from the committed data,
                                                   # and marks the operators whose kernel has changed since
 
@@ -43,6 +44,7 @@ def operators() -> list[str]:
 
 def measure(names: list[str], against: list[str], out: Path) -> None:
     """One run over all rows, one operator at a time on every GPU that is visible; `out` is written after each."""
+    began = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     numbers = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     gpus = visible.split(",") if visible else subprocess.check_output(numbers, text=True).split()
@@ -51,13 +53,18 @@ def measure(names: list[str], against: list[str], out: Path) -> None:
         waiting.put(name)
     found: dict[str, dict[str, Any]] = {}
     with ThreadPoolExecutor(len(gpus)) as pool:
-        threads = [pool.submit(_serve, gpu, waiting, found, against, out) for gpu in gpus]
+        threads = [pool.submit(_serve, gpu, waiting, found, against, out, began) for gpu in gpus]
     for thread in threads:
         thread.result()
 
 
 def _serve(
-    gpu: str, waiting: queue.SimpleQueue[str], found: dict[str, dict[str, Any]], against: list[str], out: Path
+    gpu: str,
+    waiting: queue.SimpleQueue[str],
+    found: dict[str, dict[str, Any]],
+    against: list[str],
+    out: Path,
+    began: str,
 ) -> None:
     """Operators until none waits, in a process that holds this GPU alone; one that dies is replaced."""
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
@@ -78,7 +85,7 @@ def _serve(
             print(f"{name}: the process ended with code {worker.wait()}", file=sys.stderr, flush=True)
             continue
         found[name] = json.loads(line)
-        rows = [row for name in sorted(found) for row in found[name]["rows"]]
+        rows = [{**row, "run": began} for name in sorted(found) for row in found[name]["rows"]]
         write(out, json.dumps({**found[name]["machine"], "command": COMMAND, "rows": rows}, indent=1) + "\n")
     if worker is not None and worker.stdin:
         worker.stdin.close()
@@ -247,6 +254,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write README.md and h200.svg from the data")
     parser.add_argument("--out", type=Path, default=HERE / "h200.json")
     parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--anchors", action="store_true", help="only the operators of the rows that summary.py names")
     parser.add_argument("--against", nargs="*", default=OPPONENTS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -254,7 +262,8 @@ def main() -> None:
         work(options.against)
         return
     if not options.table:
-        measure(options.only or operators(), options.against, options.out)
+        anchors = sorted({operator for operator, _ in ANCHORS.values()}) if options.anchors else []
+        measure(options.only or anchors or operators(), options.against, options.out)
     data = json.loads((HERE / "h200.json").read_text())
     (HERE / "README.md").write_text(table(data))
     (HERE / "h200.svg").write_text(chart(data))

@@ -67,6 +67,10 @@ ASKED = {
 """The least ratio over the best of the three that is asked for, by operator and case, where one is."""
 
 
+TUNED = ("softmax", "norm")
+"""Rows whose name has one of these are often tuned by hand, and torch.compile's max-autotune is tried for them."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """One of these rows as it was measured."""
@@ -80,6 +84,10 @@ class Measured:
     high: float
     share: float
     """Of the floor: the floor's time over the kernel's."""
+    untuned: float
+    """The ratio without max-autotune, but for the rows that are `TUNED`."""
+    run: str
+    """When the command began that measured it."""
 
     @property
     def at_the_floor(self) -> float:
@@ -89,14 +97,19 @@ class Measured:
 
 def measured(data: dict[str, Any]) -> list[Measured]:
     """Those of the rows that the data has."""
-    found = {(row["operator"], row["case"]): row for row in data["rows"] if row["comparisons"]}
+    known = {(row["operator"], row["case"]): row for row in data["rows"] if row["comparisons"]}
     rows = []
     for name, key in ANCHORS.items():
-        if key in found:
-            row = found[key]
+        if key in known:
+            row = known[key]
             best, c = min(row["comparisons"].items(), key=lambda item: float(item[1]["speedup"]))
             floor_us = row["floor_us"] * LEAST_BYTES.get(name, row["bytes"]) / row["bytes"]
-            rows.append(Measured(name, c["b_us"], best, c["speedup"], c["low"], c["high"], floor_us / c["b_us"]))
+            tuned = any(part in name for part in TUNED)
+            left = [float(r["speedup"]) for k, r in row["comparisons"].items() if tuned or k != "max-autotune"]
+            share = floor_us / c["b_us"]
+            rows.append(
+                Measured(name, c["b_us"], best, c["speedup"], c["low"], c["high"], share, min(left), row.get("run", ""))
+            )
     return rows
 
 
@@ -106,10 +119,15 @@ def summary(data: dict[str, Any]) -> list[str]:
     if not rows:
         return []
     worst, below = min(rows, key=lambda r: r.share), [r.name for r in rows if r.ratio < 0.97]
+    runs = {r.run for r in rows}
     missing = [name for name in ANCHORS if name not in {r.name for r in rows}]
     figures = {
         "rows measured": f"{len(rows)} of {len(ANCHORS)}" + (f"; not {', '.join(missing)}" if missing else ""),
+        "measured by": "one run of one command" if len(runs) == 1 and "" not in runs else "several runs",
         "over the best of the three, geometric mean": f"{statistics.geometric_mean(r.ratio for r in rows):.3f}",
+        "the same, max-autotune for softmaxes and norms alone": (
+            f"{statistics.geometric_mean(r.untuned for r in rows):.3f}"
+        ),
         "rows below 0.97": f"{len(below)}" + (f": {', '.join(below)}" if below else ""),
         "share of the floor, median": f"{100 * statistics.median(r.share for r in rows):.0f} %",
         "share of the floor, worst": f"{100 * worst.share:.0f} % ({worst.name})",
