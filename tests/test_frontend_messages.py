@@ -31,6 +31,7 @@ WRITES = {
     "view made before": ("y = x * 2\nv = y.t()\ny += 1\nreturn v.t()", 11, VIEW),
     "slice made before": ("y = x * 2\nv = y[:, :1]\ny += 1\nreturn v + y", 11, VIEW),
     "what contiguous returns": ("y = x * 2\nz = y.contiguous()\nz.mul_(3)\nreturn y", 11, VIEW),
+    "read through a view": ("y = x * 2\ny.add_(y.t())\nreturn y", 10, VIEW),
     "expanded": ("y = (x * 2)[:, :1].expand(x.shape)\ny.add_(1)\nreturn y", 10, "an in-place write to an expanded tensor"),
     "out": ("y = x * 2\ntorch.add(x, y, out=y)\nreturn y", 10, "out= (give the result a name)"),
     "indices": ("y = x * 2\ny[torch.zeros_like(x[:, 0]).long()] = 1\nreturn y", 10, "an assignment to elements that indices name"),
@@ -44,7 +45,7 @@ WRITES = {
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_that_others_would_see_is_refused_at_its_line(name: str) -> None:
     body, line, message = WRITES[name]
-    found = refusal(body, ROWS, SAME)
+    found = refusal(body, *(("x: [D, D] T", "out: [D, D] T") if name == "read through a view" else (ROWS, SAME)))
     assert found.startswith(f"op.yaml:{line}:3: "), found
     assert f"unsupported: {message.removeprefix('with T=float32: unsupported: ')}" in found
     assert message in found
@@ -73,6 +74,7 @@ SAID = {
     "torch": ("return torch.softmx(x, -1)", ROWS, SAME, "9:3: the reference fails: torch has no attribute 'softmx'; did you mean 'softmax'?"),
     "functional": ("return F.sofmax(x, -1)", ROWS, SAME, "torch.nn.functional has no attribute 'sofmax'; did you mean 'softmax'?"),
     "tensors": ("return x.sofmax(-1)", ROWS, SAME, "a tensor has no attribute 'sofmax'; did you mean 'softmax'?"),
+    "data": ("y = x * 2\ny.data.add_(1)\nreturn y", ROWS, SAME, "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"),
     "nothing near": ("return x.qqqqqqq(-1)", ROWS, SAME, "a tensor has no attribute 'qqqqqqq'"),
     "another fp8": ("return x.clamp(-3, 3).to(torch.float8_e5m2).to(x.dtype)", ROWS, SAME, "a cast to float8_e5m2 (supported: float16, bfloat16, float32 and float8_e4m3fn)"),
     "zeros without a device": ("y = torch.zeros(x.shape, dtype=x.dtype)\nreturn y + x", ROWS, SAME, f"10:3: the reference fails: {CPU}"),

@@ -64,6 +64,8 @@ def failed(spec: OperatorSpec, reference: Reference, error: BaseException, symbo
         return unsupported(spec, line, "a branch on the values of a tensor (torch.where chooses for every element)")
     if re.search(r"different devices|not on the expected device|to wrong device", said):
         said = "a tensor is made on the CPU, whatever device the inputs are on; pass device=x.device"
+    if "a fake tensor in the exported program" in said:
+        said = "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"
     if said.count(")") > said.count("("):  # torch opens with what is cut off here
         said = said.removesuffix(")")
     unknown = re.search(r"(?:module '([\w.]+)'|'FakeTensor' object) has no attribute '(\w+)'", said)

@@ -69,6 +69,7 @@ def check_write(node: Any, names: list[str]) -> None:
     if any(type(step) is int and step == 0 and not (type(size) is int and size == 1) for size, step in steps):
         raise Refused("an in-place write to an expanded tensor")
     later = [n for n in shared if any(position[u] > position[node] and _reads(u) for u in n.users)]
+    later += [n for n in node.all_input_nodes if n is not target and n in shared]  # which torch may read too late
     if not later:
         return
     if _is_part(target, memory):
