@@ -150,7 +150,7 @@ def tensor_dtype(value: object) -> str:
     """A dtype, or the name of a variable."""
     if value == "int":
         raise fail(value, _ANY_INT)
-    if value in BUILTINS_IN_USE:
+    if isinstance(value, str) and value in BUILTINS_IN_USE:
         return one_of(value, "dtype", DTYPES)
     return str(value) if value in DTYPES else identifier(value)
 
