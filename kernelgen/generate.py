@@ -84,8 +84,11 @@ def backward_of(spec: OperatorSpec) -> Backward | None:
     if not spec.backward:
         return None
     from kernelgen.backward import backward
+    from kernelgen.frontend.gradients import check_differentiable
 
-    return backward(spec, _traced(spec)[0])
+    found = backward(spec, _traced(spec)[0])
+    check_differentiable(spec)
+    return found
 
 
 def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived: bool = False) -> Plan:

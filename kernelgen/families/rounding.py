@@ -45,7 +45,8 @@ def clamps(lowered: Lowered) -> Lowered:
     values = list(lowered.values)
     for i, outer in enumerate(lowered.values):
         middle = _alone(lowered, outer)
-        inner = lowered.values[middle] if middle is not None else None
+        inner = values[middle] if middle is not None else None
+        # of three bounds in a row the first two may be one operation by now
         if inner is None or inner.name or outer.dtype != "float":
             continue
         bounds = {value.op: value.args[1] for value in (outer, inner) if len(value.args) == 2}

@@ -10,7 +10,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from kernelgen.frontend import composites, gathers, losses, masks, moves, norms, reductions, scans, scatters, windows
+from kernelgen.frontend import (
+    composites,
+    constructors,
+    gathers,
+    losses,
+    masks,
+    moves,
+    norms,
+    reductions,
+    scans,
+    scatters,
+    windows,
+    writes,
+)
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import VIEWS, Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
@@ -134,6 +147,8 @@ def _cast(b: Builder, c: Call) -> Ref:
         raise Refused("float64 (arithmetic is done in float32)")
     if c.torch_dtype in _FLOATS or (c.torch_dtype == _FP8 and _within_fp8(b, x)):
         return b.round(b.convert(x, "float"), c.torch_dtype)
+    if c.dtype == "float" and c.torch_dtype != _FP8:
+        raise Refused(f"a cast to {c.torch_dtype} (supported: float16, bfloat16, float32 and {_FP8})")
     if c.dtype == "float":
         # beyond the largest number torch 2.11 makes NaN, torch 2.13 and the hardware that number
         raise Refused(f"a cast to {c.torch_dtype} of what is not clamped to ±448 (write x.clamp(-448, 448) before it)")
@@ -256,6 +271,8 @@ TABLE: dict[str, Rule] = {
     **windows.RULES,
     **masks.RULES,
     **scatters.RULES,
+    **constructors.RULES,
+    **writes.RULES,
     "aten.full_like.default": _full,
     "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
     "aten.ones_like.default": lambda b, c: b.full(1 if c.dtype != "float" else 1.0, c.shape, c.dtype),

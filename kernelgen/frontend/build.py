@@ -127,9 +127,10 @@ class Builder:
         kinds = [self.node(a).dtype if isinstance(a, Ref) else _scalar_dtype(a) for a in values]
         if "float" in kinds:
             return "float"
-        # A Python integer does not widen a tensor's integer dtype.
-        tensor_kinds = [self.node(a).dtype for a in values if isinstance(a, Ref)]
-        strong = [k for k in tensor_kinds if k != "bool"] or [k for k in kinds if k != "bool"]
+        # Neither a Python integer nor a tensor of no dimensions widens the integer dtype of one that has dimensions.
+        integers = [node for a in values if isinstance(a, Ref) and (node := self.node(a)).dtype != "bool"]
+        tensor_kinds = [n.dtype for n in integers if n.shape] or [n.dtype for n in integers]
+        strong = tensor_kinds or [k for k in kinds if k != "bool"]
         if "uint8" in strong and "int8" in strong:
             strong.append("int16")
         return max(strong or ["bool"], key=_INTEGER_RANK.index)
@@ -175,8 +176,15 @@ class Builder:
 
     def convert(self, x: Ref, dtype: str) -> Ref:
         """To another class of value: `float`, `bool` or an integer dtype."""
-        if self.node(x).dtype == dtype:
+        node = self.node(x)
+        if node.dtype == dtype:
             return x
+        if node.op == "full" and isinstance(value := node.args[0], int | float):
+            if dtype in ("float", "bool"):
+                return self.full(float(value) if dtype == "float" else bool(value), node.shape, dtype)
+            if isinstance(value, int):  # which wraps around
+                low, high = _INTEGERS[dtype]
+                return self.full((value - low) % (high - low + 1) + low, node.shape, dtype)
         return self._add(Node("convert", (x,), self.node(x).shape, dtype, None, self.statement))
 
     def index(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
 import logging
 import math
@@ -11,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 from kernelgen.frontend.graph import Atom, Dim
-from kernelgen.frontend.mistakes import at_place, first_line, mistake, raised_at, unsupported
+from kernelgen.frontend.mistakes import at_place, even_hint, failed, named, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
 from kernelgen.spec.cases import admits
@@ -44,20 +46,29 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
         args.append(torch.empty(shape, dtype=dtype, device="meta"))
     dynamic = tuple(_dynamic(tensor.shape, leading) for tensor in spec.inputs)
 
+    names: dict[Any, Atom] = {}
+    """torch's symbols for sizes, for messages."""
+
     class Module(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
             joined = [joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
-            with Rewrites(), _roots_of_sizes():
+            for t, x in zip(spec.inputs, inputs, strict=True):
+                known = zip(_entries(t, leading), x.shape, strict=True)
+                names.update((size.node.expr, entry) for entry, size in known if hasattr(size, "node"))
+            with Rewrites(writes=reference.writes), _roots_of_sizes():
                 return reference.function(*joined)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
     for name in _NOISY:
         logging.getLogger(name).disabled = True
     try:
-        with _floor_division(), _without_cache():
+        # torch prints what it has traced of a reference that it gives up
+        with _floor_division(), _without_cache(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(Module(), tuple(args), strict=False, dynamic_shapes=(dynamic,))
+    except Refused as refusal:
+        raise unsupported(spec, raised_at(refusal, reference.file), named(str(refusal), names)) from None
     except Exception as error:
-        raise mistake(spec, raised_at(error, reference.file), f"the reference fails: {first_line(error)}") from error
+        raise failed(spec, reference, error, names) from error
     finally:
         for name in _NOISY:
             logging.getLogger(name).disabled = False
@@ -122,17 +133,20 @@ def joined_parts(tensor: TensorSpec, x: Any) -> Any:
     return x
 
 
+def _entries(tensor: TensorSpec, leading: int) -> list[Size]:
+    """What stands for every dimension of a traced input."""
+    entries: list[Size] = []
+    for entry in _parts(tensor.shape):
+        entries += [f"...{i}" if leading > 1 else ELLIPSIS for i in range(leading)] if entry == ELLIPSIS else [entry]
+    return entries
+
+
 def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Atom]:
     """torch's symbols by the spec's size names; two names for one symbol, or a fixed size, is a mistake of the spec."""
     names: dict[Any, Atom] = {}
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     for tensor, node in zip(spec.inputs, placeholders, strict=True):
-        entries: list[Size] = []
-        for entry in _parts(tensor.shape):
-            entries += (
-                [f"...{i}" if leading > 1 else ELLIPSIS for i in range(leading)] if entry == ELLIPSIS else [entry]
-            )
-        for entry, size in zip(entries, node.meta["val"].shape, strict=True):
+        for entry, size in zip(_entries(tensor, leading), node.meta["val"].shape, strict=True):
             if isinstance(entry, int):
                 continue
             if isinstance(size, int):
@@ -168,10 +182,9 @@ def check_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> N
         condition = environment.replace(guard.expr)  # sizes that were found equal become one: D == D holds
         condition = condition.subs({symbol: first[names[symbol]] for symbol in condition.free_symbols & names.keys()})
         if condition.free_symbols and not _holds(spec, condition, names):
-            shown = str(condition)
-            for symbol, name in names.items():
-                shown = re.sub(rf"\b{symbol}\b", str(name), shown)
-            raise unsupported(spec, None, f"a reference that does one thing where {shown} and another elsewhere")
+            shown = named(str(condition), names)
+            message = f"a reference that does one thing where {shown} and another elsewhere"
+            raise unsupported(spec, None, message + even_hint(shown))
 
 
 def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:

@@ -63,8 +63,8 @@ def indexed(b: Builder, c: Call) -> Ref:
     """`x[:, index]`: one integer tensor, whole dimensions beside it."""
     x, given = c.args[:2]
     used = [(d, i) for d, i in enumerate(given) if i is not None]
-    if len(used) != 1:
-        raise Refused("indexing with several tensors (supported: one)")
+    if len(used) > 1:
+        return _per_place(b, c, x, used)
     dim, index = used[0]
     if b.node(index).dtype == "bool":
         raise Refused("indexing with a mask (its result has no fixed size)")
@@ -74,6 +74,35 @@ def indexed(b: Builder, c: Call) -> Ref:
     index = b.view("reshape", index, (*own, *((),) * rest))
     places = [ix.axis(i - len(c.shape)) for i in range(dim)] + [ix.value(0)] + [ix.axis(i - rest) for i in range(rest)]
     return _gathered(b, c, x, index, places, shape[dim])
+
+
+def _per_place(b: Builder, c: Call, x: Ref, used: list[tuple[int, Ref]]) -> Ref:
+    """`x[torch.arange(n), index]`: beside the one index every tensor counts the places of a dimension of the result."""
+    first, last = used[0][0], used[-1][0]
+    shape, after = b.node(x).shape, b.rank(x) - last - 1
+    counted = {d: _counted(b, i, shape[d]) for d, i in used}
+    rest = [(d, i) for d, i in used if counted[d] is None]
+    if len(rest) != 1 or len(used) != last - first + 1 or b.node(rest[0][1]).dtype == "bool":
+        raise Refused("indexing with several tensors (supported: one, beside torch.arange over other dimensions)")
+    dim, index = rest[0]
+    index = _from_end(b, c, index, x, dim)
+    index = b.view("reshape", index, (*b.node(index).shape, *((),) * after))
+    places = [ix.axis(i - len(c.shape)) for i in range(first)]
+    for d, _ in used:
+        along = counted[d]
+        places.append(ix.value(0) if along is None else ix.axis(along - after))
+    places += [ix.axis(i - after) for i in range(after)]
+    return _gathered(b, c, x, index, places, shape[dim])
+
+
+def _counted(b: Builder, index: Ref, dim: Dim) -> int | None:
+    """The dimension, from the end, along which an index is 0, 1, ... to the end of `dim`; None where it is another."""
+    node = b.node(index)
+    along = [i - len(node.shape) for i, d in enumerate(node.shape) if d]
+    while node.op == "reshape" and isinstance(node.args[0], Ref):
+        node = b.node(node.args[0])
+    is_count = node.op == "place" and node.indexing is not None and node.indexing.places == (ix.axis(-1),)
+    return along[0] if is_count and node.shape == (dim,) and len(along) == 1 else None
 
 
 def one_hot(b: Builder, c: Call) -> Ref:

@@ -183,6 +183,8 @@ TABLE: dict[str, Rule] = {
     "aten.triplet_margin_loss.default": _triplet,
     "aten.nll_loss_nd.default": nll_loss,
     "aten.cross_entropy_loss.default": cross_entropy,
+    "kernelgen_reference.nll_loss.default": nll_loss,
+    "kernelgen_reference.cross_entropy_loss.default": cross_entropy,
     "aten.broadcast_tensors.default": broadcast_tensors,
 }
 """The rules of the losses, by overload."""

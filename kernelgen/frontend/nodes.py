@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any
 
+from kernelgen.frontend import writes
 from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.calls import FUNCTIONS, in_memory, torch_call
+from kernelgen.frontend.constructors import check_device, is_unset
 from kernelgen.frontend.export import dim, dims, kind
-from kernelgen.frontend.graph import Atom, SizeOf
-from kernelgen.frontend.mistakes import line_of, unsupported
+from kernelgen.frontend.graph import Atom, Ref, SizeOf
+from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
 from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Call, Refused, Result
@@ -38,23 +41,31 @@ def lower_node(
         if not hasattr(meta, "shape") and not isinstance(meta, list | tuple):
             values[node] = _size_value(b, meta, symbols)
             return
+        check_device(node)
+        if is_unset(node):
+            return
+        overwrites = False
+        if writes.written(node) is not None:
+            writes.check_write(node, [t.name for t in spec.inputs])
+            overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
         first = meta[0] if isinstance(meta, list | tuple) else meta
         shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
         shapes = tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else ()
 
         def call() -> Call:
-            args = tuple(_argument(a, values) for a in node.args)
+            args = tuple(None if overwrites and not i else _argument(a, values) for i, a in enumerate(node.args))
             kwargs = {k: _argument(v, values) for k, v in node.kwargs.items()}
             return Call(args, kwargs, shape, kind(first.dtype), dtype, shapes)
 
-        values[node] = _result(b, node, call, values)
+        result = _result(b, node, call, values)
+        values[node] = writes.as_stored(b, node, result) if writes.written(node) is not None else result
     except Refused as refusal:
-        raise unsupported(spec, line_of(reference, node), str(refusal)) from None
+        raise unsupported(spec, line_of(reference, node), named(str(refusal), symbols)) from None
 
 
 def _result(b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, Any]) -> Result:
     """What the table makes of a call; one that it has no rule for, or refuses, may stay a call of torch's."""
-    name = str(node.target)
+    name = writes.functional(node)
     rule, before = TABLE.get(name), len(b.nodes)
     if rule is None and name not in FUNCTIONS:
         raise Refused(_unknown(name))
@@ -100,8 +111,10 @@ def _size_value(b: Builder, meta: Any, symbols: dict[Any, Atom]) -> Any:
 def _argument(value: Any, values: dict[Any, Any]) -> Any:
     if hasattr(value, "op") and hasattr(value, "meta"):
         if value not in values:
-            raise Refused("a tensor that the reference makes itself")
+            raise Refused("elements of torch.empty that nothing was written to")
         result = values[value]
+        if re.search(r"\b(u|zuf)\d", str(result)) and not isinstance(result, Ref):
+            raise Refused(FROM_VALUE)
         if isinstance(result, tuple):
             raise Refused("a value that is several tensors")
         return result

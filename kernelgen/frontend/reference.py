@@ -24,6 +24,8 @@ class Reference:
     file: str
     branch: int | None
     """The line of the first branch on a size: a trace follows one side only, and size 1 not at all."""
+    writes: bool = False
+    """Whether it may have operations in place: by their names, by `+=` and the like, to subscripts, or `inplace=`."""
 
 
 def compile_reference(spec: OperatorSpec) -> Reference:
@@ -44,7 +46,7 @@ def compile_reference(spec: OperatorSpec) -> Reference:
     assert inspect.isfunction(function)
     function.__code__ = function.__code__.replace(co_name="forward", co_qualname="forward")
     statements, at = _statements(spec)
-    return Reference(function, statements, at, file, _branch(spec.reference))
+    return Reference(function, statements, at, file, _branch(spec.reference), _writes(spec.reference))
 
 
 def _branch(source: str) -> int | None:
@@ -52,6 +54,16 @@ def _branch(source: str) -> int | None:
     sizes = ("shape", "size", "numel")
     lines = [t.lineno for t in tests for n in ast.walk(t) if isinstance(n, ast.Attribute) and n.attr in sizes]
     return min(lines, default=None)
+
+
+def _writes(source: str) -> bool:
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.AugAssign() | ast.Subscript(ctx=ast.Store()) | ast.keyword(arg="inplace" | "out"):
+                return True
+            case ast.Attribute(attr=name) if name.endswith("_"):
+                return True
+    return False
 
 
 def _statements(spec: OperatorSpec) -> tuple[tuple[Statement, ...], dict[int, int]]:

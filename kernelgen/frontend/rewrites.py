@@ -8,9 +8,19 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from kernelgen.frontend.rule import Refused
+
 
 class Rewrites(TorchFunctionMode):
-    """While a reference is traced."""
+    """While a reference is traced.
+
+    `writes`: it has operations that write to their operands. What contiguous() returns is then another tensor in the
+    trace too, in the same memory: a call with other strides would have it copied.
+    """
+
+    def __init__(self, *, writes: bool = False) -> None:
+        super().__init__()
+        self.writes = writes
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -19,9 +29,61 @@ class Rewrites(TorchFunctionMode):
             return _take_along_dim(*args, **(kwargs or {}))
         if func in (torch.bincount, torch.Tensor.bincount):
             return _bincount(*args, **(kwargs or {}))
+        if func in (torch.tensor, torch.as_tensor):
+            return _tensor(func, *args, **(kwargs or {}))
+        if func in (functional.cross_entropy, functional.nll_loss) and (kwargs or {}).get("reduction") == "none":
+            return _row_losses(func, *args, **(kwargs or {}))
+        if func is torch.Tensor.contiguous and self.writes:
+            return torch.ops.aten.alias(func(*args, **(kwargs or {})))
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
         return func(*args, **(kwargs or {}))
+
+
+def _tensor(func: Any, data: Any, **kwargs: Any) -> Any:
+    """A number that has its value in the trace, on whatever device."""
+    if isinstance(data, list | tuple):
+        raise Refused("a tensor of several numbers (make it an input with role: constant)")
+    if not isinstance(data, int | float):
+        return func(data, **kwargs)
+    return torch.full((), data, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
+
+
+def _row_losses(func: Any, input: Any, target: Any, weight: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    """The loss of every row as an operation whose result has a shape: torch 2.13 loses that of two dimensions."""
+    if rest or input.ndim > 2 or any(kwargs.get(old) is not None for old in ("size_average", "reduce")):
+        return func(input, target, weight, *rest, **kwargs)
+    ignored, smoothing = kwargs.get("ignore_index", -100), kwargs.get("label_smoothing", 0.0)
+    if func is functional.nll_loss:
+        return nll_loss(input, target, weight, 0, ignored)
+    return cross_entropy_loss(input, target, weight, 0, ignored, smoothing)
+
+
+_LOSS = "(Tensor x, Tensor target, Tensor? weight, int reduction, int ignored"
+
+
+@torch.library.custom_op("kernelgen_reference::nll_loss", mutates_args=(), schema=f"{_LOSS}) -> Tensor")
+def nll_loss(x: Any, target: Any, weight: Any, reduction: int, ignored: int) -> Any:
+    return functional.nll_loss(x, target, weight, ignore_index=ignored, reduction="none")
+
+
+@torch.library.custom_op(
+    "kernelgen_reference::cross_entropy_loss", mutates_args=(), schema=f"{_LOSS}, float smoothing) -> Tensor"
+)
+def cross_entropy_loss(x: Any, target: Any, weight: Any, reduction: int, ignored: int, smoothing: float) -> Any:
+    return functional.cross_entropy(
+        x, target, weight, ignore_index=ignored, reduction="none", label_smoothing=smoothing
+    )
+
+
+@nll_loss.register_fake
+def _(x: Any, target: Any, *_: Any) -> Any:
+    return x.new_empty(target.shape)
+
+
+@cross_entropy_loss.register_fake
+def _(x: Any, target: Any, *_: Any) -> Any:
+    return x.new_empty(target.shape)
 
 
 def _take_along_dim(input: Any, indices: Any, dim: int | None = None) -> Any:

@@ -121,8 +121,10 @@ def _trace_once(
     spec: OperatorSpec, reference: Reference, binding: Binding, leading: int
 ) -> tuple[Graph, tuple[str, ...]]:
     exported = export(spec, reference, binding, leading)
-    if sum(node.op == "placeholder" for node in exported.graph.nodes) != len(spec.inputs):
-        raise unsupported(spec, None, "a tensor that the reference makes itself")
+    made = [n for n in exported.graph.nodes if n.op == "placeholder"][: -len(spec.inputs)]
+    if made:
+        lines = [line_of(reference, user) for user in made[0].users]
+        raise unsupported(spec, next(iter(lines), None), "a tensor that the reference makes itself")
     builder = Builder()
     symbols = symbols_of(spec, exported, leading)
     values: dict[Any, Any] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -100,11 +101,21 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
     except Exception as error:
         if devices.is_full(error):
             raise
-        raise UncomputableError(f"the reference cannot be computed: {first_line(error)}") from error
+        message = f"the reference cannot be computed: {first_line(error)}{_indices_hint(setting, error)}"
+        raise UncomputableError(message) from error
     for tensor, output in zip(setting.operator.outputs, outputs, strict=True):
         if (tuple(output.shape), output.dtype) != (setting.case.shape(tensor), setting.case.dtype(tensor)):
             raise UncomputableError(f"the reference gives {output.dtype} {list(output.shape)} for {tensor.name}")
     return outputs
+
+
+def _indices_hint(setting: Setting, error: Exception) -> str:
+    """What to say of a spec whose indices were drawn beyond what they index."""
+    unbounded = [t.name for t in setting.operator.inputs if t.dtype in ("int32", "int64") and t.below is None]
+    if not unbounded or not re.search(r"out of (bounds|range)|device-side assert|must be non-negative", str(error)):
+        return ""
+    named = " or ".join(unbounded)
+    return f" (where {named} holds indices, its entry in the spec says which size they stay below, as in below: N)"
 
 
 def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal: ValueError) -> None:

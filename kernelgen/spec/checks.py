@@ -117,7 +117,8 @@ def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
         below = entry.text("below") if isinstance(entry, Map) else None
         if below is None:
             continue
-        if not below.isdigit() and below not in sizes:
+        names = {name for size in sizes for name in names_in(size)}
+        if not below.isdigit() and not {*names_in(leaves.spelt(below))} <= names:
             yield below.place, f"size '{below}' is bound by no input{hint(below, sizes)}"
         if tensor.dtype is not None and tensor.dtype not in ("int32", "int64"):
             yield below.place, f"indices are int32 or int64, and {tensor.name} is {tensor.dtype}"

@@ -31,6 +31,9 @@ BUILTINS_IN_USE = frozenset(
 """Python builtins that generated wrappers call; a tensor of that name would hide them."""
 
 
+_ANY_INT = "unknown dtype 'int'; did you mean 'int32' or 'int64'?"
+
+
 def fail(value: object, message: str) -> PydanticCustomError:
     """The error for one value, with its place where it has one."""
     # the message travels as a value: pydantic would read braces in a template
@@ -129,12 +132,26 @@ def one_of(value: object, what: str, known: Iterable[str]) -> str:
     return word
 
 
+def spelt(entry: str) -> str:
+    """An entry of a shape in one way of writing it: `8*N` is `8 * N`."""
+    try:
+        return check_size(entry)
+    except ValueError:
+        return entry
+
+
 def dtype_name(value: object) -> str:
+    if value == "int":
+        raise fail(value, _ANY_INT)
     return one_of(value, "dtype", DTYPES)
 
 
 def tensor_dtype(value: object) -> str:
     """A dtype, or the name of a variable."""
+    if value == "int":
+        raise fail(value, _ANY_INT)
+    if isinstance(value, str) and value in BUILTINS_IN_USE:
+        return one_of(value, "dtype", DTYPES)
     return str(value) if value in DTYPES else identifier(value)
 
 

@@ -235,6 +235,20 @@ def test_a_listed_case_that_the_baseline_refuses_is_a_failure():
     assert not report.passed
 
 
+def test_indices_that_were_drawn_beyond_what_they_index():
+    def picked(x, i):
+        return x[i]
+
+    def judged(below):
+        tensors = (judge.Tensor("x", ("N",), "float32"), judge.Tensor("i", ("M",), "int64", below=below))
+        out = (judge.Tensor("out", ("M",), "float32"),)
+        operator = judge.Operator("picked", picked, picked, picked, tensors, out)
+        return judge.accuracy_case(operator, judge.Case({"N": 1, "M": 999}))
+
+    assert "(where i holds indices, its entry in the spec says which size they stay below" in judged(None).message
+    assert judged("N").passed
+
+
 def test_a_reference_that_cannot_be_computed():
     def reference(x):
         raise RuntimeError("no such thing")

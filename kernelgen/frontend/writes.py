@@ -1,0 +1,166 @@
+"""Operations that write to their first operand, as the ones that return a new tensor.
+
+A trace lets later uses of the very tensor that was written to see the result; those of another tensor in the same
+memory (a view, or what a view was made of) would still see what was there before. A write is lowered where there are no
+such uses, and else refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kernelgen.frontend.build import Builder
+from kernelgen.frontend.constructors import number
+from kernelgen.frontend.graph import Ref
+from kernelgen.frontend.rule import Call, Refused, Rule
+
+_PARTS = ("select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal", "getitem")
+_ASKED = ("sym_", "_assert_tensor_metadata")
+"""Uses that do not read elements."""
+OVERWRITES = ("fill", "zero", "copy")
+"""Operations that do not read what they write to."""
+
+
+def functional(node: Any) -> str:
+    """The name of an operation, for one that writes (`aten.add_.Tensor`) that of the one that does not."""
+    name = str(node.target)
+    if not written(node):
+        return name
+    _, _, rest = name.partition(".")
+    op, _, overload = rest.partition(".")
+    op = f"__{op[3:]}" if op.startswith("__i") else op.removesuffix("_")
+    if op == "pow":
+        overload = f"Tensor_{overload}"
+    return f"aten.{op}.{overload}"
+
+
+def written(node: Any) -> Any:
+    """The node that an operation writes to, None where it writes to none."""
+    arguments = _arguments(node)
+    names = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write]
+    if not names:
+        return None
+    if names != [arguments[0].name]:
+        raise Refused(f"{names[-1]}= (give the result a name)")
+    return node.args[0]
+
+
+def _arguments(node: Any) -> list[Any]:
+    """What an operation declares of its arguments, aliases included."""
+    return list(getattr(getattr(node.target, "_schema", None), "arguments", ()))
+
+
+def check_write(node: Any, names: list[str]) -> None:
+    """Refuse a write that others see: to an input, or to memory that another tensor is read from afterwards.
+
+    `names`: those of the inputs, in the order of the trace's placeholders.
+    """
+    target = written(node)
+    nodes = list(node.graph.nodes)
+    position = {n: i for i, n in enumerate(nodes)}
+    memory = _memory(nodes[: position[node]])
+    shared = [n for n, own in memory.items() if own & memory[target]]
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    for i, found in enumerate(inputs):
+        if found in shared:
+            raise Refused(f"a change of {names[i]}: a reference may not change its inputs (write {names[i]}.clone())")
+    value = target.meta["val"]
+    steps = zip(value.shape, value.stride(), strict=True)
+    if any(type(step) is int and step == 0 and not (type(size) is int and size == 1) for size, step in steps):
+        raise Refused("an in-place write to an expanded tensor")
+    later = [n for n in shared if any(position[u] > position[node] and _reads(u) for u in n.users)]
+    later += [n for n in node.all_input_nodes if n is not target and n in shared]  # which torch may read too late
+    if not later:
+        return
+    if _is_part(target, memory):
+        raise Refused("an in-place write to part of a tensor (write it with torch.where or torch.cat)")
+    raise Refused("an in-place write to a tensor of which a view is used afterwards (write to a clone())")
+
+
+def _reads(user: Any) -> bool:
+    return not any(part in str(user.target) for part in _ASKED)
+
+
+def _memory(nodes: list[Any]) -> dict[Any, frozenset[int]]:
+    """The memory that every tensor may lie in: its own in the trace, and that of what it may be a view of.
+
+    Whether contiguous() and reshape() copy depends on strides, which differ from call to call; whether to() does, on
+    dtypes, which the trace has.
+    """
+    found: dict[Any, frozenset[int]] = {}
+    for node in nodes:
+        value = node.meta.get("val")
+        tensors = [v for v in (value if isinstance(value, list | tuple) else [value]) if hasattr(v, "untyped_storage")]
+        if not tensors:
+            continue
+        own = frozenset(v.untyped_storage()._cdata for v in tensors)
+        for source in _viewed(node):
+            own |= found.get(source, frozenset())
+        found[node] = own
+    return found
+
+
+def _viewed(node: Any) -> list[Any]:
+    if str(node.target).startswith("aten.to."):
+        return []
+    return [a for a, declared in zip(node.args, _arguments(node), strict=False) if declared.alias_info is not None]
+
+
+def _is_part(node: Any, memory: dict[Any, frozenset[int]]) -> bool:
+    """Whether a view leaves elements out of what it is a view of."""
+    while True:
+        name = str(node.target).removeprefix("aten.").partition(".")[0]
+        if name in _PARTS or "getitem" in name:
+            return True
+        sources = [n for n in node.all_input_nodes if memory.get(n, frozenset()) & memory[node]]
+        if not sources:
+            return False
+        node = sources[0]
+
+
+def as_stored(b: Builder, node: Any, result: Any) -> Any:
+    """The result of a write in the dtype of what is written to, which a wider operand does not change."""
+    import torch
+
+    value = node.meta["val"]
+    kind = "float" if value.dtype.is_floating_point else str(value.dtype).removeprefix("torch.")
+    if not isinstance(result, Ref) or b.node(result).dtype != kind:
+        return b.convert(result, kind) if isinstance(result, Ref) else result
+    others = [n.meta["val"] for n in node.all_input_nodes if n is not node.args[0] and hasattr(n.meta["val"], "dtype")]
+    wider = [o for o in others if o.dtype.is_floating_point and o.ndim >= min(value.ndim, 1)]
+    if all(torch.promote_types(o.dtype, value.dtype) == value.dtype for o in wider):
+        return result
+    return b.round(result, str(value.dtype).removeprefix("torch."))
+
+
+def _fill(b: Builder, c: Call) -> Ref:
+    value = c.args[1]
+    if isinstance(value, Ref):
+        return b.view("expand", b.convert(value, c.dtype), c.shape)
+    return number(b, value, c.shape, c.dtype)
+
+
+def _copy(b: Builder, c: Call) -> Ref:
+    return b.view("expand", b.convert(c.args[1], c.dtype), c.shape)
+
+
+def _put(b: Builder, c: Call) -> Ref:
+    """`y[mask] = value` with a mask, and a value for all its elements."""
+    x, places, value = c.args[:3]
+    shape = b.node(x).shape
+    if len(places) != 1 or places[0] is None or b.node(places[0]).dtype != "bool":
+        raise Refused("an assignment to elements that indices name (supported: y[mask] = value)")
+    if b.node(value).shape or c.get(3, "accumulate", False):
+        raise Refused("an assignment of several values to the elements of a mask (write it with torch.where)")
+    mask = b.node(places[0]).shape
+    chosen = b.view("reshape", places[0], (*mask, *((),) * (len(shape) - len(mask))))
+    return b.map("where", chosen, value, x, dtype=c.dtype)
+
+
+RULES: dict[str, Rule] = {
+    "aten.fill.Scalar": _fill,
+    "aten.fill.Tensor": _fill,
+    "aten.zero.default": lambda b, c: number(b, 0, c.shape, c.dtype),
+    "aten.copy.default": _copy,
+    "aten.index_put.default": _put,
+}

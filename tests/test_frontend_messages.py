@@ -1,0 +1,160 @@
+"""What the front end says of references that write, make tensors, branch on values, or ask torch for what it has not."""
+
+from __future__ import annotations
+
+import pytest
+from test_frontend import refusal, spec_of
+
+from kernelgen.errors import SpecError
+from kernelgen.frontend import trace
+from kernelgen.frontend.gradients import check_differentiable
+from kernelgen.spec import parse_spec
+
+ROWS, SAME = "x: [N, D] T", "out: [N, D] T"
+INPUT = "a change of x: a reference may not change its inputs (write x.clone())"
+VIEW = "an in-place write to a tensor of which a view is used afterwards (write to a clone())"
+PART = "an in-place write to part of a tensor (write it with torch.where or torch.cat)"
+VALUE = "unsupported: a number made of a tensor's value (.item(), int() or float(); keep it a tensor)"
+BRANCH = "unsupported: a branch on the values of a tensor (torch.where chooses for every element)"
+CPU = "a tensor is made on the CPU, whatever device the inputs are on; pass device=x.device"
+
+WRITES = {
+    "input": ("x.add_(1)\nreturn x", 9, INPUT),
+    "operator on an input": ("y = x\ny += 1\nreturn y", 10, INPUT),
+    "view of an input": ("y = x.t()\ny.mul_(2)\nreturn y.t()", 10, INPUT),
+    "what may be an input": ("y = x.t().contiguous()\ny.mul_(2)\nreturn y.t()", 10, INPUT),
+    "input of one dtype": ("y = x.float()\ny += 1\nreturn y.to(x.dtype)", 10, f"with T=float32: unsupported: {INPUT}"),
+    "all of a slice": ("y = x * 2\ny[..., 0] = 1\nreturn y", 10, PART),
+    "slice": ("y = x * 2\ny[:, 1:].mul_(2)\nreturn y", 10, PART),
+    "pieces": ("y = x * 2\na, b = y.split([1, x.shape[1] - 1], 1)\nb += 1\nreturn y", 11, PART),
+    "reshaped": ("y = x * 2\nv = y.view(-1)\nv += 1\nreturn y", 11, VIEW),
+    "view made before": ("y = x * 2\nv = y.t()\ny += 1\nreturn v.t()", 11, VIEW),
+    "slice made before": ("y = x * 2\nv = y[:, :1]\ny += 1\nreturn v + y", 11, VIEW),
+    "what contiguous returns": ("y = x * 2\nz = y.contiguous()\nz.mul_(3)\nreturn y", 11, VIEW),
+    "read through a view": ("y = x * 2\ny.add_(y.t())\nreturn y", 10, VIEW),
+    "expanded": ("y = (x * 2)[:, :1].expand(x.shape)\ny.add_(1)\nreturn y", 10, "an in-place write to an expanded tensor"),
+    "out": ("y = x * 2\ntorch.add(x, y, out=y)\nreturn y", 10, "out= (give the result a name)"),
+    "indices": ("y = x * 2\ny[torch.zeros_like(x[:, 0]).long()] = 1\nreturn y", 10, "an assignment to elements that indices name"),
+    "several values": ("y = x * 2\ny[x[:, 0] > 0] = x[0]\nreturn y", 10, "an assignment of several values to the elements of a mask"),
+    "random": ("y = x * 2\ny.normal_()\nreturn y", 10, "normal.default, which draws by torch's own state"),
+    "never written": ("y = torch.empty_like(x)\nreturn y + x", 10, "elements of torch.empty that nothing was written to"),
+    "several numbers": ("y = x * 2\nz = torch.tensor([1.0, 2.0])\nreturn y * z.sum()", 10, "a tensor of several numbers (make it an input with role: constant)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_others_would_see_is_refused_at_its_line(name: str) -> None:
+    body, line, message = WRITES[name]
+    found = refusal(body, *(("x: [D, D] T", "out: [D, D] T") if name == "read through a view" else (ROWS, SAME)))
+    assert found.startswith(f"op.yaml:{line}:3: "), found
+    assert f"unsupported: {message.removeprefix('with T=float32: unsupported: ')}" in found
+    assert message in found
+
+
+def test_the_write_of_one_dtype_alone_is_none_where_that_dtype_is_not_declared() -> None:
+    spec = spec_of("y = x.float()\ny += 1\nreturn y.to(x.dtype)", ROWS, SAME)
+    text = spec.reference
+    narrow = parse_spec(
+        "name: op\ninputs: [{name: x, shape: [N, D], dtype: T}]\noutputs: [{name: out, shape: [N, D], dtype: T}]\n"
+        "dtypes: {T: [float16, bfloat16]}\nreference: |\n" + "".join(f"  {line}\n" for line in text.splitlines())
+    )
+    assert any(node.op == "add" for node in trace(narrow)[0].nodes)
+
+
+SAID = {
+    "sizes": ("y = x * 2\nreturn y + w", f"{ROWS}; w: [E] T", SAME, "11:3: the reference fails: The size of tensor a (D) must match the size of tensor b (E) at non-singleton dimension 1"),
+    "halves": ("a, b = x.chunk(2, -1)\nreturn a * b", ROWS, SAME, "(D + 1)//2))) at non-singleton dimension 1 (if D is always a multiple of 2, write it as 2 * D in the shapes of the spec)"),
+    "views": ("n, d = x.shape\nreturn x.view(n, 2, d // 2).sum(1)", ROWS, SAME, "shape '[N, 2, (D//2)]' is invalid for input of size N*D (if D is always a multiple of 2, write it as 2 * D"),
+    "halves that are given back": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", ROWS, SAME, "(if D is always a multiple of 2, write it as 2 * D"),
+    "root": ("return x * x.shape[-1] ** -0.5", ROWS, SAME, "the number FloatPow(ToFloat(D), -0.5)"),
+    "branch": ("y = x * 2\nif y.sum() == 0:\n  return x\nreturn y", ROWS, SAME, f"10:3: {BRANCH}"),
+    "branch of torch's": ("return F.gaussian_nll_loss(x, x * 2, x.abs())", ROWS, "out: [] T", f"9:3: {BRANCH}"),
+    "item": ("y = x.sum().item()\nreturn x * y", ROWS, SAME, f"10:3: {VALUE}"),
+    "int": ("return x * int(x.sum())", ROWS, SAME, f"9:3: {VALUE}"),
+    "torch": ("return torch.softmx(x, -1)", ROWS, SAME, "9:3: the reference fails: torch has no attribute 'softmx'; did you mean 'softmax'?"),
+    "functional": ("return F.sofmax(x, -1)", ROWS, SAME, "torch.nn.functional has no attribute 'sofmax'; did you mean 'softmax'?"),
+    "tensors": ("return x.sofmax(-1)", ROWS, SAME, "a tensor has no attribute 'sofmax'; did you mean 'softmax'?"),
+    "data": ("y = x * 2\ny.data.add_(1)\nreturn y", ROWS, SAME, "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"),
+    "nothing near": ("return x.qqqqqqq(-1)", ROWS, SAME, "a tensor has no attribute 'qqqqqqq'"),
+    "another fp8": ("return x.clamp(-3, 3).to(torch.float8_e5m2).to(x.dtype)", ROWS, SAME, "a cast to float8_e5m2 (supported: float16, bfloat16, float32 and float8_e4m3fn)"),
+    "zeros without a device": ("y = torch.zeros(x.shape, dtype=x.dtype)\nreturn y + x", ROWS, SAME, f"10:3: the reference fails: {CPU}"),
+    "numbers without a device": ("y = torch.arange(x.shape[-1])\nreturn x * y", ROWS, SAME, CPU),
+    "a sum without a device": ("y = torch.tensor(0.0)\ny += x.sum()\nreturn x * y", ROWS, SAME, CPU),
+    "returned without a device": ("return torch.ones(x.shape[-1], dtype=x.dtype)", ROWS, "out: [D] T", "9:3: unsupported: a tensor that is made on the CPU"),
+    "several indices": ("return x[i, i]", "x: [D, D] T; i: [D] int64", "out: [D] T", "indexing with several tensors (supported: one, beside torch.arange over other dimensions)"),
+    "an arange of another length": ("return x[torch.arange(x.shape[1], device=x.device), i]", "x: [N, D] T; i: [D] int64", "out: [D] T", "indexing with several tensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_message_has_the_names_of_the_spec_and_one_line(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    body, inputs, outputs, message = SAID[name]
+    found = refusal(body, inputs, outputs)
+    assert message in found
+    assert "\n" not in found
+    assert capfd.readouterr() == ("", "")
+
+
+WITH_GRADIENT = """\
+name: op
+inputs:
+  - {{name: x, shape: [N, D], dtype: float32}}
+  - {{name: w, shape: [N, D], dtype: float32{role}}}
+outputs: [{{name: out, shape: [N, D], dtype: float32}}]
+backward: true
+reference: |
+  def op(x, w):
+      y = x * 2
+      {body}
+"""
+NO_GRADIENT = {
+    "return F.soft_margin_loss(y, w, reduction='none')": "op.yaml:10:3: unsupported: torch has no gradient of "
+    "soft_margin_loss for its target; give w role: constant",
+    "return F.binary_cross_entropy_with_logits(y, x, pos_weight=w, reduction='none')": "op.yaml:10:3: unsupported: "
+    "torch has no gradient of binary_cross_entropy_with_logits for its pos_weight; give w role: constant",
+    "z = torch.exp(y); z += w; return z": "unsupported: backward: true where torch needs for a gradient what is overwritten",
+}
+
+
+@pytest.mark.parametrize("body", NO_GRADIENT)
+def test_a_gradient_that_torch_does_not_have_is_refused(body: str) -> None:
+    with pytest.raises(SpecError) as error:
+        check_differentiable(parse_spec(WITH_GRADIENT.format(body=body, role=""), "op.yaml"))
+    assert NO_GRADIENT[body] in str(error.value)
+
+
+def test_a_gradient_that_is_not_asked_for_need_not_be_there() -> None:
+    body = next(iter(NO_GRADIENT))
+    check_differentiable(parse_spec(WITH_GRADIENT.format(body=body, role=", role: constant"), "op.yaml"))
+
+
+SPEC = """\
+name: op
+inputs:
+  - {{name: x, shape: [8*N], dtype: float32}}
+  - {{name: i, shape: [M], dtype: {dtype}, below: {below}}}
+outputs: [{{name: out, shape: [M], dtype: float32}}]
+reference: |
+  def op(x, i):
+      return x[i]
+"""
+
+
+@pytest.mark.parametrize("below", ["8*N", "8 * N", "N", "5"])
+def test_a_bound_is_spelt_as_a_size_is(below: str) -> None:
+    spec = parse_spec(SPEC.format(dtype="int64", below=below))
+    assert spec.inputs[1].below == {"8*N": "8 * N", "5": 5}.get(below, below)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "below", "message"),
+    [
+        ("int", "N", "op.yaml:4:34: unknown dtype 'int'; did you mean 'int32' or 'int64'?"),
+        ("float", "N", "op.yaml:4:34: unknown dtype 'float'; did you mean 'float32'?"),
+        ("int64", "8*K", "op.yaml:4:48: size '8*K' is bound by no input"),
+    ],
+)
+def test_a_bound_or_a_dtype_that_is_none(dtype: str, below: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parse_spec(SPEC.format(dtype=dtype, below=below), "op.yaml")
+    assert message in str(error.value)
