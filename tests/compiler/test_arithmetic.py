@@ -17,11 +17,11 @@ from kernelgen.errors import UnsupportedError
 
 NUMBERS = [0.1, -0.1, 0.3, 0.5, -0.5, 0.7, 1.5, -1.5, 2.0, 2.5, -2.5, 3.0, -3.0, 5.0, 7.3, 60.0, -88.0, 89.0, 1e9, -3e9]
 ULPS = {
-    "torch.asin(x)": 3, "torch.acos(x)": 3, "torch.atan(x)": 4, "torch.sinh(x)": 5, "torch.cosh(x)": 5,
-    "torch.asinh(x)": 3, "torch.acosh(x)": 3, "torch.atanh(x)": 4, "torch.erfc(x)": 7, "torch.log10(x)": 4,
-    "x ** 1.5": 3, "x ** -0.75": 3, "x ** 2.5": 3, "2 ** x": 3, "10 ** x": 6, "(-2.0) ** x": 4,
+    "torch.asin(x)": 3, "torch.acos(x)": 3, "torch.atan(x)": 4, "torch.sinh(x)": 9, "torch.cosh(x)": 9,
+    "torch.asinh(x)": 3, "torch.acosh(x)": 3, "torch.atanh(x)": 4, "torch.erfc(x)": 11, "torch.log10(x)": 4,
+    "x ** 1.5": 5, "x ** -0.75": 5, "x ** 2.5": 5, "2 ** x": 5, "10 ** x": 8, "(-2.0) ** x": 6,
 }  # fmt: skip
-"""The most units in the last place by which one is off, over all of float32."""
+"""The most units in the last place by which one is off, over all of float32; exp2 of a GPU has its share of 2."""
 ONE = [
     "torch.sign(x)", "torch.isfinite(x)", "torch.isposinf(x)", "torch.isneginf(x)", "torch.signbit(x)",
     "torch.nan_to_num(x, 1.0, 5.0, -3.0)", "x % 3", "x % 0.1", "x % -2.5", "5.0 % x", "torch.fmod(x, 0.7)",
