@@ -100,9 +100,9 @@ def test_casts_between_two_variables_are_told_apart() -> None:
 
 REFUSED = {
     "sort": ("y = x * 2\nreturn torch.msort(y)", "op.yaml:10:3: unsupported: msort.default (supported: docs/spec.md lists all "),
-    "integer division": ("return (x.int() // 2).to(x.dtype)", "unsupported: floor_divide.default"),
-    "rounding mode": ("return torch.div(x, 3, rounding_mode='floor')", "unsupported: division with rounding_mode='floor'"),
-    "power": ("return x ** 2.5", "unsupported: the power 2.5 (supported: 0.5, -0.5 and whole exponents up to ±8)"),
+    "powers of integers": ("return (x.int() ** x.int()).to(x.dtype)", "unsupported: a power of integers whose exponent is a tensor"),
+    "remainders of booleans": ("return ((x > 0) % (x < 1)).to(x.dtype)", "unsupported: remainder of booleans"),
+    "high power of integers": ("return (x.int() ** 40).to(x.dtype)", "unsupported: the power 40 of integers (supported: up to 32)"),
     "weighted bins": ("return torch.bincount(x.int(), x, minlength=3)[:3]", "unsupported: bincount with weights"),
     "bins": ("return torch.bincount(x.int())", "unsupported: bincount without minlength (its result has no fixed size)"),
     "scaled rows added": ("return x.index_add(0, x[:, 0].int(), x, alpha=2)", "unsupported: index_add with alpha"),

@@ -25,7 +25,8 @@ NOUNS = {
     "maximum": "larger", "minimum": "smaller", "convert": "converted", "iota": "columns", "logical_not": "is_not",
     "reshape": "reshaped", "permute": "permuted", "expand": "expanded", "round": "rounded", "slice": "piece",
     "select": "piece", "pad": "padded", "cat": "joined", "stack": "stacked", "flip": "flipped", "roll": "rolled",
-    "cumsum": "running_sum",
+    "cumsum": "running_sum", "and": "both", "or": "either", "xor": "differs", "isnan": "is_nan", "isinf": "is_infinite",
+    "pow": "power", "fmod": "rest", "int_mod": "rest", "copysign": "signed", "signbit": "is_negative",
 }  # fmt: skip
 """What a value without a name is called, by its operation."""
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from kernelgen.backward import elementary
+from kernelgen.backward.elementary import Parts, Rule, Whole
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Arg, Node, Ref
-
-Parts = tuple[Ref | None, ...]
-Rule = Callable[[Tape, Node, Ref, Ref], Parts]
-"""The tape, the node, its value and the value's gradient; an entry for every operand, None where nothing flows."""
 
 
 def _ref(arg: Arg) -> Ref:
@@ -99,6 +97,7 @@ def _step(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
 
 
 RULES: dict[str, Rule] = {
+    **elementary.RULES,
     "add": lambda t, node, y, g: (g, g),
     "sub": lambda t, node, y, g: (g, t.minus(g)),
     "mul": _mul,
@@ -202,7 +201,8 @@ def _clamp(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     return inside, below, t.map("where", t.map("gt", x, high), g, crossed)
 
 
-SHORTCUTS: dict[str, Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]] = {
+SHORTCUTS: dict[str, Whole] = {
+    **elementary.SHORTCUTS,
     "log_sigmoid": _log_sigmoid,
     "gelu_tanh": _gelu_tanh,
     "hardswish": _hardswish,

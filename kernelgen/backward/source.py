@@ -8,6 +8,7 @@ throughout.
 from __future__ import annotations
 
 import ast
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -28,7 +29,7 @@ LINE = 84
 
 _BINARY: dict[str, type[ast.operator]] = {
     "add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "div": ast.Div, "and": ast.BitAnd, "or": ast.BitOr,
-    "xor": ast.BitXor,
+    "xor": ast.BitXor, "shl": ast.LShift, "shr": ast.RShift,
 }  # fmt: skip
 _COMPARED: dict[str, type[ast.cmpop]] = {
     "eq": ast.Eq, "ne": ast.NotEq, "lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE,
@@ -40,13 +41,17 @@ _UNARY: dict[str, type[ast.unaryop]] = {"neg": ast.USub, "logical_not": ast.Inve
 _FUNCTIONS = frozenset(
     [
         *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p"),
-        *("isnan", "isinf", "where", "floor", "ceil", "trunc"),
+        *("isnan", "isinf", "where", "floor", "ceil", "trunc", "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh"),
+        *("asinh", "acosh", "atanh", "pow", "fmod", "fmax", "fmin", "copysign", "signbit"),
     ]
 )
 _FUNCTIONAL = ("softplus", "mish")
 _ALONG = {-1: "columns", -2: "rows"}
 """What the numbers along a dimension are called."""
-_CALLED = {"rint": "round", "int_maximum": "maximum", "int_minimum": "minimum"}
+_CALLED = {
+    "rint": "round", "int_maximum": "maximum", "int_minimum": "minimum", "log_add_exp": "logaddexp",
+    "int_mod": "fmod",
+}  # fmt: skip
 _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
 _NAMED = ("zeros", "copies")
@@ -157,6 +162,9 @@ class Source:
             return self.value(arg.node)
         if isinstance(arg, SizeOf):
             return ast.parse(self.sizes.number(arg.dim), mode="eval").body
+        if isinstance(arg, float) and not math.isfinite(arg):
+            size = ast.Attribute(ast.Name("math"), "nan" if math.isnan(arg) else "inf")
+            return ast.UnaryOp(ast.USub(), size) if arg < 0 else size
         return ast.Constant(arg) if arg >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-arg))
 
     def _expression(self, i: int) -> ast.expr:
@@ -186,7 +194,10 @@ class Source:
             return ast.Call(ast.Attribute(ast.Name("F"), op), [self._arg(a) for a in args], [])
         if op in (*_FUNCTIONS, *_CALLED, "maximum", "minimum", "abs"):
             function = ast.Attribute(ast.Name("torch"), _CALLED.get(op, op))
-            return ast.Call(function, [self._arg(a) for a in args], [])
+            shown = [self._arg(a) for a in args]
+            if op == "fmod" and not isinstance(args[0], Ref):  # which takes no number there
+                shown[0] = ast.Call(ast.Attribute(ast.Name("torch"), "full_like"), [shown[1], shown[0]], [])
+            return ast.Call(function, shown, [])
         if op in MOVES:
             operands = [a for a in args if isinstance(a, Ref)]
             shape = self.tape.node(operands[0]).shape

@@ -39,6 +39,8 @@ RESERVED = {
     "_frexp", "_ldexp", "_multiply_scaled", "_running_products", "_cumprod",
     "_multiply_growing", "_growing_products", "_last_of", "_product", "_products_after",
     "_power_of_two", "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
+    "_signbit", "_copysign", "_erfc", "_pow", "_fmod", "_atan", "_atan2", "_asin", "_acos", "_sinh", "_cosh", "_asinh",
+    "_acosh", "_atanh",
     "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",

@@ -34,7 +34,10 @@ VERY_SHORT_ROW_BYTES = 256
 """Rows that a tile of 512 columns would leave mostly empty: the heads of attention, say."""
 SHORT_COLUMNS = 128
 """A tile's columns where rows are that short."""
-LONG = ("expm1", "softplus", "erf", "log1p", "tanh")
+LONG = (
+    "expm1", "softplus", "erf", "log1p", "tanh", "erfc", "pow", "fmod", "atan", "atan2", "asin", "acos", "sinh", "cosh",
+    "asinh", "acosh", "atanh", "log_add_exp",
+)  # fmt: skip
 """Operations of a dozen instructions or more, one waiting for the other."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""

@@ -29,6 +29,7 @@ class Text:
 
 _INFIX = {
     "add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT),
+    "int_div": ("//", PRODUCT), "int_mod": ("%", PRODUCT), "shl": ("<<", SHIFT), "shr": (">>", SHIFT),
     "and": ("&", BITAND), "xor": ("^", BITXOR), "or": ("|", BITOR),
     "eq": ("==", COMPARE), "ne": ("!=", COMPARE), "lt": ("<", COMPARE), "le": ("<=", COMPARE),
     "gt": (">", COMPARE), "ge": (">=", COMPARE),
@@ -39,12 +40,20 @@ _CALLS = {
     "sin": "tl.sin", "cos": "tl.cos", "floor": "tl.floor", "ceil": "tl.ceil",
     "abs": "tl.abs", "where": "tl.where",
     "div_rn": "tl.div_rn", "int_maximum": "tl.maximum", "int_minimum": "tl.minimum",
+    "fmax": "tl.maximum", "fmin": "tl.minimum",
 }  # fmt: skip
 
 _OWN = {
     "exp": ("exp",), "sigmoid": ("exp", "sigmoid"), "erf": ("erf",),
     "tanh": ("tanh",), "expm1": ("expm1",), "log1p": ("log1p",), "trunc": ("trunc",),
     "softplus": ("precise_exp", "softplus"), "mish": ("precise_exp", "mish"),
+    "erfc": ("precise_exp", "erf", "erfc"), "pow": ("copysign", "pow"), "fmod": ("trunc", "fmod"),
+    "signbit": ("signbit",), "copysign": ("copysign",),
+    "atan": ("copysign", "atan"), "atan2": ("signbit", "copysign", "atan", "atan2"),
+    "asin": ("copysign", "asin"), "acos": ("copysign", "asin", "acos"),
+    "sinh": ("precise_exp", "expm1", "copysign", "sinh"), "cosh": ("precise_exp", "cosh"),
+    "asinh": ("log1p", "copysign", "asinh"), "acosh": ("log1p", "acosh"),
+    "atanh": ("log1p", "copysign", "atanh"),
     "isinf": ("isinf",), "rint": ("rint",), "rint_between": ("rint_between",),
     "clamp": ("clamp",), "quotient": ("quotient",), "lifted_quotient": ("lifted_quotient",),
     "random_mask": ("random_mask",),
@@ -54,7 +63,8 @@ _OWN = {
 
 HELPERS = (
     "exp", "sigmoid", "erf", "precise_exp", "expm1", "log1p", "tanh", "softplus", "mish", "quotient",
-    "lifted_quotient", "trunc", "rint", "rint_between", "isinf",
+    "lifted_quotient", "trunc", "rint", "rint_between", "isinf", "signbit", "copysign",
+    "erfc", "pow", "fmod", "atan", "atan2", "asin", "acos", "sinh", "cosh", "asinh", "acosh", "atanh",
     "nan_maximum", "nan_minimum", "clamp", "size_max", "nan_max", "nan_min", "argmax", "argmin", "above", "below",
     "multiply", "int_maximum", "int_minimum", "log_add_exp", "from_end", "turned",
     "frexp", "ldexp", "multiply_scaled", "running_products", "multiply_growing", "cumprod",
@@ -78,7 +88,7 @@ def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:
     if op in _INFIX:
         sign, binding = _INFIX[op]
         # + and * associate as written; the right operand of - and / must bind tighter, comparisons do not chain.
-        right = binding + (1 if op in ("sub", "div") or binding == COMPARE else 0)
+        right = binding + (1 if op in ("sub", "div", "int_div", "int_mod", "shl", "shr") or binding == COMPARE else 0)
         if op in ("add", "mul"):
             right = binding + 1  # floating-point sums are kept in the reference's order
         return Text(f"{args[0].within(binding + (binding == COMPARE))} {sign} {args[1].within(right)}", binding), ()

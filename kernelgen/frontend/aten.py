@@ -11,8 +11,10 @@ import math
 from collections.abc import Callable
 
 from kernelgen.frontend import (
+    arithmetic,
     composites,
     constructors,
+    elementary,
     gathers,
     losses,
     masks,
@@ -67,29 +69,6 @@ def _rsub(b: Builder, c: Call) -> Ref:
     return b.map("sub", c.args[1], _times(b, c.args[0], c.kwargs.get("alpha", 1)) if "alpha" in c.kwargs else c.args[0])
 
 
-def _div(b: Builder, c: Call) -> Ref:
-    mode = c.kwargs.get("rounding_mode")
-    if mode is not None:
-        raise Refused(f"division with rounding_mode={mode!r}")
-    return b.map("div", c.args[0], c.args[1])
-
-
-def _pow(b: Builder, c: Call) -> Ref:
-    x, exponent = c.args[0], c.args[1]
-    if not isinstance(x, Ref) or not isinstance(exponent, int | float):
-        raise Refused("a power whose exponent is not a number (supported: 0.5, -0.5 and whole exponents up to ±8)")
-    if exponent in (0.5, -0.5):
-        return b.map("sqrt" if exponent > 0 else "rsqrt", x)
-    if exponent != int(exponent) or not 1 <= abs(exponent) <= 8:
-        raise Refused(f"the power {exponent} (supported: 0.5, -0.5 and whole exponents up to ±8)")
-    result = x = b.convert(x, "float") if c.dtype == "float" else x
-    for bit in bin(abs(int(exponent)))[3:]:  # binary powers: x**8 is three multiplications
-        result = b.map("mul", result, result)
-        if bit == "1":
-            result = b.map("mul", result, x)
-    return b.map("div", 1.0, result) if exponent < 0 else result
-
-
 def _clamp(b: Builder, c: Call) -> Ref:
     value: Ref = c.args[0]
     low, high = c.get(1, "min"), c.get(2, "max")
@@ -112,16 +91,6 @@ def _where(b: Builder, c: Call) -> Ref:
 
 def _masked_fill(b: Builder, c: Call) -> Ref:
     return b.map("where", c.args[1], c.args[2], c.args[0], dtype=c.dtype)
-
-
-def _lerp(b: Builder, c: Call) -> Ref:
-    start, end, weight = c.args[:3]
-    if isinstance(weight, Ref):
-        raise Refused("lerp with a tensor as weight")
-    step = b.map("sub", end, start)
-    if abs(weight) < 0.5:
-        return b.map("add", start, b.map("mul", step, weight))
-    return b.map("sub", end, b.map("mul", step, 1 - weight))  # from the nearer end, as torch does
 
 
 def _addc(op: str) -> Rule:
@@ -217,9 +186,12 @@ _CASTS = ("to.dtype", "to.dtype_layout", "_to_copy.default", "type_as.default", 
 _RESHAPES = (
     *("view.default", "reshape.default", "_unsafe_view.default", "view_as.default", "reshape_as.default"),
     *("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints", "unflatten.int"),
+    "ravel.default",
 )
 
 TABLE: dict[str, Rule] = {
+    **arithmetic.TABLE,
+    **elementary.TABLE,
     **{f"aten.{op}.default": _unary(op) for op in _UNARY},
     **{f"aten.{op}.{kind}": _binary(to) for op, to in _BINARY.items() for kind in ("Tensor", "Scalar", "default")},
     **{f"aten.{op}.default": _whole(op) for op in ("floor", "ceil", "trunc")},
@@ -230,17 +202,13 @@ TABLE: dict[str, Rule] = {
     "aten.bitwise_not.default": _unary("invert"),
     "aten.rsub.Scalar": _rsub,
     "aten.rsub.Tensor": _rsub,
-    **{f"aten.div.{kind}": _div for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")},
     "aten.reciprocal.default": lambda b, c: b.map("div", 1.0, c.args[0]),
     "aten.square.default": lambda b, c: b.map("mul", c.args[0], c.args[0]),
-    "aten.pow.Tensor_Scalar": _pow,
-    "aten.pow.Tensor_Tensor": _pow,
     **{f"aten.clamp.{kind}": _clamp for kind in ("default", "Tensor")},
     **{f"aten.clamp_min.{kind}": _clamp for kind in ("default", "Tensor")},
     **{f"aten.clamp_max.{kind}": _clamp_max for kind in ("default", "Tensor")},
     **{f"aten.where.{kind}": _where for kind in ("self", "ScalarOther", "ScalarSelf", "Scalar")},
     **{f"aten.masked_fill.{kind}": _masked_fill for kind in ("Scalar", "Tensor")},
-    **{f"aten.lerp.{kind}": _lerp for kind in ("Scalar", "Tensor")},
     "aten.addcmul.default": _addc("mul"),
     "aten.addcdiv.default": _addc("div"),
     "aten.relu.default": composites.relu,
@@ -255,16 +223,22 @@ TABLE: dict[str, Rule] = {
     "aten.hardsigmoid.default": composites.hardsigmoid,
     "aten.hardswish.default": composites.hardswish,
     "aten.mish.default": composites.mish,
+    "aten.celu.default": composites.celu,
+    "aten.prelu.default": composites.prelu,
+    "aten.softshrink.default": composites.softshrink,
+    "aten.hardshrink.default": composites.hardshrink,
+    "aten.threshold.default": composites.threshold,
+    "aten.rrelu.default": composites.rrelu,
     "aten.log_sigmoid.default": composites.log_sigmoid,
     **{f"aten.{op}": _cast for op in _CASTS},
-    **{f"aten.{op}": _same for op in ("contiguous.default", "clone.default", "alias.default")},
+    **{f"aten.{op}": _same for op in ("contiguous.default", "clone.default", "alias.default", "positive.default")},
     "aten.detach.default": _detach,
     **{f"aten.{op}": _expand for op in ("expand.default", "expand_as.default", "broadcast_to.default")},
     **{f"aten.{op}": _reshape for op in _RESHAPES},
     "aten.permute.default": _permute(lambda c, rank: tuple(d % rank for d in c.args[1])),
     "aten.transpose.int": _permute(_swap),
     "aten.t.default": _permute(_swap),
-    "aten.mT.default": _permute(_swap),
+    **{f"aten.{op}.default": _permute(_swap) for op in ("mT", "mH", "adjoint", "matrix_H", "swapaxes", "swapdims")},
     "aten.numpy_T.default": _permute(lambda c, rank: tuple(reversed(range(rank)))),
     **moves.RULES,
     **gathers.RULES,
@@ -290,6 +264,11 @@ _ALIASES = {
     "absolute": "abs", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le", "not_equal": "ne",
     "__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor", "special_expit": "sigmoid",
     "special_expm1": "expm1", "special_log1p": "log1p", "special_erf": "erf", "special_exp2": "exp2",
+    "special_erfc": "erfc", "special_logit": "logit", "special_sinc": "sinc", "special_round": "round",
+    "fix": "trunc", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh", "arctan2": "atan2", "sgn": "sign",
+    "moveaxis": "movedim", "row_stack": "vstack", "concatenate": "concat", "ger": "outer",
+    "__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift",
 }  # fmt: skip
 """torch's second names."""
 for _alias, _name in _ALIASES.items():

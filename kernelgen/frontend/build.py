@@ -8,10 +8,12 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, CALL, Arg, Dim, Node, Ref, 
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-BOOLEAN = (*COMPARISONS, "isnan", "isinf", "logical_not", "random_mask")
+BOOLEAN = (*COMPARISONS, "isnan", "isinf", "signbit", "logical_not", "random_mask")
 FLOATING = frozenset(
-    ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p"]
-)
+    ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p",
+     "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "copysign",
+     "log_add_exp"]
+)  # fmt: skip
 """Operations whose result is a float even of integers."""
 _INTEGER_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref
-from kernelgen.frontend.rule import Call
+from kernelgen.frontend.rule import Call, Refused
 
 LINEAR_FROM = 17
 """From here on log(1 + exp(x)) is x in float32."""
@@ -92,3 +92,45 @@ def mish(b: Builder, c: Call) -> Ref:
 def log_sigmoid(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     return b.shortcut(b.map("neg", b.map("softplus", b.map("neg", x))), "log_sigmoid", x)
+
+
+def celu(b: Builder, c: Call) -> Ref:
+    alpha = float(c.get(1, "alpha", 1))
+    return elu(b, replace(c, args=(c.args[0], alpha, 1.0, 1 / alpha), kwargs={}))
+
+
+def prelu(b: Builder, c: Call) -> Ref:
+    """With a slope for every channel, which are the second dimension, or one for all."""
+    x, weight = c.args[:2]
+    size, rank = b.node(weight).shape, b.rank(x)
+    if rank > 1 and size not in ((), ((),)):
+        weight = b.view("reshape", weight, (size[0], *((),) * (rank - 2)))
+    elif size:
+        weight = b.view("reshape", weight, ())
+    return b.map("where", b.map("gt", x, 0.0), x, b.map("mul", x, weight), attrs=("piecewise",))
+
+
+def softshrink(b: Builder, c: Call) -> Ref:
+    x, size = c.args[0], float(c.get(1, "lambd", 0.5))
+    nearer = b.map("where", b.map("gt", x, 0.0), b.map("sub", x, size), b.map("add", x, size), attrs=("piecewise",))
+    return b.map("where", b.map("le", b.map("abs", x), size), 0.0, nearer, attrs=("piecewise",))
+
+
+def hardshrink(b: Builder, c: Call) -> Ref:
+    x, size = c.args[0], float(c.get(1, "lambd", 0.5))
+    return b.map("where", b.map("le", b.map("abs", x), size), 0.0, x, attrs=("piecewise",))
+
+
+def threshold(b: Builder, c: Call) -> Ref:
+    x, bound, value = c.args[:3]
+    return b.map("where", b.map("le", x, bound), value, x, dtype=c.dtype, attrs=("piecewise",))
+
+
+def rrelu(b: Builder, c: Call) -> Ref:
+    """Outside of training, with the middle of the range of slopes."""
+    if c.get(3, "training", False):
+        raise Refused(
+            "rrelu.default in training, which draws by torch's own state (supported: random_mask with a seed)"
+        )
+    slope = (float(c.get(1, "lower", 1 / 8)) + float(c.get(2, "upper", 1 / 3))) / 2
+    return leaky_relu(b, replace(c, args=(c.args[0], slope), kwargs={}))

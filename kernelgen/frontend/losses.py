@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kernelgen.frontend.build import Builder
@@ -101,6 +102,50 @@ def _triplet(b: Builder, c: Call) -> Ref:
     return _reduced(b, c, b.view("reshape", loss, b.node(loss).shape[:-1]), 7)
 
 
+def _poisson(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
+    log_input, full, eps = c.get(2, "log_input"), c.get(3, "full"), float(c.get(4, "eps"))
+    if log_input:
+        loss = b.map("sub", b.map("exp", x), b.map("mul", target, x))
+    else:
+        loss = b.map("sub", x, b.map("mul", target, b.map("log", b.map("add", x, eps))))
+    if not full:
+        return loss
+    log_root = b.map("mul", 0.5, b.map("log", b.map("mul", 2 * math.pi, target)))
+    stirling = b.map("add", b.map("sub", b.map("mul", target, b.map("log", target)), target), log_root)
+    return b.map("add", loss, b.map("where", b.map("le", target, 1.0), 0.0, stirling))
+
+
+def _hinge(b: Builder, c: Call, x: Ref, target: Ref) -> Ref:
+    short = b.map("maximum", b.map("sub", float(c.get(2, "margin", 1.0)), x), 0.0)
+    apart = b.map("where", b.map("ne", target, 1.0), short, 0.0)
+    return b.map("add", apart, b.map("where", b.map("ne", target, -1.0), x, 0.0))
+
+
+def _ranking(b: Builder, c: Call) -> Ref:
+    one, other, target = (as_float(b, x) for x in c.args[:3])
+    behind = b.map("mul", b.map("neg", target), b.map("sub", one, other))
+    return _reduced(b, c, b.map("maximum", b.map("add", behind, float(c.get(3, "margin", 0.0))), 0.0), 4)
+
+
+_COSINE_EPS = 1e-12
+"""What ATen's cosine_embedding_loss adds to the squares of both norms."""
+
+
+def _cosine_embedding(b: Builder, c: Call) -> Ref:
+    one, other, target = (as_float(b, x) for x in c.args[:3])
+
+    def dot(x: Ref, y: Ref) -> Ref:
+        return b.reduce("sum", b.map("mul", x, y), (-1,))
+
+    squares = [b.map("add", dot(x, x), _COSINE_EPS) for x in (one, other)]
+    cosine = b.map("div", dot(one, other), b.map("sqrt", b.map("mul", *squares)), name="cosine")
+    cosine = b.view("reshape", cosine, b.node(cosine).shape[:-1])
+    near = b.map("where", b.map("eq", target, 1.0), b.map("sub", 1.0, cosine), 0.0)
+    beyond = b.map("maximum", b.map("sub", cosine, float(c.get(3, "margin", 0.0))), 0.0)
+    far = b.map("where", b.map("eq", target, -1.0), beyond, 0.0)
+    return _reduced(b, c, b.map("add", near, far), 4)
+
+
 # class indices
 
 
@@ -181,6 +226,10 @@ TABLE: dict[str, Rule] = {
     "aten.kl_div.default": _of_pair(_divergence, 2),
     "aten.soft_margin_loss.default": _of_pair(_soft_margin, 2),
     "aten.triplet_margin_loss.default": _triplet,
+    "aten.poisson_nll_loss.default": _of_pair(_poisson, 5),
+    "aten.hinge_embedding_loss.default": _of_pair(_hinge, 3),
+    "aten.margin_ranking_loss.default": _ranking,
+    "aten.cosine_embedding_loss.default": _cosine_embedding,
     "aten.nll_loss_nd.default": nll_loss,
     "aten.cross_entropy_loss.default": cross_entropy,
     "kernelgen_reference.nll_loss.default": nll_loss,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Dim, Ref, SizeOf
 from kernelgen.frontend.indices import Condition, Expr
-from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.frontend.rule import Call, Refused, Result, Rule
 
 
 def place(value: Any, dim: Dim | None = None) -> Expr:
@@ -62,6 +63,33 @@ def flip(b: Builder, c: Call) -> Ref:
     for dim in (d % len(shape) for d in c.args[1]):
         places[dim] = ix.minus(ix.minus(ix.size(shape[dim]), ix.number(1)), places[dim])
     return b.index(x, shape, tuple(places), flips=tuple(sorted(d % len(shape) - len(shape) for d in c.args[1])))
+
+
+def _flipped(*dims: int) -> Rule:
+    """flipud and fliplr."""
+    return lambda b, c: flip(b, replace(c, args=(c.args[0], dims)))
+
+
+def rot90(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    turns, dims = c.get(1, "k", 1) % 4, [d % b.rank(x) for d in c.get(2, "dims", (0, 1))]
+    if turns == 0:
+        return x
+    turned = flip(b, replace(c, args=(x, {1: dims[1:], 2: dims, 3: dims[:1]}[turns])))
+    if turns == 2:
+        return turned
+    order = list(range(b.rank(x)))
+    order[dims[0]], order[dims[1]] = dims[1], dims[0]
+    return b.view("permute", turned, c.shape, tuple(order))
+
+
+def movedim(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    source, target = ([d] if isinstance(d, int) else list(d) for d in c.args[1:3])
+    rank = b.rank(x)
+    placed = {t % rank: s % rank for s, t in zip(source, target, strict=True)}
+    others = iter(d for d in range(rank) if d not in placed.values())
+    return b.view("permute", x, c.shape, tuple(placed[d] if d in placed else next(others) for d in range(rank)))
 
 
 def roll(b: Builder, c: Call) -> Ref:
@@ -206,6 +234,28 @@ def stack(b: Builder, c: Call) -> Ref:
     return _joined(b, c, dim, [()] * len(c.args[0]), [own] * len(c.args[0]))
 
 
+def _beside(flat: Rule, dim: int) -> Rule:
+    """hstack, vstack and column_stack: `flat` joins tensors of one dimension, others are joined along `dim`."""
+
+    def rule(b: Builder, c: Call) -> Result:
+        if len({b.rank(x) for x in c.args[0]}) > 1 or not b.rank(c.args[0][0]):
+            raise Refused("a join of tensors of different numbers of dimensions, or of none")
+        if b.rank(c.args[0][0]) == 1:
+            return flat(b, replace(c, args=(c.args[0], dim)))
+        return cat(b, replace(c, args=(c.args[0], dim)))
+
+    return rule
+
+
+def _hstack_flat(b: Builder, c: Call) -> Ref:
+    return cat(b, replace(c, args=(c.args[0], 0)))
+
+
+def outer(b: Builder, c: Call) -> Ref:
+    one, other = c.args[:2]
+    return b.map("mul", b.view("reshape", one, (*b.node(one).shape, ())), other)
+
+
 def repeat(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     shape = b.node(x).shape
@@ -268,6 +318,14 @@ RULES: dict[str, Rule] = {
     "aten.narrow.int": narrow,
     "aten.select.int": select,
     "aten.flip.default": flip,
+    "aten.flipud.default": _flipped(0),
+    "aten.fliplr.default": _flipped(1),
+    "aten.rot90.default": rot90,
+    **{f"aten.movedim.{kind}": movedim for kind in ("int", "intlist")},
+    "aten.hstack.default": _beside(_hstack_flat, 1),
+    "aten.vstack.default": _beside(stack, 0),
+    "aten.column_stack.default": _beside(stack, 1),
+    "aten.outer.default": outer,
     "aten.roll.default": roll,
     "aten.glu.default": glu,
     "aten.pad.default": pad,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from kernelgen.frontend.build import Builder
@@ -117,6 +118,14 @@ def nansum(b: Builder, c: Call) -> Ref:
     return finish(b, c, b.reduce("sum", known, dims_of(b, x, c.get(1, "dim"))))
 
 
+def nanmean(b: Builder, c: Call) -> Ref:
+    x = as_float(b, c.args[0])
+    dims, unknown = dims_of(b, x, c.get(1, "dim")), b.map("isnan", x)
+    total = b.reduce("sum", b.map("where", unknown, 0.0, x), dims)
+    count = b.reduce("sum", b.convert(b.map("logical_not", unknown), "float"), dims, "known_count")
+    return finish(b, c, b.map("div", total, count))
+
+
 def mean_of(b: Builder, x: Ref, dims: tuple[int, ...], name: str | None = None, total: str | None = None) -> Ref:
     return b.map("div", b.reduce("sum", x, dims, total), b.size(x, dims), name=name)
 
@@ -173,6 +182,13 @@ def vector_norm(b: Builder, c: Call) -> Ref:
 def _euclidean(b: Builder, x: Ref, dims: tuple[int, ...]) -> Ref:
     norm = b.map("sqrt", b.reduce("sum", b.map("mul", x, x), dims))
     return b.shortcut(norm, "norm", x)
+
+
+def distance(b: Builder, c: Call) -> Ref:
+    """pairwise_distance: the norm of a difference that eps is added to, along the last dimension."""
+    one, other = (as_float(b, x) for x in c.args[:2])
+    apart = b.map("add", b.map("sub", one, other), float(c.get(3, "eps", 1e-6)))
+    return vector_norm(b, replace(c, args=(apart, c.get(2, "p", 2), [-1]), kwargs={}))
 
 
 def matrix_norm(b: Builder, c: Call) -> Ref:
@@ -239,6 +255,8 @@ TABLE: dict[str, Rule] = {
     **{f"aten.all.{kind}": every for kind in ("default", "dim", "dims")},
     **{f"aten.count_nonzero.{kind}": count_nonzero for kind in ("default", "dim_IntList")},
     "aten.nansum.default": nansum,
+    "aten.nanmean.default": nanmean,
+    "aten.pairwise_distance.default": distance,
     **{f"aten.mean.{kind}": mean for kind in ("dim", "default")},
     **{f"aten.var.{kind}": variance(root=False) for kind in _CORRECTED},
     **{f"aten.std.{kind}": variance(root=True) for kind in _CORRECTED},

@@ -32,6 +32,8 @@ UNARY = [
         "F.logsigmoid({})",
         "torch.masked_fill({0}, {0} > 1, 0.25)",
     ),
+    *("torch.sign({}) * 0.5", "torch.nan_to_num({}, 0.5, 2.0, -2.0)", "({}.abs() + 0.5) ** 1.5", "torch.atan({})"),
+    *("torch.asinh({})", "torch.erfc({})", "2 ** {}.clamp(-8, 8)", "F.celu({}, 0.5)", "torch.copysign({}, -1.0)"),
 ]
 BINARY = [
     *("{} + {}", "{} - {}", "{} * {}", "torch.maximum({}, {})", "torch.minimum({}, {})", "{} / ({}.abs() + 1)"),
@@ -41,6 +43,12 @@ BINARY = [
         "torch.lerp({}.float(), {}.float(), 0.7)",
     ),
     *("torch.addcmul({0}, {0}, {1}, value=0.5)", "torch.where({}.isnan(), 1.0, {})"),
+    *("torch.hypot({}.float(), {}.float())", "torch.atan2({}.float(), {}.float().abs() + 1)"),
+    *(
+        "torch.logaddexp({}.float(), {}.float())",
+        "torch.fmax({}, {})",
+        "torch.lerp({0}.float(), {1}.float(), {0}.float())",
+    ),
 ]
 BOOL = [
     "{} > {}",
@@ -48,6 +56,7 @@ BOOL = [
     "~({0} == {1})",
     "torch.isinf({0}) | ({0} < {1})",
     "torch.logical_and({0} > 0, {0} - {1})",
+    "torch.isfinite({0}) & ({0} < {1})",
 ]
 OF_INT = [
     "{0} * 2 + i",
@@ -57,6 +66,10 @@ OF_INT = [
     "({0} & 7) | (i ^ 1)",
     "-{0}",
     "{0}.abs()",
+    "{0} % 5 + i // 3",
+    "({0} >> 1) - (i << 2)",
+    "{0} // (i.abs() | 1)",
+    "torch.fmod({0}, 7) * i.sign()",
 ]
 ROWS = [
     *(

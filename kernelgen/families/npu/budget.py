@@ -28,7 +28,9 @@ HELPER_BYTES = {
     "softplus": 32, "mish": 32, "quotient": 24, "rint_between": 8, "clamp": 8,
     "isinf": 8, "maximum": 8, "minimum": 8, "where": 12, "div": 4, "max": 12, "min": 12, "argmax": 24, "argmin": 24,
     "sum": 4, "prod": 8, "cumsum": 12, "cumprod": 12, "cummax": 16, "cummin": 16, "logcumsumexp": 40, "sin": 40,
-    "cos": 40, "convert": 16, "random_mask": 52, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4,
+    "cos": 40, "convert": 16, "random_mask": 52, "pow": 64, "fmod": 40,
+    "erfc": 64, "atan": 40, "atan2": 56, "asin": 40, "acos": 48, "sinh": 56, "cosh": 40, "asinh": 40, "acosh": 40,
+    "atanh": 40, "copysign": 12, "lt": 4, "le": 4, "gt": 4, "ge": 4, "eq": 4, "ne": 4,
 }  # fmt: skip
 """What an operation needs beside its operands and its result while it runs."""
 
