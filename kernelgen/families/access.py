@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from kernelgen.families.naming import RESERVED
+from kernelgen.families.space import product
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves
@@ -355,9 +355,7 @@ def group_sizes(spec: OperatorSpec, lowered: Lowered, axes: tuple[int, ...], pla
             continue
         return _span(tensor, spans)
     if len(axes) > 1:
-        factors = [group_sizes(spec, lowered, (a,), places) for a in axes]
-        # a quotient needs none where nothing is before it
-        return " * ".join(f"({f})" if (" " in f if n else re.search(" [+-] ", f)) else f for n, f in enumerate(factors))
+        return product([group_sizes(spec, lowered, (a,), places) for a in axes])
     outputs = {t.name: t for t in spec.outputs}
     for stored in lowered.outputs:
         if stored.name in outputs and axes in stored.index:

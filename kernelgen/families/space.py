@@ -83,6 +83,13 @@ def size_text(dim: Dim) -> str:
     return " * ".join(f"({a})" if isinstance(a, str) and is_expression(a) else str(a) for a in dim)
 
 
+def product(factors: Sequence[str]) -> str:
+    """A product of Python expressions; a quotient needs no parentheses where nothing is before it."""
+    shown = [f"({f})" if " " in f else f for f in factors[1:]]
+    first = f"({factors[0]})" if " + " in factors[0] or " - " in factors[0] else factors[0]
+    return " * ".join([first, *shown])
+
+
 def not_of_rows(shape: tuple[Dim, ...], space: Space) -> str:
     """Why an output of this shape is refused."""
 
