@@ -152,7 +152,7 @@ REFUSED = {
         "return x.sum(-1), w * 2",
         "x: [A, D] T; w: [D] T",
         "out: [A] T; v: [D] T",
-        "an output whose shape is neither",
+        "an output of shape [D] in one operator with rows of shape [A, D]",
     ),
     "other scan": ("return x.cumsum(0)", "x: [A, D] T", "out: [A, D] T", "a scan over dimension -2"),
     "turned scan": ("return x.cumsum(-1).T", "x: [A, A] T", "out: [A, A] T", "scans over different dimensions"),

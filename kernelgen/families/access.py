@@ -204,8 +204,7 @@ def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) 
 
 def _index_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     mentioned = names_in(axes[group[-1]]) if len(group) == 1 and axes[group[-1]] != ELLIPSIS else ()
-    name = mentioned[0].lower() if len(mentioned) == 1 else f"index_{group[0]}"
-    return _unused(name, taken)
+    return _unused(mentioned[0].lower() if len(mentioned) == 1 else f"index_{group[0]}", taken)
 
 
 def _unused(name: str, taken: set[str]) -> str:

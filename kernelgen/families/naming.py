@@ -93,7 +93,8 @@ def name_values(
             continue
         located = any(Use(i) in u.args and u.op in ARG_REDUCTIONS for u in lowered.values)
         located |= any(Use(i) in u.args and u.op in ("load", "place") for u in lowered.values)
-        if value.op == "place" and not (i in outputs or value.name in targets or uses[i] > 2 or located):
+        shared = uses[i] > (1 if value.name else 2)
+        if value.op == "place" and not (i in outputs or value.name in targets or shared or located):
             continue
         if value.op in ("load", "iota") or located or i in outputs or value.name in targets or uses[i] > 1 or crosses:
             assigned.add(i)

@@ -184,6 +184,7 @@ def _continued(b: Builder, c: Call, mode: str) -> Ref:
         name = ("from_col", "from_row", "from_plane")[i]
         if mode == "reflect":
             mirrored = b.map("abs", inner, name="mirrored")
+            b.rename(last, ("last_col", "last_row", "last_plane")[i])
             place = b.map("sub", last, b.map("abs", b.map("sub", last, mirrored)), name=name)
         else:
             place = b.map("minimum", b.map("maximum", inner, 0), last, name=name)

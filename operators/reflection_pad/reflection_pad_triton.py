@@ -44,8 +44,10 @@ def reflection_pad_kernel(
         row_mask = h < OUT_H
         mask = row_mask[:, None] & col_mask[None, :]
         # return F.pad(x, (2, 2, 2, 2), mode='reflect')
-        from_col = W - 1 - tl.abs(W - 1 - tl.abs(cols - 2))
-        from_row = H - 1 - tl.abs(H - 1 - tl.abs(h - 2))
+        last_col = W - 1
+        from_col = last_col - tl.abs(last_col - tl.abs(cols - 2))
+        last_row = H - 1
+        from_row = last_row - tl.abs(last_row - tl.abs(h - 2))
         out = tl.load(
             x_plane + from_row[:, None] * stride_xh + from_col[None, :] * stride_xw,
             mask=mask,
