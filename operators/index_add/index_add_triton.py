@@ -156,7 +156,7 @@ SCHEDULES = (
         index_add_kernel,
         {
             "BLOCK_SIZE_K": 4,
-            "BLOCK_SIZE_L": 512,
+            "BLOCK_SIZE_L": 1024,
             "BLOCK_SIZE_M": 128,
             "BLOCK_SIZE_N": 1024,
             "num_warps": 4,
@@ -276,7 +276,7 @@ def index_add(
         num_warps=4,
         SLOTS=slots,
         BLOCK_SIZE_V=32,
-        BLOCK_SIZE_K=16,
+        BLOCK_SIZE_K=8,
         BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
         BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
     )

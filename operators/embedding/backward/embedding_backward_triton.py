@@ -164,7 +164,7 @@ SCHEDULES = (
         embedding_backward_kernel,
         {
             "BLOCK_SIZE_K": 4,
-            "BLOCK_SIZE_L": 512,
+            "BLOCK_SIZE_L": 1024,
             "BLOCK_SIZE_M": 128,
             "BLOCK_SIZE_N": 1024,
             "num_warps": 4,
@@ -287,7 +287,7 @@ def embedding_backward(
         num_warps=4,
         SLOTS=slots,
         BLOCK_SIZE_V=32,
-        BLOCK_SIZE_K=16,
+        BLOCK_SIZE_K=8,
         BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
         BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
     )
