@@ -138,8 +138,8 @@ def xlogy(b: Builder, c: Call) -> Ref:
 def sinc(b: Builder, c: Call) -> Ref:
     x = b.convert(c.args[0], "float")
     angle = b.map("mul", math.pi, x)
-    # the angle of the smallest numbers is zero on a GPU
-    result = b.map("where", b.map("eq", angle, 0.0), 1.0, b.map("div", b.map("sin", angle), angle))
+    # the sine of what is below 2**-126 is zero on a GPU; that of 1e-20 is the angle itself
+    result = b.map("where", b.map("lt", b.map("abs", angle), 1e-20), 1.0, b.map("div", b.map("sin", angle), angle))
     return b.shortcut(result, "sinc", x)
 
 
