@@ -19,13 +19,18 @@ Whole = Callable[[Tape, Sequence[Ref], Ref, Ref], Parts]
 """The tape, a composite's operands, its value and the value's gradient."""
 
 
+def ref(arg: Arg) -> Ref:
+    assert isinstance(arg, Ref)
+    return arg
+
+
 def _square(t: Tape, x: Arg) -> Ref:
     return t.times(x, x)
 
 
-def _slope(factor: Callable[[Tape, Arg], Ref]) -> Rule:
+def of_operand(factor: Callable[[Tape, Ref], Arg]) -> Rule:
     """The gradient times a function of the operand."""
-    return lambda t, node, y, g: (t.times(g, factor(t, node.args[0])),)
+    return lambda t, node, y, g: (t.times(g, factor(t, ref(node.args[0]))),)
 
 
 def _over(divisor: Callable[[Tape, Arg], Ref]) -> Rule:
@@ -90,15 +95,15 @@ def _taken(other: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {
-    "asin": _slope(_under_circle),
-    "acos": _slope(lambda t, x: t.minus(_under_circle(t, x))),
+    "asin": of_operand(_under_circle),
+    "acos": of_operand(lambda t, x: t.minus(_under_circle(t, x))),
     "atan": _over(lambda t, x: t.map("add", _square(t, x), 1.0)),
-    "sinh": _slope(lambda t, x: t.map("cosh", x)),
-    "cosh": _slope(lambda t, x: t.map("sinh", x)),
-    "asinh": _slope(lambda t, x: t.map("rsqrt", t.map("add", _square(t, x), 1.0))),
-    "acosh": _slope(lambda t, x: t.map("rsqrt", t.map("sub", _square(t, x), 1.0))),
+    "sinh": of_operand(lambda t, x: t.map("cosh", x)),
+    "cosh": of_operand(lambda t, x: t.map("sinh", x)),
+    "asinh": of_operand(lambda t, x: t.map("rsqrt", t.map("add", _square(t, x), 1.0))),
+    "acosh": of_operand(lambda t, x: t.map("rsqrt", t.map("sub", _square(t, x), 1.0))),
     "atanh": _over(lambda t, x: t.map("sub", 1.0, _square(t, x))),
-    "erfc": _slope(_erfc),
+    "erfc": of_operand(_erfc),
     "pow": _pow,
     "fmod": _fmod,
     "log_add_exp": _log_add_exp,

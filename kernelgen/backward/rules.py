@@ -9,20 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 
 from kernelgen.backward import elementary
-from kernelgen.backward.elementary import Parts, Rule, Whole
+from kernelgen.backward.elementary import Parts, Rule, Whole, of_operand, ref
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import Arg, Node, Ref
-
-
-def _ref(arg: Arg) -> Ref:
-    assert isinstance(arg, Ref)
-    return arg
-
-
-def _of_operand(factor: Callable[[Tape, Ref], Arg]) -> Rule:
-    """The gradient times a function of the operand."""
-    return lambda t, node, y, g: (t.times(g, factor(t, _ref(node.args[0]))),)
 
 
 def _of_result(factor: Callable[[Tape, Ref], Arg]) -> Rule:
@@ -43,7 +33,7 @@ def _div(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
 
 
 def _abs(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
-    x = _ref(node.args[0])
+    x = ref(node.args[0])
     if "piecewise" in node.attrs:  # of another function, whose pieces keep a NaN
         rest = t.map("where", t.map("lt", x, 0.0), t.minus(g), t.times(g, x))
         return (t.map("where", t.map("gt", x, 0.0), g, rest),)
@@ -53,7 +43,7 @@ def _abs(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
 
 
 def _where(t: Tape, node: Node, y: Ref, g: Ref) -> Parts:
-    condition = _ref(node.args[0])
+    condition = ref(node.args[0])
     parts = t.map("where", condition, g, 0.0), t.map("where", condition, 0.0, g)
     if "otherwise" in node.attrs:
         opposite = t.map("le", *t.node(condition).args)
@@ -114,13 +104,13 @@ RULES: dict[str, Rule] = {
     "tanh": _of_result(lambda t, y: t.map("sub", 1.0, t.times(y, y))),
     "sqrt": _sqrt,
     "rsqrt": _of_result(_cube),
-    "erf": _of_operand(lambda t, x: t.times(2 / math.sqrt(math.pi), t.map("exp", t.minus(t.times(x, x))))),
-    "sin": _of_operand(lambda t, x: t.map("cos", x)),
-    "cos": _of_operand(lambda t, x: t.minus(t.map("sin", x))),
+    "erf": of_operand(lambda t, x: t.times(2 / math.sqrt(math.pi), t.map("exp", t.minus(t.times(x, x))))),
+    "sin": of_operand(lambda t, x: t.map("cos", x)),
+    "cos": of_operand(lambda t, x: t.minus(t.map("sin", x))),
     "log": lambda t, node, y, g: (t.over(g, node.args[0]),),
     "log2": lambda t, node, y, g: (t.over(g, t.times(math.log(2), node.args[0])),),
-    "softplus": _of_operand(lambda t, x: t.map("sigmoid", x)),
-    "mish": _of_operand(_mish_slope),
+    "softplus": of_operand(lambda t, x: t.map("sigmoid", x)),
+    "mish": of_operand(_mish_slope),
     "log1p": lambda t, node, y, g: (t.over(g, t.map("add", node.args[0], 1.0)),),
     **dict.fromkeys(("rint", "floor", "ceil", "trunc"), _step),
 }
@@ -134,7 +124,7 @@ def _log_sigmoid(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
 def _gelu_tanh(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     """Of x * s, s = sigmoid(2 * u): s + x * s * (1 - s) * 2 * u', u = sqrt(2 / pi) * (x + 0.044715 * x**3)."""
     (x,), scale = operands, 2 * math.sqrt(2 / math.pi)
-    s = _ref(t.node(y).args[1])
+    s = ref(t.node(y).args[1])
     steepness = t.map("add", scale, t.times(3 * 0.044715 * scale, t.times(x, x)))
     slope = t.map("add", s, t.times(t.times(x, t.times(s, t.map("sub", 1.0, s))), steepness))
     t.call(slope, "slope")
@@ -156,8 +146,8 @@ def _bce_with_logits(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
 def _norm(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     """Nothing flows to zeros, where the norm has no derivative; where a bound keeps it from them, that is enough."""
     bounded = t.node(g)
-    if bounded.op == "where" and bounded.args[2] == 0.0 and t.node(_ref(bounded.args[0])).args[0] == y:
-        ratio = t.map("where", bounded.args[0], t.over(_ref(bounded.args[1]), y), 0.0)
+    if bounded.op == "where" and bounded.args[2] == 0.0 and t.node(ref(bounded.args[0])).args[0] == y:
+        ratio = t.map("where", bounded.args[0], t.over(ref(bounded.args[1]), y), 0.0)
     else:
         ratio = t.map("where", t.map("eq", y, 0.0), 0.0, t.over(g, y))
     return (t.times(ratio, operands[0]),)
@@ -165,8 +155,8 @@ def _norm(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
 
 def _cosine_similarity(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Parts:
     """As torch has it, of the sum of the products of unit vectors: the bound of a norm lets everything through."""
-    ratio, second = (_ref(arg) for arg in t.node(y).args)
-    dot, first = (_ref(arg) for arg in t.node(ratio).args)
+    ratio, second = (ref(arg) for arg in t.node(y).args)
+    dot, first = (ref(arg) for arg in t.node(ratio).args)
     dims = tuple(int(d) for d in t.node(dot).attrs)
     units = [t.over(x, bound) for x, bound in zip(operands, (first, second), strict=True)]
     for unit, name in zip(units, ("unit_1", "unit_2"), strict=True):
@@ -174,7 +164,7 @@ def _cosine_similarity(t: Tape, operands: Sequence[Ref], y: Ref, g: Ref) -> Part
     total = t.reduce("sum", t.times(g, t.times(*units)), dims, "grad_scale")
     parts = []
     for x, bound, other in zip(operands, (first, second), reversed(units), strict=True):
-        norm = _ref(t.node(bound).args[0])
+        norm = ref(t.node(bound).args[0])
         through_norm = t.map("where", t.map("eq", norm, 0.0), 0.0, t.over(t.over(total, bound), norm))
         parts.append(t.map("sub", t.over(t.times(g, other), bound), t.times(through_norm, x)))
     return tuple(parts)

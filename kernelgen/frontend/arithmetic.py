@@ -41,8 +41,9 @@ def _beyond(b: Builder, rest: Ref, divisor: Arg) -> Ref:
 
 def _power_of_two(divisor: Arg) -> int | None:
     """The exponent of a whole number that is a power of two."""
-    whole = isinstance(divisor, int) and divisor > 0 and divisor & (divisor - 1) == 0
-    return int(divisor).bit_length() - 1 if whole and isinstance(divisor, int) else None
+    if not isinstance(divisor, int) or divisor <= 0 or divisor & (divisor - 1):
+        return None
+    return divisor.bit_length() - 1
 
 
 def fmod(b: Builder, c: Call) -> Ref:
@@ -54,8 +55,9 @@ def remainder(b: Builder, c: Call) -> Ref:
     """As Python's: of the divisor's sign."""
     x, divisor = _operands(c)
     if _integers(c, "remainder"):
-        if _power_of_two(divisor) is not None and isinstance(divisor, int):
-            return b.map("and", x, divisor - 1)
+        shift = _power_of_two(divisor)
+        if shift is not None:
+            return b.map("and", x, (1 << shift) - 1)
         rest = b.map("int_mod", x, divisor)
     else:
         rest = b.map("fmod", x, divisor)

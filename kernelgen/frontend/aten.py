@@ -169,10 +169,6 @@ def _swap(c: Call, rank: int) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _full(b: Builder, c: Call) -> Ref:
-    return b.full(c.args[1], c.shape, c.dtype)
-
-
 _UNARY = (
     *("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf"),
     *("expm1", "log1p", "isnan", "isinf"),
@@ -247,9 +243,6 @@ TABLE: dict[str, Rule] = {
     **scatters.RULES,
     **constructors.RULES,
     **writes.RULES,
-    "aten.full_like.default": _full,
-    "aten.zeros_like.default": lambda b, c: b.full(0 if c.dtype != "float" else 0.0, c.shape, c.dtype),
-    "aten.ones_like.default": lambda b, c: b.full(1 if c.dtype != "float" else 1.0, c.shape, c.dtype),
     "aten.max.other": _binary("maximum"),
     "aten.min.other": _binary("minimum"),
     **reductions.TABLE,

@@ -56,11 +56,9 @@ def _linspace(b: Builder, c: Call) -> Ref:
 
 
 RULES: dict[str, Rule] = {
-    "aten.zeros.default": _filled(0, "", 0),
-    "aten.ones.default": _filled(0, "", 1),
-    "aten.full.default": _filled(1, "fill_value"),
-    "aten.new_zeros.default": _filled(0, "", 0),
-    "aten.new_ones.default": _filled(0, "", 1),
+    **{f"aten.{name}.default": _filled(0, "", 0) for name in ("zeros", "zeros_like", "new_zeros")},
+    **{f"aten.{name}.default": _filled(0, "", 1) for name in ("ones", "ones_like", "new_ones")},
+    **{f"aten.{name}.default": _filled(1, "fill_value") for name in ("full", "full_like")},
     "aten.new_full.default": _filled(2, "fill_value"),
     "aten.scalar_tensor.default": _filled(0, "s"),
     "aten.eye.default": _eye,

@@ -102,7 +102,7 @@ def _size_value(b: Builder, meta: Any, symbols: dict[Any, Atom]) -> Any:
     where it is used."""
     if isinstance(meta, int | float | bool) or meta is None:
         return meta
-    whole = str(type(meta).__name__) == "SymInt"
+    whole = type(meta).__name__ == "SymInt"
     with contextlib.suppress(Refused):
         return SizeOf(dim(meta, symbols)) if whole else number_of(b, meta.node.expr, symbols)
     return meta

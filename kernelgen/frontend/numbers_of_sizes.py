@@ -10,7 +10,7 @@ from kernelgen.frontend.graph import Arg, Atom
 from kernelgen.frontend.rule import Refused
 
 _QUOTIENTS = ("FloatTrueDiv", "IntTrueDiv")
-_POWERS = {-1.0: "reciprocal", -0.5: "rsqrt", 0.5: "sqrt"}
+_ROOTS = {-0.5: "rsqrt", 0.5: "sqrt"}
 
 
 def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
@@ -33,7 +33,8 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
         return b.map("div", *sides)
     if kind == "OpaqueUnaryFn_sqrt":
         return b.map("sqrt", *sides)
-    if kind in ("FloatPow", "Pow") and sides[1] in _POWERS:
-        op = _POWERS[sides[1]]
-        return b.map("div", 1.0, sides[0]) if op == "reciprocal" else b.map(op, sides[0])
+    if kind in ("FloatPow", "Pow") and sides[1] in _ROOTS:
+        return b.map(_ROOTS[sides[1]], sides[0])
+    if kind in ("FloatPow", "Pow") and sides[1] == -1:
+        return b.map("div", 1.0, sides[0])
     raise Refused(f"the number {expression}")

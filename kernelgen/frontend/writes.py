@@ -11,6 +11,7 @@ from typing import Any
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.constructors import number
+from kernelgen.frontend.export import kind
 from kernelgen.frontend.graph import Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
 
@@ -123,9 +124,8 @@ def as_stored(b: Builder, node: Any, result: Any) -> Any:
     import torch
 
     value = node.meta["val"]
-    kind = "float" if value.dtype.is_floating_point else str(value.dtype).removeprefix("torch.")
-    if not isinstance(result, Ref) or b.node(result).dtype != kind:
-        return b.convert(result, kind) if isinstance(result, Ref) else result
+    if not isinstance(result, Ref) or b.node(result).dtype != kind(value.dtype):
+        return b.convert(result, kind(value.dtype)) if isinstance(result, Ref) else result
     others = [n.meta["val"] for n in node.all_input_nodes if n is not node.args[0] and hasattr(n.meta["val"], "dtype")]
     wider = [o for o in others if o.dtype.is_floating_point and o.ndim >= min(value.ndim, 1)]
     if all(torch.promote_types(o.dtype, value.dtype) == value.dtype for o in wider):
