@@ -53,7 +53,7 @@ ELSEWHERE = (
     ("tampered files", "candidates changed in the manifest or the journal", "checked again whenever they are read; checksums", "`tests/test_custom.py`, `tests/test_journal.py`"),
     ("lost work", "a kill at any moment, a torn record, a full disk", "each step on the disk before the next; replies of a model before they are used", "`tests/kill_runs.py`, `tests/test_full_disk.py`"),
     ("impossible times", "faster than the memory can be", "no time below half of the floor is believed", "`tests/test_optimize.py`"),
-    ("cached results in L2", "data that survives the flush", "before each sample other lines take the place of kept ones, are released, and twice the L2 is zeroed; persisting lines are given back", "`tests/judge/test_judge_gpu.py`, on a GPU"),
+    ("cached results in L2", "data that survives the flush", "before each sample twice the L2 is read, with the priority of kept lines, which is then released; persisting lines are given back", "`tests/judge/test_judge_gpu.py`, on a GPU"),
 )  # fmt: skip
 """What is not device code, each with its test."""
 

@@ -93,6 +93,28 @@ def test_lines_that_a_kernel_asked_the_cache_to_keep_do_not_outlive_the_flush():
     assert gained("evict_last") / gained("") < 1.04  # 1.10 where the flush is a fill alone
 
 
+def test_the_flush_leaves_a_launch_nothing_to_write_back():
+    """A sum takes as long after the flush as after another sum, which wrote nothing."""
+    from kernelgen.judge.flush import Flush
+
+    flush, rows, other = Flush(), *(torch.zeros(2**27, dtype=torch.float16, device="cuda") for _ in range(2))
+
+    def median_us(before):
+        times = []
+        for _ in range(30):
+            start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            torch.cuda._sleep(200_000)
+            before()
+            start.record()
+            rows.sum()
+            stop.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(stop) * 1e3)
+        return statistics.median(times)
+
+    assert median_us(flush) / median_us(other.sum) < 1.03  # 1.11 where the flush is a fill
+
+
 def test_a_race_ranks_candidates():
     race = judge.quick([lambda x: x.clone().clone().clone(), torch.clone, lambda x: x.clone().clone()], halves(2**24))
     assert race[1].median_us < race[2].median_us < race[0].median_us
