@@ -13,7 +13,7 @@ from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.families.scan_walk import has_products
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.plan import Plan, TorchCall
-from kernelgen.spec.model import CUSTOM, Case, TensorSpec
+from kernelgen.spec.model import CUSTOM, Case, OperatorSpec, TensorSpec
 
 REFERENCE_ARCH = "sm_90"
 """The device whose peaks the roofline is drawn for; the text names it."""
@@ -29,11 +29,15 @@ MEANINGS = {
 }
 
 
-def call_notes(plan: Plan) -> tuple[str, ...]:
-    """What a reviewer should know of the operations that stay calls of torch's."""
-    if not plan.calls:
+def step_notes(plan: Plan) -> tuple[str, ...]:
+    """What a reviewer should know of an operator of several kernels, and of operations that stay calls of torch's."""
+    if not plan.steps:
         return ()
     cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
+    between = dict.fromkeys(t.name for k in plan.kernels for t in k.spec.inputs if t.name not in _given(plan.spec))
+    several = f"no family takes all of it: there are {len(plan.kernels)} kernels"
+    if between:
+        several += f", and {', '.join(between)} {'lie' if len(between) > 1 else 'lies'} in memory between them"
     lines = [
         f"a call of torch's computes {step.result.name}, since no family takes {step.function}: "
         f"{_share(cases, i, 0)} of the bytes, {_share(cases, i, 1)} of the operations"
@@ -44,7 +48,13 @@ def call_notes(plan: Plan) -> tuple[str, ...]:
     tuned = (
         f"of the kernels, the one that computes {made} moves the most bytes and is tuned; all run one after the other"
     )
+    if not plan.calls:
+        return several, tuned
     return (*lines, tuned if len(plan.kernels) > 1 else "the kernel alone is tuned")
+
+
+def _given(spec: OperatorSpec) -> set[str]:
+    return {t.name for t in (*spec.inputs, *spec.outputs)}
 
 
 def _share(cases: list[list[tuple[int, int]]], step: int, what: int) -> str:
@@ -86,8 +96,9 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "cases": [_case(plan, case, w, facts) for case, w in works],
         "bound": _bound(works, facts) if not plan.calls else _bound_of_calls(works, facts),
         "strategies": [(name, MEANINGS[name]) for name in plan.spec.optimization_strategies],
-        "notes": (*call_notes(plan), *plan.notes),
+        "notes": (*step_notes(plan), *plan.notes),
         "steps": _steps(plan),
+        "calls": bool(plan.calls),
         "target": plan.spec.target,
     }
 
@@ -97,7 +108,7 @@ def _lowered(plan: Plan) -> dict[str, Any]:
     counts = sum((Counter(dict(_operations(kernel.body))) for kernel in plan.kernels), Counter[str]())
     variants = dict(line for kernel in plan.kernels for line in _variants(kernel))
     return {
-        "time": _complexity(plan) + (" in the kernel that is tuned" if plan.calls else ""),
+        "time": _complexity(plan) + (" in the kernel that is tuned" if plan.steps else ""),
         "operations": sorted(counts.items()),
         "flow": _flow(plan),
         "variants": list(variants.items()),

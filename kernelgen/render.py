@@ -51,9 +51,9 @@ def triton_source(plan: Plan) -> str:
     """The text of NAME_triton.py. Raises custom.Refused for a proposed kernel that breaks its form."""
     if custom.is_proposed(plan):
         return _proposed_source(plan)
-    from kernelgen.definition import call_notes
+    from kernelgen.definition import step_notes
 
-    said = (*call_notes(plan), *plan.notes)
+    said = (*step_notes(plan), *plan.notes)
     notes = [wrapped for note in said for wrapped in textwrap.wrap(_sentence(note), LINE)]
     if plan.steps:
         return render("calls.py.jinja", **_common(plan.spec), sequence=_sequence(plan), notes=notes)

@@ -11,7 +11,7 @@ import pytest
 from kernelgen import families, frontend, generate, render
 from kernelgen.analysis import floor_seconds, work
 from kernelgen.cli.optimize import _check_strategies
-from kernelgen.definition import call_notes
+from kernelgen.definition import step_notes
 from kernelgen.devices.facts import H200
 from kernelgen.errors import UnsupportedError, UsageError
 from kernelgen.export.custom_op import custom_op_files
@@ -89,7 +89,7 @@ def test_a_prediction_has_the_call_beside_the_launches() -> None:
 
 def test_files_say_what_stays_torchs_and_how_much_of_the_whole() -> None:
     plan = plan_of("linear_gelu")
-    notes = call_notes(plan)
+    notes = step_notes(plan)
     assert "torch.nn.functional.linear" in notes[0]
     assert "41 to 53 % of the bytes, 100 % of the operations" in notes[0]
     files = render.quartet(plan)

@@ -48,9 +48,18 @@ _FUNCTIONS = ("check_inputs", "num_cores", "num_sms", "num_waiting", "pick_sched
 
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
-    """The plan of a graph with its first schedules. Raises UnsupportedError where no family takes it."""
+    """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
+    parts. Raises UnsupportedError where none do."""
     if calls.has_calls(graph):
-        return _with_calls(spec, graph, notes)
+        return _in_steps(spec, graph, notes)
+    try:
+        return _one_kernel(spec, graph, notes)
+    except UnsupportedError:
+        return _in_steps(spec, graph, notes)
+
+
+def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
+    """The plan of a graph that one family takes."""
     name = _family(spec, graph)
     family = FAMILIES[name]
     check_names(spec)
@@ -85,15 +94,17 @@ def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
     return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
-def _with_calls(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Plan:
-    """The plan of a graph in which operations stay calls of torch's; each group of the others is a plan of its own."""
+def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Plan:
+    """The plan of a graph in which operations stay calls of torch's, or that takes several kernels; each group of nodes
+    is a plan of its own."""
     check_names(spec)
-    steps = calls.steps(spec, graph, lower, _TAKEN)
+    steps = calls.steps(spec, graph, _one_kernel, _TAKEN)
     tuned = calls.main_group(spec, steps)
     main = steps[tuned]
     assert isinstance(main, Plan)
     if spec.type not in (None, main.family):
-        message = f"type says {spec.type}, but around its calls of torch's the reference is {main.family}"
+        where = "around its calls of torch's" if calls.has_calls(graph) else "where it moves the most bytes"
+        message = f"type says {spec.type}, but {where} the reference is {main.family}"
         raise SpecError([Mistake(spec.path, spec.type_place.line, spec.type_place.column, message)])
     found = dict.fromkeys(note for step in steps if isinstance(step, Plan) for note in step.notes)
     return replace(main, spec=spec, notes=(*notes, *found), steps=steps, tuned=tuned, filled=graph.filled)
@@ -220,9 +231,13 @@ def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
 
 def retarget(plan: Plan, chip: Chip) -> Plan:
     """The plan for a chip that has variants and schedules of its own."""
+    place = plan.spec.reference_place
     if plan.calls:
-        place, functions = plan.spec.reference_place, ", ".join(dict.fromkeys(c.function for c in plan.calls))
+        functions = ", ".join(dict.fromkeys(c.function for c in plan.calls))
         message = f"unsupported on this chip: calls of torch's beside kernels ({functions})"
+        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
+    if plan.steps:
+        message = f"unsupported on this chip: an operator of {len(plan.kernels)} kernels, each with a launch of its own"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
     return RETARGET[chip.family](plan, chip)
 

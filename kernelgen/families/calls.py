@@ -1,8 +1,8 @@
-"""Operators with operations that no family takes: calls of torch's, and kernels for what is before, between and after.
+"""Operators of several steps: kernels, and calls of torch's for operations that no family takes.
 
 The graph is cut at the calls. What calls read lies in memory, so everything that the calls of one depth need is
-computed before them, by one kernel where a family takes it as a whole and else by several; what the outputs need is
-computed last. Every such group is lowered as an operator of its own. A value that two groups need is
+computed before them, by one kernel where a family takes it as a whole and else by several (`cuts.py`); what the outputs
+need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is
 computed in both unless a call reads it, in which case it lies in memory anyway.
 """
 
@@ -13,17 +13,32 @@ from dataclasses import replace
 from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError
+from kernelgen.families import cuts
+from kernelgen.families.cuts import Group
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.space import size_text
-from kernelgen.frontend.graph import CALL, REDUCTIONS, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
+from kernelgen.frontend.graph import (
+    CALL,
+    REDUCTIONS,
+    SCANS,
+    SCATTERS,
+    SELECTIONS,
+    VIEWS,
+    Atom,
+    Dim,
+    Graph,
+    Node,
+    Output,
+    Ref,
+    SizeOf,
+)
 from kernelgen.frontend.indices import leaves
 from kernelgen.plan import Operand, Plan, Step, TorchCall, View
-from kernelgen.spec.model import Case, Constraint, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], Plan]
-_TRIED = 3
-"""Places at which a group that no family takes is cut, one after the other."""
+_LARGE = 1024
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
 
 
@@ -73,13 +88,25 @@ def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
     def moved(i: int) -> int:
         group = found[i]
         assert isinstance(group, Plan)
-        return sum(_bytes(t, case) for case in cases for t in (*group.spec.inputs, *group.spec.outputs))
+        return _moved(group, cases)
 
     return max(groups, key=moved)
 
 
+def _moved(plan: Plan, cases: Iterable[Case]) -> int:
+    """The bytes that a kernel reads and writes, over all cases."""
+    return sum(_bytes(t, case) for case in cases for t in (*plan.spec.inputs, *plan.spec.outputs))
+
+
 def _bytes(tensor: TensorSpec, case: Case) -> int:
     return 0 if tensor.role == "like" else prod(case.shape(tensor.shape)) * ITEMSIZE[case.dtype(tensor.dtype)]
+
+
+def _large(spec: OperatorSpec) -> Case:
+    """A case of sizes that matter, of a spec that is not timed."""
+    names = dict.fromkeys(n for t in spec.inputs for e in t.shape for n in names_in(e))
+    sizes = tuple((name, (_LARGE,) if name == ELLIPSIS else _LARGE) for name in names)
+    return Case(sizes, tuple((name, kinds[0]) for name, kinds in spec.dtypes))
 
 
 def _unsupported(spec: OperatorSpec, graph: Graph, node: Node, message: str) -> UnsupportedError:
@@ -137,45 +164,30 @@ class _Cut:
 
     def compute(self, wanted: Iterable[int]) -> None:
         """A kernel for some values, or several."""
-        tensors = {i: self._tensor(i, self._name(i)) for i in wanted}
-        if tensors:
-            self.steps += self._kernels(tensors)
-            self.stored |= tensors
+        outputs = tuple(wanted)
+        made: dict[int, TensorSpec] = {}
+        for group in cuts.groups(self.graph, outputs, frozenset(self.stored), self._cost) if outputs else ():
+            own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
+            left = {
+                i: own[i] if self._is_whole(i, own) else self._scratch(i, self._unused(i, _noun(self.graph.nodes[i])))
+                for i in group.left
+            }
+            tensors = dict.fromkeys([*own.items(), *left.items()])
+            self.steps.append(self._group(list(tensors), self.stored))
+            self.stored |= left
+            made |= own
+        self.stored |= made
 
-    def _kernels(self, tensors: dict[int, TensorSpec]) -> list[Plan]:
-        """One kernel where a family takes it; else one for each value, and for one value one that leaves a reduction
-        on the way to it in memory, in float32, and one that begins there. Raises UnsupportedError."""
-        try:
-            return [self._group(tensors)]
-        except UnsupportedError:
-            if len(tensors) > 1:
-                return [kernel for i, tensor in tensors.items() for kernel in self._kernels({i: tensor})]
-            for reductions in self._reductions(tensors):
-                before = dict(self.stored)
-                left = {i: self._tensor(i, self._name(i, "reduced")) for i in reductions}
-                try:
-                    first = self._kernels(left)
-                    self.stored |= left
-                    return [*first, *self._kernels(tensors)]
-                except UnsupportedError:
-                    self.stored = before
-            raise
+    def _cost(self, group: Group, stored: frozenset[int]) -> int:
+        """The bytes that a group's kernel moves."""
+        lying = {i: self.stored.get(i) or self._scratch(i, f"value_{i}") for i in stored}
+        tensors = [(i, self._tensor(i, f"output_{i}")) for i in group.outputs]
+        tensors += [(i, self._scratch(i, f"value_{i}")) for i in group.left if not self._is_whole(i, dict(tensors))]
+        return _moved(self._group(tensors, lying), self.spec.performance or [_large(self.spec)])
 
-    def _reductions(self, tensors: dict[int, TensorSpec]) -> list[list[int]]:
-        """The reductions on the way to some values, those over the same dimensions of one shape together."""
-        found: dict[object, list[int]] = {}
-        for i in self._needed(tensors):
-            node = self.graph.nodes[i]
-            if node.op in REDUCTIONS and i not in self.stored and i not in tensors:
-                found.setdefault((node.attrs, node.shape), []).append(self._mean(i))
-        return [ends for ends in found.values() if not tensors.keys() & set(ends)][:_TRIED]
-
-    def _mean(self, i: int) -> int:
-        """A sum over its count, where that is what a reduction is for."""
-        for j, node in enumerate(self.graph.nodes):
-            if node.op == "div" and node.args[0] == Ref(i) and not isinstance(node.args[1], Ref):
-                return j
-        return i
+    def _is_whole(self, i: int, outputs: dict[int, TensorSpec]) -> bool:
+        """Whether an output holds a value as it was computed."""
+        return i in outputs and outputs[i].dtype == self._scratch(i, "").dtype
 
     def call(self, i: int) -> None:
         node = self.graph.nodes[i]
@@ -211,9 +223,11 @@ class _Cut:
 
     def _name(self, i: int, noun: str = "operand") -> str:
         """The output's name, the reference's, or a noun."""
+        return self.declared[i].name if i in self.declared else self._unused(i, noun)
+
+    def _unused(self, i: int, noun: str = "operand") -> str:
+        """The reference's name, or a noun, with a number where it is taken."""
         node = self.graph.nodes[i]
-        if i in self.declared:
-            return self.declared[i].name
         source = node.args[0] if node.op == "round" else None
         wanted = node.name or (isinstance(source, Ref) and self.graph.nodes[source.node].name) or noun
         candidates = (wanted, *(f"{wanted}_{n}" for n in range(2, len(self.taken) + 3)))
@@ -224,47 +238,34 @@ class _Cut:
     def _tensor(self, i: int, name: str) -> TensorSpec:
         node = self.graph.nodes[i]
         if i in self.declared:
-            return replace(self.declared[i], shape=tuple(_entry(dim) for dim in node.shape))
+            return replace(self.declared[i], name=name, shape=tuple(_entry(dim) for dim in node.shape))
+        return self._scratch(i, name)
+
+    def _scratch(self, i: int, name: str) -> TensorSpec:
+        """A value in memory as it was computed."""
+        node = self.graph.nodes[i]
         dtype = str(node.attrs[0]) if node.op in ("round", CALL) else "float32" if node.dtype == "float" else node.dtype
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
 
-    def _group(self, tensors: dict[int, TensorSpec]) -> Plan:
+    def _group(self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec]) -> Plan:
         """The kernel that computes some values from what lies in memory."""
-        needed = self._needed(tensors)
+        needed = cuts.needed_for(self.graph, tuple(i for i, _ in tensors), frozenset(stored))
         place = {old: new for new, old in enumerate(needed)}
-        nodes = tuple(self._node(i, place) for i in needed)
-        outputs = tuple(Output(t.name, place[i], t.dtype) for i, t in tensors.items())
+        nodes = tuple(_node(self.graph.nodes[i], stored.get(i), place) for i in needed)
+        outputs = tuple(Output(t.name, place[i], t.dtype) for i, t in tensors)
         graph = Graph(nodes, outputs, self.graph.statements)
-        read = sorted((self.stored[i] for i in needed if i in self.stored), key=lambda t: t in self.spec.inputs)
+        read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.spec.inputs)
         inputs = (*read, *self._likes(read, graph))
         made = tuple(Constraint(f"{t.name}.is_contiguous()") for t in read if t not in self.spec.inputs)
         spec = replace(
-            self.spec, name="_".join([self.spec.name, *(t.name for t in tensors.values())]), inputs=inputs,
-            outputs=tuple(tensors.values()), constraints=(*self.spec.constraints, *made), type=None, backward=False,
-            deterministic=True,
+            self.spec, name="_".join([self.spec.name, *(t.name for _, t in tensors)]), inputs=inputs,
+            outputs=tuple(t for _, t in tensors), constraints=(*self.spec.constraints, *made), type=None,
+            backward=False, deterministic=True,
         )  # fmt: skip
         return self.lower(spec, graph)
 
-    def _needed(self, tensors: dict[int, TensorSpec]) -> list[int]:
-        """The nodes on the way from memory to some values, in their order."""
-        found: set[int] = set()
-        todo = list(tensors)
-        while todo:
-            i = todo.pop()
-            if i not in found:
-                found.add(i)
-                todo += [a.node for a in self.graph.nodes[i].args if isinstance(a, Ref) and i not in self.stored]
-        return sorted(found)
-
-    def _node(self, i: int, place: dict[int, int]) -> Node:
-        node = self.graph.nodes[i]
-        if i in self.stored:
-            tensor = self.stored[i]
-            return Node("input", (), node.shape, node.dtype, tensor.name, None, (tensor.name,))
-        return replace(node, args=tuple(Ref(place[a.node]) if isinstance(a, Ref) else a for a in node.args))
-
     def _likes(self, read: list[TensorSpec], graph: Graph) -> tuple[TensorSpec, ...]:
-        """Inputs of the operator that say a size which nothing that the group reads does."""
+        """Inputs of the operator that say a size, or a dtype, which nothing that the group reads does."""
         known = {e for t in read for e in t.shape if isinstance(e, str) and not is_expression(e)}
         known |= {n for t in read for e in t.shape if is_expression(e) and is_multiple(str(e)) for n in names_in(e)}
         shapes = {e for t in read for e in t.shape}
@@ -276,7 +277,24 @@ class _Cut:
                     tensor = next(t for t in self.spec.inputs if any(name in names_in(e) for e in t.shape))
                     found.append(replace(tensor, role="like"))
                     known |= {n for e in tensor.shape for n in names_in(e)}
+        wanted = {o.dtype for o in graph.outputs} | {str(n.attrs[0]) for n in graph.nodes if n.op == "round"}
+        for dtype in sorted(wanted & {name for name, _ in self.spec.dtypes} - {t.dtype for t in (*read, *found)}):
+            tensor = next(t for t in self.spec.inputs if t.dtype == dtype)
+            found.append(replace(tensor, role="like"))
         return tuple(found)
+
+
+def _noun(node: Node) -> str:
+    """What a value without a name is called in memory between two kernels."""
+    kinds = {"selected": SELECTIONS, "reduced": REDUCTIONS, "scanned": SCANS, "scattered": SCATTERS}
+    return next((noun for noun, ops in kinds.items() if node.op in ops), "intermediate")
+
+
+def _node(node: Node, stored: TensorSpec | None, place: dict[int, int]) -> Node:
+    """A node among those of a group; one that lies in memory is an input of it."""
+    if stored is not None:
+        return Node("input", (), node.shape, node.dtype, stored.name, None, (stored.name,))
+    return replace(node, args=tuple(Ref(place[a.node]) if isinstance(a, Ref) else a for a in node.args))
 
 
 def _atoms(graph: Graph) -> tuple[Atom, ...]:

@@ -46,8 +46,8 @@ def _release(memory_ptr, BLOCK_SIZE: tl.constexpr, LINE: tl.constexpr):  # type:
 
 
 class Flush:
-    """Leaves zeros in the whole cache, all of them in memory too, so that a launch finds nothing of its buffers in it and
-    has nobody else's to write back."""
+    """Leaves the cache full of zeros that memory holds as well: a launch finds nothing of its buffers, and has nobody
+    else's to write back."""
 
     def __init__(self) -> None:
         size = torch.cuda.get_device_properties().L2_cache_size or 64 << 20

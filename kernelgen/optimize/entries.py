@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.custom import is_proposed
-from kernelgen.definition import call_notes
+from kernelgen.definition import step_notes
 from kernelgen.diagnose import Advice, Diagnosis, Seen
 from kernelgen.llm.author import refusals
 from kernelgen.log import Entry, TriedRow, cell
@@ -46,7 +46,8 @@ def start_entry(
     """Round 0: the kernel the run starts from, against both baselines."""
     result = [speedup_row(bench, figures), *target_rows(bench, figures)]
     result.append(("accuracy test", accuracy(verified)))
-    result += [("torch's" if i == 0 else "", cell(note)) for i, note in enumerate(call_notes(state.plan))]
+    parts = "torch's" if state.plan.calls else "kernels"
+    result += [(parts if i == 0 else "", cell(note)) for i, note in enumerate(step_notes(state.plan))]
     if is_proposed(state.plan):
         result.append(("kernel", PROPOSED_BY + (" (family: custom)" if bench.plan.family == CUSTOM else "")))
     if not bench.device.measures:
