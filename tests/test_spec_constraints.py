@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelgen.spec.constraints import check, conjuncts, failing, message
+from kernelgen.spec.constraints import check, conjuncts, failing, is_contiguous, message
 from kernelgen.spec.layout import Layout, broken
-from kernelgen.spec.model import Constraint, Place
+from kernelgen.spec.model import Constraint, OperatorSpec, Place
 
 INPUTS = ("x", "bias")
 
@@ -91,6 +91,21 @@ def test_conjuncts_keep_their_text_and_place() -> None:
         Constraint("x.is_contiguous()", Place(7, 61)),
     )
     assert conjuncts(Constraint("x.ndim == 2 or x.ndim == 3")) == (Constraint("x.ndim == 2 or x.ndim == 3"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "promised"),
+    [
+        ("x.is_contiguous()", True),
+        ("x.ndim == 2 and x.is_contiguous()", True),
+        ("max.is_contiguous()", False),  # of another input, whose name ends like x
+        ("not x.is_contiguous()", False),
+        ("x.is_contiguous() or x.ndim == 1", False),
+    ],
+)
+def test_a_promise_that_an_input_is_contiguous_is_all_that_is_said(text: str, promised: bool) -> None:
+    spec = OperatorSpec("f", "", (), (), (), (Constraint(text),), "", Place(1, 1), (), ())
+    assert is_contiguous(spec, "x") is promised
 
 
 @pytest.mark.parametrize(

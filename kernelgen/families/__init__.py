@@ -21,12 +21,13 @@ from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
-from kernelgen.families.stages import Stage, stages
+from kernelgen.families.stages import Stage, last_first, stages, without_ones
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
 from kernelgen.spec import model
+from kernelgen.spec.constraints import is_contiguous
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
 _GENERAL = {name: importlib.import_module(f"{__name__}.{name}") for name in model.FAMILIES}
@@ -50,12 +51,18 @@ _FUNCTIONS = ("check_inputs", "num_cores", "num_sms", "num_waiting", "pick_sched
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts. Raises UnsupportedError where none do."""
+    graph = without_ones(graph)
     if calls.has_calls(graph):
         return _in_steps(spec, graph, notes)
     try:
         return _one_kernel(spec, graph, notes)
     except UnsupportedError:
-        return _in_steps(spec, graph, notes)
+        try:
+            return _in_steps(spec, graph, notes)
+        except UnsupportedError:
+            if (rows := last_first(graph)) == graph:
+                raise
+            return lower(spec, rows, notes)
 
 
 def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
@@ -167,9 +174,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
         notes.append(
             "parts of a row are scanned on their own and joined, which rounds otherwise than element by element"
         )
-    if body.layout.columns is None and not all(
-        f"{t.name}.is_contiguous()" in " ".join(c.text for c in spec.constraints) for t in spec.inputs
-    ):
+    if body.layout.columns is None and not all(is_contiguous(spec, t.name) for t in spec.inputs):
         notes.append("an input that is not contiguous is copied first")
     elif any(a.view for a in body.layout.accesses):
         notes.append("an input whose dimensions cannot be merged without a copy is copied first (torch's reshape)")

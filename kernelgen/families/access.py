@@ -11,6 +11,7 @@ from kernelgen.families.space import product
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.spec.constraints import is_contiguous
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
 
@@ -62,11 +63,6 @@ class Layout:
 
 
 ROWS, COLS = "rows", "cols"
-
-
-def is_contiguous(spec: OperatorSpec, name: str) -> bool:
-    """Whether the spec's constraints promise that an input is contiguous."""
-    return any(f"{name}.is_contiguous()" in c.text for c in spec.constraints)
 
 
 def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:

@@ -8,7 +8,7 @@ computed in both unless a call reads it, in which case it lies in memory anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -17,6 +17,7 @@ from kernelgen.families import cuts
 from kernelgen.families.cuts import Group
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.space import size_text
+from kernelgen.families.values import Lowered
 from kernelgen.frontend.graph import (
     CALL,
     REDUCTIONS,
@@ -94,8 +95,17 @@ def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
 
 
 def _moved(plan: Plan, cases: Iterable[Case]) -> int:
-    """The bytes that a kernel reads and writes, over all cases."""
-    return sum(_bytes(t, case) for case in cases for t in (*plan.spec.inputs, *plan.spec.outputs))
+    """The bytes that a kernel reads and writes, over all cases; of an input no more than its loads ask for."""
+    written = sum(_bytes(t, case) for case in cases for t in plan.spec.outputs)
+    return written + sum(min(_bytes(t, case), _loaded(plan, t, case)) for case in cases for t in plan.spec.inputs)
+
+
+def _loaded(plan: Plan, tensor: TensorSpec, case: Case) -> int:
+    """The bytes that the loads of an input ask for, each element of the result of one counted once."""
+    lowered: Lowered = plan.body.lowered
+    loads = [v for v in lowered.values if v.op == "load" and v.tensor == tensor.name]
+    asked = sum(prod(case.shape(tuple(lowered.space.axes[a] for a in v.axes))) for v in loads)
+    return asked * ITEMSIZE[case.dtype(tensor.dtype)]
 
 
 def _bytes(tensor: TensorSpec, case: Case) -> int:
@@ -258,7 +268,7 @@ class _Cut:
         inputs = (*read, *self._likes(read, graph))
         made = tuple(Constraint(f"{t.name}.is_contiguous()") for t in read if t not in self.spec.inputs)
         spec = replace(
-            self.spec, name="_".join([self.spec.name, *(t.name for _, t in tensors)]), inputs=inputs,
+            self.spec, name=f"{self.spec.name}_{joined([t.name for _, t in tensors])}", inputs=inputs,
             outputs=tuple(t for _, t in tensors), constraints=(*self.spec.constraints, *made), type=None,
             backward=False, deterministic=True,
         )  # fmt: skip
@@ -288,6 +298,11 @@ def _noun(node: Node) -> str:
     """What a value without a name is called in memory between two kernels."""
     kinds = {"selected": SELECTIONS, "reduced": REDUCTIONS, "scanned": SCANS, "scattered": SCATTERS}
     return next((noun for noun, ops in kinds.items() if node.op in ops), "intermediate")
+
+
+def joined(names: Sequence[str]) -> str:
+    """What computes some tensors, in one name: of more than two the first and the last."""
+    return "_".join(names) if len(names) <= 2 else f"{names[0]}_to_{names[-1]}"
 
 
 def _node(node: Node, stored: TensorSpec | None, place: dict[int, int]) -> Node:

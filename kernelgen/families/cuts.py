@@ -2,8 +2,8 @@
 
 It is cut at its reductions, scans, selections and scatters, which are most of what one kernel cannot hold together: a
 kernel computes those that come first in the reference, and leaves what the others need in memory. Either that is what
-the others read, or, where it is larger, what the first came to, from which the others compute it once more. Of all the
-cuts that families take the one that moves the fewest bytes is made, and of equal ones that with the fewest kernels.
+the others read, or, where it is larger, what the first came to, from which the others compute it once more. There are
+as few kernels as families take, and of all cuts into so many the one that moves the fewest bytes is made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from kernelgen.errors import UnsupportedError
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
 
 _ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS)
-_MOST_TRIED = 60
-"""Groups that are lowered in search of a cut; few references have more than one or two that families take."""
+_MOST_KERNELS = 6
+_MOST_TRIED = 200
+"""Groups that are lowered in search of a cut. Half of the references that need one took fewer than ten."""
 
 
 @dataclass(frozen=True)
@@ -36,51 +37,63 @@ Cost = Callable[[Group, frozenset[int]], int]
 """The bytes that a group's kernel moves, with what lies in memory before it. Raises UnsupportedError where no family
 takes it."""
 _Found = tuple[int, tuple[Group, ...]]
+"""Bytes moved, and the kernels in their order."""
 
 
 def groups(graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost: Cost) -> tuple[Group, ...]:
     """The kernels that compute some nodes from those that are stored, in their order.
 
-    Raises the UnsupportedError of the one kernel that no family takes where no cut helps either.
+    Raises the UnsupportedError of the smallest part that no family takes where no cut helps.
     """
-    return _Search(graph, cost).best(Group(outputs), stored)[1]
+    search = _Search(graph, cost)
+    found = search.best(Group(outputs), stored, _MOST_KERNELS)
+    if found is None:
+        raise search.refused[min(search.refused)]
+    return found[1]
 
 
 class _Search:
     def __init__(self, graph: Graph, cost: Cost) -> None:
         self.graph = graph
         self.cost = cost
-        self.known: dict[tuple[Group, frozenset[int]], _Found | UnsupportedError] = {}
+        self.costs: dict[tuple[Group, frozenset[int]], int | None] = {}
+        self.known: dict[tuple[Group, frozenset[int], int], _Found | None] = {}
+        self.refused: dict[int, UnsupportedError] = {}
+        """By the number of nodes that a kernel would have had."""
 
-    def best(self, group: Group, stored: frozenset[int]) -> _Found:
-        """The best way to compute a group, with the bytes that it moves."""
-        key = group, stored
+    def best(self, group: Group, stored: frozenset[int], most: int) -> _Found | None:
+        """A group by as few kernels as it takes, at most so many, and of these ways the one that moves the least."""
+        key = group, stored, most
         if key not in self.known:
-            if len(self.known) >= _MOST_TRIED:
-                raise UnsupportedError([])
-            self.known[key] = self._searched(group, stored)
-        found = self.known[key]
-        if isinstance(found, UnsupportedError):
-            raise found
-        return found
+            self.known[key] = self._alone(group, stored)
+            for count in range(2, most + 1):
+                self.known[key] = self.known[key] or self._cut(group, stored, count)
+        return self.known[key]
 
-    def _searched(self, group: Group, stored: frozenset[int]) -> _Found | UnsupportedError:
+    def _alone(self, group: Group, stored: frozenset[int]) -> _Found | None:
+        key = group, stored
+        if key not in self.costs:
+            self.costs[key] = self._cost(group, stored) if len(self.costs) < _MOST_TRIED else None
+        cost = self.costs[key]
+        return None if cost is None else (cost, (group,))
+
+    def _cost(self, group: Group, stored: frozenset[int]) -> int | None:
         try:
-            return self.cost(group, stored), (group,)
+            return self.cost(group, stored)
         except UnsupportedError as error:
-            # the error of the whole says most where no cut helps
-            self.known[group, stored] = error
-            tried = [self._in_two(first, then, stored) for first, then in _cuts(self.graph, group, stored)]
-            found = [one for one in tried if one is not None]
-            return min(found, key=lambda one: (one[0], len(one[1])), default=error)
-
-    def _in_two(self, first: Group, then: Group, stored: frozenset[int]) -> _Found | None:
-        try:
-            before, kernels = self.best(first, stored)
-            after, others = self.best(then, stored | frozenset(first.left))
-        except UnsupportedError:
+            self.refused.setdefault(len(needed_for(self.graph, group.nodes, stored)), error)
             return None
-        return before + after, (*kernels, *others)
+
+    def _cut(self, group: Group, stored: frozenset[int], count: int) -> _Found | None:
+        found: _Found | None = None
+        for first, then in _cuts(self.graph, group, stored):
+            before = self.best(first, stored, count - 1)
+            if before is None or (found is not None and before[0] >= found[0]):
+                continue
+            after = self.best(then, stored | frozenset(first.left), count - len(before[1]))
+            if after is not None and (found is None or before[0] + after[0] < found[0]):
+                found = before[0] + after[0], (*before[1], *after[1])
+        return found
 
 
 def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[Group, Group]]:
@@ -88,8 +101,8 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
     needed = needed_for(graph, group.nodes, stored)
     anchors = [i for i in needed if graph.nodes[i].op in _ANCHORS and i not in stored]
     given: set[tuple[Group, Group]] = set()
-    for k in range(len(anchors) - 1, -1, -1):
-        late = _following(graph, needed, anchors[k:])
+    for k in range(len(anchors), -1, -1):
+        late = _following(graph, needed, anchors[k:] or _after(graph, needed, anchors))
         for left in dict.fromkeys(_left(graph, needed, late, stored, anchors[:k])):
             first, then = _divided(group, {*group.nodes} - late, left)
             if (left or first.outputs) and then.nodes and (first, then) not in given:
@@ -101,6 +114,12 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
             yield first, then
     if len(group.nodes) > 1:
         yield _divided(group, {group.nodes[0]}, ())
+
+
+def _after(graph: Graph, needed: list[int], anchors: list[int]) -> list[int]:
+    """What is computed from some anchors, and no anchor from it."""
+    before = set(needed_for(graph, tuple(anchors), frozenset()))
+    return [i for i in needed if i not in before and before.intersection(_read(graph.nodes[i]))]
 
 
 def needed_for(graph: Graph, wanted: tuple[int, ...], stored: frozenset[int]) -> list[int]:

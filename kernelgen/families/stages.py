@@ -7,6 +7,7 @@ operators of their own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kernelgen.families.picks import read_once
@@ -82,11 +83,40 @@ def _ends(graph: Graph) -> list[int]:
 
 def _rows_first(graph: Graph) -> Graph:
     """Reductions of everything, of values that follow from reductions of rows: along the rows first, then over them."""
+    return _in_two(graph, lambda i: _rows_before(graph, i) if _is_whole(graph, i) else None)
+
+
+def without_ones(graph: Graph) -> Graph:
+    """The graph short of reductions over dimensions of one element, which change nothing."""
+    nodes: list[Node] = []
+    moved: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        if node.op in _SPLITTABLE and not any(_reduced(graph, i)) and node.dtype == graph.nodes[_source(node)].dtype:
+            moved[i] = moved[_source(node)]
+            continue
+        moved[i] = len(nodes)
+        nodes.append(_moved(node, moved))
+    outputs = tuple(replace(o, node=moved[o.node]) for o in graph.outputs)
+    return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def last_first(graph: Graph) -> Graph:
+    """Reductions over several dimensions along the last of these first, then over the others."""
+
+    def last(i: int) -> tuple[int, ...] | None:
+        long = [int(d) for d in graph.nodes[i].attrs if _full(graph, i)[int(d)]]
+        return (max(long),) if len(long) > 1 else None
+
+    return _in_two(graph, last)
+
+
+def _in_two(graph: Graph, first: Callable[[int], tuple[int, ...] | None]) -> Graph:
+    """The graph with some reductions taken in two steps: over the dimensions that `first` names, then over all."""
     nodes: list[Node] = []
     moved: dict[int, int] = {}
     for i, node in enumerate(graph.nodes):
         own = replace(node, args=tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args))
-        rows = _rows_before(graph, i) if node.op in _SPLITTABLE and _is_whole(graph, i) else None
+        rows = first(i) if node.op in _SPLITTABLE else None
         if rows is not None:
             shape = tuple(() if d - len(node.shape) in rows else dim for d, dim in enumerate(_full(graph, i)))
             nodes.append(replace(own, shape=shape, attrs=rows, name=None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,8 @@ class Selection:
     places: torch.Tensor
     exact: bool = True
     """Whether the scores are an input's elements, which no kernel computes."""
+    several: bool = True
+    """Whether it is a topk."""
 
     def settled(self, places: torch.Tensor) -> torch.Tensor:
         """`places` with the reference's own wherever one of them is as right: inside the row, the only one of its
@@ -41,6 +43,12 @@ class Selection:
             same |= (own - other).abs() <= NEARLY * own.abs()
             same |= torch.maximum(own.abs(), other.abs()) < FLUSHED
         return torch.where(inside & same & ~_repeated(found, self.dim), self.places, found).to(places.dtype)
+
+
+def _holds(output: torch.Tensor, selection: Selection) -> bool:
+    """Whether an output of the reference is the places of a selection."""
+    alike = not output.dtype.is_floating_point and output.shape == selection.places.shape
+    return alike and bool((output == selection.places).all())
 
 
 def _repeated(places: torch.Tensor, dim: int) -> torch.Tensor:
@@ -69,6 +77,8 @@ class Selections(EagerMode):
     found: list[Selection] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
     """Where the reference's inputs lie."""
+    taken: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    """Places that a topk is to return instead of its own, by the number of what is found."""
 
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -77,16 +87,30 @@ class Selections(EagerMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        several = func.overloadpacket.__name__ == "topk"
+        if several and len(self.found) in self.taken:
+            own = self.taken[len(self.found)]
+            result = args[0].gather(args[2] if len(args) > 2 else -1, own), own
         dim, places = _selected(func.overloadpacket.__name__, args, result)
         if places is not None and args[0].ndim:
             exact = args[0].untyped_storage().data_ptr() in self.given
-            if not exact or func.overloadpacket.__name__ == "topk":
-                self.found.append(Selection(args[0], dim, places, exact))
+            if not exact or several:
+                self.found.append(Selection(args[0], dim, places, exact, several))
         return result
+
+    def as_right(self, refs: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """For every topk whose places an output holds, those that another result holds if these are as right, and else
+        the reference's own."""
+        return {
+            n: other.long() if bool((selection.settled(other) == right).all()) else selection.places
+            for n, selection in enumerate(self.found)
+            for right, other in zip(refs, others, strict=True)
+            if selection.several and _holds(right, selection)
+        }
 
     def settled(self, right: torch.Tensor, others: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Other results beside the right one, an output of the reference, as far as that holds places it selected."""
         for selection in self.found:
-            if right.shape == selection.places.shape and bool((right == selection.places).all()):
+            if _holds(right, selection):
                 return [selection.settled(other) for other in others]
         return list(others)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -139,13 +139,16 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
     generator = torch.Generator(device).manual_seed(derive_seed(run.seed, "probe"))
     for box in tiling.boxes():
         cut = [tiling.cut(t, x, box) for t, x in zip(operator.inputs, run.arguments, strict=True)]
-        selections = Selections()
-        refs = list(in_float64(operator.reference, cut, selections=selections))
-        moved = [in_float64(operator.reference, cut, Noise(generator, alike=n % 2 > 0)) for n in range(probes)]
+        gots, eagers = (
+            [tiling.cut(t, x, box) for t, x in zip(operator.outputs, outputs, strict=True)]
+            for outputs in (run.got, run.eager)
+        )
+        refs, eagers, selections = _selected_alike(operator, cut, gots, eagers)
+        noises = [Noise(generator, alike=n % 2 > 0) for n in range(probes)]
+        moved = [in_float64(operator.reference, cut, noise, Selections(taken=selections.taken)) for noise in noises]
         stored = in_float64(operator.reference, cut, stored=run.stored) if run.stored and probe else None
         stored = _worst_order(operator, cut, refs) if operator.any_order and probe else stored
-        for i, tensor in enumerate(operator.outputs):
-            got, eager = (tiling.cut(tensor, outputs[i], box) for outputs in (run.got, run.eager))
+        for i, (got, eager) in enumerate(zip(gots, eagers, strict=True)):
             if bool(misplaced(got, eager, refs[i]).any()):
                 if device == "cpu":
                     refs[i] = _one_by_one(operator, cut, i, got, eager, refs[i])
@@ -158,6 +161,33 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
             if selections.found and not refs[i].dtype.is_floating_point:
                 got, eager, *probed = selections.settled(refs[i], (got, eager, *probed))
             visit(i, box, got, eager, refs[i], probed, stored[i] if stored else None)
+
+
+def _selected_alike(
+    operator: Operator, cut: Sequence[torch.Tensor], got: list[torch.Tensor], eager: list[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor], Selections]:
+    """The oracle, PyTorch's results and the selections that a candidate is held to.
+
+    Of equal scores a topk may take one or the other, and what is computed from the places it took follows. So where the
+    candidate's places are an output and as right as the reference's, the oracle computes the other outputs from them,
+    and PyTorch counts as exact wherever its own places lead elsewhere.
+    """
+    found = Selections()
+    refs = in_float64(operator.reference, cut, selections=found)
+    own, places, theirs = (found.as_right(refs, outputs) for outputs in (refs, got, eager))
+    if not own or len(refs) == 1:
+        return list(refs), eager, found
+
+    def selecting(taken: Mapping[int, torch.Tensor]) -> tuple[Sequence[torch.Tensor], Selections]:
+        alike = Selections(taken=taken)
+        return in_float64(operator.reference, cut, selections=alike), alike
+
+    right, alike = selecting(places)
+    if all(torch.equal(places[n], theirs[n]) for n in places):
+        return list(right), eager, alike
+    other, _ = selecting(theirs)
+    same = [(r == o) | (r.isnan() & o.isnan()) for r, o in zip(right, other, strict=True)]
+    return list(right), [torch.where(s, e, r.to(e.dtype)) for s, e, r in zip(same, eager, right, strict=True)], alike
 
 
 def _probes(run: _Run) -> int:

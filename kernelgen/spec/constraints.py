@@ -10,7 +10,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernelgen.spec.model import Constraint, Place
+from kernelgen.spec.model import Constraint, OperatorSpec, Place
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.tree import shorten
 
@@ -67,6 +67,12 @@ def conjuncts(constraint: Constraint) -> tuple[Constraint, ...]:
         Constraint(_source(line, part), Place(constraint.place.line, constraint.place.column + part.col_offset))
         for part in tree.values
     )
+
+
+def is_contiguous(spec: OperatorSpec, name: str) -> bool:
+    """Whether the constraints promise that an input is contiguous, by saying so and nothing else beside it."""
+    promise = f"{name}.is_contiguous()"
+    return any(part.text.strip() == promise for whole in spec.constraints for part in conjuncts(whole))
 
 
 def failing(constraint: Constraint) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelgen.families.access import is_contiguous
+from kernelgen.spec.constraints import is_contiguous
 from kernelgen.wrapper.calls import sequence
 from kernelgen.wrapper.checks import checks
 from kernelgen.wrapper.launch import _allocation as allocation

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernelgen.families.calls import joined
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.plan import Operand, Plan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
@@ -68,7 +69,7 @@ def sequence(plan: Plan) -> Sequence:
 
 
 def _group(plan: Plan, taken: set[str], *, alone: bool) -> Group:
-    made = "_".join(o.name for o in plan.spec.outputs)
+    made = joined([o.name for o in plan.spec.outputs])
     function = f"compute_{made}"
     while function in taken:
         function = f"{function}_alone"

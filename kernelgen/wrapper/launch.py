@@ -7,13 +7,13 @@ import re
 from dataclasses import dataclass, replace
 
 from kernelgen.families import module
-from kernelgen.families.access import COLS, group_sizes, is_contiguous
+from kernelgen.families.access import COLS, group_sizes
 from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Plan
-from kernelgen.spec.constraints import failing, message
+from kernelgen.spec.constraints import failing, is_contiguous, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.wrapper.checks import Check, dimension
@@ -256,7 +256,8 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     sizes += [("n_elements", "M * N")] if "n_elements" in needed else []
     known = {name for name, _ in sizes}
     places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
-    named = dict.fromkeys([*body.layout.sizes, *(size for k in kernels for size in k.named_sizes)])
+    own = [*body.layout.sizes, *(plan.then.body.layout.sizes if plan.then else ())]
+    named = dict.fromkeys([*own, *(size for k in kernels for size in k.named_sizes)])
     sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
     return tuple(dict.fromkeys(sizes))
 

@@ -111,3 +111,30 @@ def test_a_kernel_is_judged_by_what_it_selects() -> None:
 
     assert report(last_first).passed
     assert report(one_place).message.startswith("places: error")
+
+
+def test_what_is_computed_from_other_places_that_are_as_right_is_right() -> None:
+    """A router whose bias decides, and whose weights are the scores without it: of equal biased scores either is taken."""
+    x, bias = judge.Tensor("x", ("A", 9), "float32", rows=0), judge.Tensor("bias", (9,), "float32")
+    weights, places = (judge.Tensor(n, ("A", 3), d, rows=0) for n, d in (("weights", "float32"), ("places", "int64")))
+
+    def chosen(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = (x.floor() + bias.floor()).topk(3).indices
+        return x.gather(1, found) * 2, found
+
+    def last_first(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = 8 - (x.floor() + bias.floor()).flip(-1).topk(3).indices
+        return x.gather(1, found) * 2, found
+
+    def beside(x: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Its weights are not those of its places."""
+        return last_first(x, bias)[0], chosen(x, bias)[1]
+
+    def report(kernel: object) -> judge.CaseReport:
+        operator = judge.Operator("op", kernel, chosen, chosen, (x, bias), (weights, places))  # type: ignore[arg-type]
+        return judge.accuracy_case(
+            operator, judge.Case({"A": 50}, {}), seed=1, seeds=1, distributions=("normal", "specials")
+        )
+
+    assert report(last_first).passed
+    assert report(beside).message.startswith("weights: ")

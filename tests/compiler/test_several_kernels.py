@@ -1,0 +1,168 @@
+"""Operators that no one kernel holds: where they are cut, and that the kernels together agree with torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from references import Sample, failures, plan_of, sample
+from test_compiler_random import TIMES
+
+from kernelgen.errors import UnsupportedError
+from kernelgen.plan import Plan
+
+ROWS: tuple[dict[str, Any], ...] = ({"A": 3, "B": 5, "D": 17}, {"A": 2, "B": 1, "D": 34})
+
+
+def three(lines: str, **outputs: str) -> Sample:
+    """Of a tensor of three dimensions and a vector."""
+    return sample(lines, {"x": "A B D", "w": "D"}, outputs, *ROWS)
+
+
+def kernels(found: Sample) -> list[str]:
+    """What every kernel writes."""
+    return [" ".join(t.name for t in k.spec.outputs) for k in plan_of(found.spec()).kernels]
+
+
+ROUTER = """\
+weights, ids = torch.topk(torch.softmax(x, -1), 4, -1)
+return weights / weights.sum(-1, keepdim=True), ids"""
+BIASED = """\
+scores = x.sigmoid()
+ids = torch.topk(scores + b, 4, -1).indices
+weights = scores.gather(1, ids)
+return weights / weights.sum(-1, keepdim=True) * 2.5, ids"""
+LOGPS = """\
+per_token = torch.gather(x.float().log_softmax(-1), 2, labels.unsqueeze(2)).squeeze(2)
+return (per_token * (labels != 0)).sum(-1)"""
+POOLED = """\
+pooled = (x * mask.unsqueeze(-1)).sum(1) / mask.sum(1, keepdim=True).clamp(min=1.0)
+return F.normalize(pooled, dim=-1)"""
+RESPONSE = """\
+length = torch.sqrt((x * x).sum((1, 2), keepdim=True))
+return x * (length / (length.mean(-1, keepdim=True) + 1e-6)) + x"""
+
+CORNERS = {
+    "a mean of maxima": (three("return x.amax(-1).mean(-1)", out="A"), ["reduced", "out"]),
+    "rows, then over rows": (three("return F.softmax(x, -1).mean(1)", out="A D"), ["row_max denominator", "out"]),
+    "two reductions of one row and over rows": (
+        three("return x - x.mean(-1, keepdim=True) - x.mean(1, keepdim=True)", out="A B D"), ["intermediate", "out"],
+    ),
+    "outputs of three shapes": (three("return x * 2, x.sum(-1), x.sum((0, 1))", y="A B D", s="A B", t="D"), ["y s", "t"]),
+    "an output that is read again": (
+        three("s = x.sum(-1, keepdim=True)\nreturn s, (x * s).sum(1)", s="A B 1", t="A D"), ["s s_2", "t"],
+    ),
+    "a scan of what was reduced": (three("return torch.softmax(x, -1).cumsum(-1)", out="A B D"), ["row_max denominator", "out"]),
+    "reduced after a scan": (three("y = x.cumsum(-1)\nreturn y / y.abs().amax(-1, keepdim=True)", out="A B D"), ["y", "out"]),
+    "a router": (
+        sample(ROUTER, {"x": "A D"}, {"weights": "A 4", "ids": "A 4: int64"}, {"A": 5, "D": 12}, constraints=("x.shape[1] >= 4",)),
+        ["ids selected", "weights"],
+    ),
+    "a router with a bias": (
+        sample(BIASED, {"x": "A D", "b": "D"}, {"weights": "A 4", "ids": "A 4: int64"}, {"A": 5, "D": 12},
+               constraints=("x.shape[1] >= 4",)),
+        ["ids", "weights"],
+    ),
+    "counted, then divided": (
+        sample("return torch.bincount(i, minlength=7).float() / i.numel()", {"i": "A: int64 < 7"}, {"out": "7: float32"}, {"A": 30}),
+        ["scattered", "out"],
+    ),
+    "counted of what is computed": (
+        sample("b = (x * 3).clamp(0, 2).long()\nreturn torch.bincount(b, minlength=3)", {"x": "A"}, {"out": "3: int64"}, {"A": 30},
+               dtypes=(("T", ("float32",)),)),
+        ["b", "out"],
+    ),
+    "norms of two tensors": (
+        sample("n = (x.square().sum() + y.square().sum()).sqrt()\nreturn x / n, y / n", {"x": "A", "y": "B"}, {"a": "A", "b": "B"},
+               {"A": 7, "B": 40}),
+        ["reduced", "reduced_2", "a", "b"],
+    ),
+    "log probabilities of a sequence": (
+        sample(LOGPS, {"x": "A B D", "labels": "A B: int64 < D"}, {"out": "A: float32"}, *ROWS), ["intermediate", "out"],
+    ),
+    "places, then channels": (sample(POOLED, {"x": "A B D", "mask": "A B: float32"}, {"out": "A D: float32"}, *ROWS), ["pooled", "out"]),
+    "a norm over places by that of channels": (
+        sample(RESPONSE, {"x": "A H W D"}, {"out": "A H W D"}, {"A": 2, "H": 3, "W": 4, "D": 17}), ["length", "reduced", "out"],
+    ),
+    "all of a slice": (
+        sample("return x[:, 1:].mean()", {"x": "A B D"}, {"out": ""}, {"A": 3, "B": 5, "D": 9}, constraints=("x.shape[1] >= 2",)),
+        ["out"],
+    ),
+    "columns of a slice": (
+        sample("return x[:, 1:].sum((0, 1))", {"x": "A B D"}, {"out": "D"}, {"A": 3, "B": 5, "D": 9}, constraints=("x.shape[1] >= 2",)),
+        ["reduced", "out"],
+    ),
+    "total variation": (
+        sample("return (x[:, 1:] - x[:, :-1]).abs().mean() + (x[..., 1:] - x[..., :-1]).abs().mean()", {"x": "A B D"}, {"out": ""},
+               {"A": 3, "B": 5, "D": 9}, constraints=("x.shape[1] >= 2 and x.shape[2] >= 2",)),
+        ["intermediate", "intermediate_2", "out"],
+    ),
+    "one element of a row, then all": (
+        sample("return x.gather(-1, i[..., None]).amax(-1).sum(-1)", {"x": "A B D", "i": "A B: int64 < D"}, {"out": "A"}, *ROWS),
+        ["out"],
+    ),
+    "an input named like the end of another": (
+        sample("gx = x.sum(1, keepdim=True)\nreturn x * (gx / gx.abs().amax(-1, keepdim=True))", {"x": "A B D"}, {"out": "A B D"}, *ROWS),
+        ["gx", "reduced", "out"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners_are_cut_where_little_is_moved(name: str) -> None:
+    found, expected = CORNERS[name]
+    assert kernels(found) == expected
+
+
+@pytest.mark.parametrize("name", CORNERS)
+def test_corners_agree_with_torch(name: str) -> None:
+    found, _ = CORNERS[name]
+    assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
+
+
+STEPS = [
+    "{0} * 2 + 1", "torch.tanh({0})", "F.softmax({0}, -1)", "{0} - {0}.mean(1, keepdim=True)", "{0}.cumsum(-1)",
+    "F.rms_norm({0}, ({0}.shape[-1],), eps=1e-6)", "{0} * w", "{0} / ({0}.abs().amax((1, 2), keepdim=True) + 1)",
+]  # fmt: skip
+ENDS = {
+    "{0}": {"out": "A B D"}, "{0}.sum(-1)": {"out": "A B"}, "{0}.amax(-1).mean(-1)": {"out": "A"},
+    "{0}.mean(1)": {"out": "A D"}, "{0}.mean()": {"out": ""}, "{0}.sum((0, 1))": {"out": "D"},
+    "{0}.amax(-1), {0}.sum(1)": {"a": "A B", "b": "A D"},
+}  # fmt: skip
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> Sample:
+    """Steps along different dimensions one after the other, and what is returned of them."""
+    chosen = draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=3))
+    names = ["x", *(f"h{n}" for n in range(len(chosen)))]
+    lines = [f"{after} = {step.format(before)}" for before, after, step in zip(names, names[1:], chosen, strict=False)]
+    end = draw(st.sampled_from(list(ENDS)))
+    return three("\n".join([*lines, f"return {end.format(names[-1])}"]), **ENDS[end])
+
+
+@settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    max_examples=12 * TIMES,
+    phases=(Phase.generate,),
+)
+@given(chains())
+def test_chains_agree_with_torch(found: Sample) -> None:
+    assert not (said := failures(found, thorough=False, most=2)), "\n\n".join([found.source(), *said])
+
+
+def test_what_is_refused_is_the_part_that_no_family_takes() -> None:
+    found = three("y = x.cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
+    with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a scan over dimension -2"):
+        plan_of(found.spec())
+
+
+def test_one_kernel_stays_one() -> None:
+    plan = plan_of(three("return F.softmax(x, -1) * w", out="A B D").spec())
+    assert isinstance(plan, Plan)
+    assert not plan.steps
