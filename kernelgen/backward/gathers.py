@@ -44,8 +44,14 @@ def read(tape: Tape, node: Node) -> Read:
 
 def through_index(tape: Tape, node: Node, g: Ref) -> Ref:
     """The gradient of the tensor that an `index` node reads: an index_add or a scatter_add of the node's own gradient
-    into zeros."""
+    into zeros; of one element a row the gradient where the column is that element's."""
     found = read(tape, node)
+    if found.dim == -1 and node.shape[-1] == ():
+        is_chosen = tape.map("eq", tape.iota(found.source, -1), found.index)
+        chosen = tape.map("where", is_chosen, g, 0.0)
+        tape.call(chosen, "chosen")
+        tape.pieces.add(chosen)
+        return chosen
     shape, zeros = tape.node(found.source).shape, tape.full(0.0, tape.node(found.source).shape, "float")
     tape.call(zeros, "zeros")
     g = tape.view("expand", g, node.shape)
