@@ -5,10 +5,11 @@ An element with fp64 reference r and error e passes if
     e <= f * K * max(ulps(T) * ulp_T(r),  2**-23 * S,  E(g),  BACKWARD * P(g),  R(g))    and
     e <= f * max(CAP(T) * max(|r|, S),  K * BACKWARD * P(g),  K * R(g),  K * ulps(T) * ulp_T(r))
 
-T: dtype of the output; S: largest |r|, or the largest element of the operator's terms if that is larger; g: the binade
-of r; E(g), P(g), R(g): the largest error of PyTorch, of the disturbed oracle and of the oracle that rounds what lies in
-memory around calls of torch's, or that is off by the worst order of its sums (0 where neither is), among elements up to
-binade g (at least POOL of them); f: the operator's tolerance_factor.
+T: dtype of the output, in CAP(T) the least precise of it and of what the reference casts to; S: largest |r|, or the
+largest element of the operator's terms if that is larger; g: the binade of r; E(g), P(g), R(g): the largest error of
+PyTorch, of the disturbed oracle and of the oracle that rounds what lies in memory around calls of torch's, or that is
+off by the worst order of its sums (0 where neither is), among elements up to binade g (at least POOL of them); f: the
+operator's tolerance_factor.
 docs/measuring.md gives the reasons.
 """
 
@@ -60,6 +61,8 @@ class Tally:
 
     dtype: torch.dtype
     factor: float = 1.0
+    casts: frozenset[torch.dtype] = frozenset()
+    """What the reference casts to on the way, which caps the error as if the output were of it."""
     groups: dict[int, _Group] = field(default_factory=dict)
     scale: float = 0.0
     max_error: float = 0.0
@@ -159,7 +162,9 @@ class Tally:
             eager, honest = max(g.eager for g in pool), max(max(BACKWARD * g.probe, g.stored) for g in pool)
             bound = K * max(eager, honest)
             if self.dtype.is_floating_point:
-                cap = CAP[self.dtype] * max(math.ldexp(1.0, min(binade, 1023)), self.scale)
+                cap = max(CAP[d] for d in (self.dtype, *self.casts)) * max(
+                    math.ldexp(1.0, min(binade, 1023)), self.scale
+                )
                 bound = min(bound, max(cap, K * honest))
             result[binade] = self.factor * bound
         return result

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from .bounds import Tally, misplaced
+from .casts import narrowed
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
@@ -83,7 +84,8 @@ def check(
     if operator.exact:
         return _check_bits(run)
     scale = _terms(operator, arguments)
-    tallies = [Tally(case.dtype(t), operator.tolerance_factor, scale=scale) for t in operator.outputs]
+    casts = _casts(run)
+    tallies = [Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale) for t in operator.outputs]
     whole: list[torch.Tensor] = []
     keep = mutants is not None and _fits_one_tile(run)
 
@@ -112,6 +114,16 @@ def check(
         max(t.eager_error for t in tallies),
         _worst(run, tallies) if complaints or verbose else None,
     )
+
+
+def _casts(run: _Run) -> frozenset[torch.dtype]:
+    """What the reference casts to, as a first tile shows."""
+    tiling = Tiling(run.operator, run.case)
+    box = next(tiling.boxes(), None)
+    if box is None or not any(run.case.dtype(t).is_floating_point for t in run.operator.outputs):
+        return frozenset()
+    cut = [tiling.cut(t, x, box) for t, x in zip(run.operator.inputs, run.arguments, strict=True)]
+    return narrowed(run.operator.reference, cut)
 
 
 def _fits_one_tile(run: _Run) -> bool:

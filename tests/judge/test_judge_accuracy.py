@@ -386,7 +386,7 @@ def test_many_elements_are_disturbed_once_where_many_results_speak_for_them(monk
     x, out = judge.Tensor("x", ("A", 1024), "float32"), judge.Tensor("out", (1024,), "float32")
     operator = judge.Operator("sums", lambda x: x.sum(0), lambda x: x.sum(0), sums, (x,), (out,))
     assert judge.accuracy_case(operator, judge.Case({"A": 4}), seeds=1, distributions=("normal",), mutants=False).passed
-    assert calls == [torch.float64] * times
+    assert calls == [torch.float32] + [torch.float64] * times  # what it casts to is asked first
 
 
 def test_assert_accurate():
@@ -429,3 +429,17 @@ def test_a_huge_case_gets_one_trial():
         for n in (2**20, 2**28, 2**31)
     ]
     assert [len(plan) for plan in plans] == [len(DISTRIBUTIONS), 3, 1]
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_reference_that_casts_on_the_way_is_held_to_what_it_casts_to(wrong: bool) -> None:
+    x, out = (judge.Tensor(name, ("A",), "float32", rows=0) for name in ("x", "out"))
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return x.half().float() * 2
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return (x.bfloat16() if wrong else x.half()).float() * 2
+
+    operator = judge.Operator("op", kernel, reference, reference, (x,), (out,))
+    assert judge.accuracy_case(operator, judge.Case({"A": 300}, {}), seed=1).passed is not wrong
