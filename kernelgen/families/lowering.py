@@ -347,14 +347,14 @@ class _Lowering:
             raise Unlowerable("scans from both ends of the rows in one operator", node.statement)
         axes = self.values[value].axes
         made = self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement, attr=attr))
-        if places_later(index[-1], self.space.inner_axes()):
-            self.later[made] = self.position(index[-1])
+        if places_later(index[int(node.attrs[0])], self.space.inner_axes()):
+            self.later[made] = self.position(index[int(node.attrs[0])])
         return made
 
     def scanned_value(self, node: Node, source: int, index: Index) -> int:
         """What is scanned. A scan that is read k places later is the scan of its operand k places later, after k
         elements that do not change it: so exclusive scans are one scan."""
-        later = places_later(index[-1], self.space.inner_axes())
+        later = places_later(index[int(node.attrs[0])], self.space.inner_axes())
         if later is None:
             raise Unlowerable("scans over different dimensions in one operator", node.statement)
         if not later:

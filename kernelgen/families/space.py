@@ -57,12 +57,17 @@ def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> S
     """Rows along the scanned dimension, of the largest shape that is returned or scanned."""
     if reductions:
         raise Unlowerable("a reduction and a scan in one operator", reductions[0].statement)
+    dim = int(scans[0].attrs[0])
     for node in scans:
-        if node.attrs != (-1,):
-            raise Unlowerable(f"a scan over dimension {node.attrs[0]} (supported: the last)", node.statement)
-        if node.shape[-1] == ():
+        if node.attrs != (dim,) or len(node.shape) != len(scans[0].shape):
+            raise Unlowerable("scans over different dimensions in one operator", node.statement)
+        if node.shape[dim] == ():
             raise Unlowerable("a scan over a dimension of one element", node.statement)
     shapes = [graph.nodes[o.node].shape for o in graph.outputs] + [node.shape for node in scans]
+    if dim != -1:
+        return _kept_first(
+            max((s for s in shapes if len(s) == len(scans[0].shape)), key=lambda s: len(atoms_of(s))), {dim}
+        )
     axes = max(map(atoms_of, shapes), key=len)
     return Space(axes, len(axes) - len(scans[0].shape[-1]))
 
