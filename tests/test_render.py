@@ -186,6 +186,7 @@ GOLDENS = {
     "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
     "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
     "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
+    "scan_columns": ("cumsum_sequence", (TableRow(None, scan.default("columns")),)),
     "split_scan": ("reverse_cumsum", (TableRow(None, scan.default("split")),)),
     "held_scan": ("cumsum_long", (TableRow(None, scan_held.default()),)),
     "scatter": ("index_add", (TableRow(None, scatter.default("buckets")),)),

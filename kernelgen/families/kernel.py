@@ -146,6 +146,8 @@ class KernelText:
     """The pointers of which Triton does not ask whether 16 divides them."""
     named_sizes: tuple[tuple[str, str], ...] = ()
     """The size names that it mentions and others need not, each with its parameter."""
+    scans: bool = False
+    """Whether what it walks is scanned, and not reduced."""
     of_rows: bool = False
     """Whether its elements are what the rows of another kernel left."""
     fits: str = ""

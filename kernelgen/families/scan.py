@@ -1,10 +1,11 @@
-"""Scans: running sums, products, maxima and the like along the last dimension, with pointwise steps around them.
+"""Scans: running sums, products, maxima and the like along a dimension, with pointwise steps around them.
 
-Five variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
+Six variants. `row`: one program holds one row in registers. `rows`: one program holds several short rows.
 `looped`: a row of any length is walked in blocks, and what a scan has come to is carried from block to block; nothing
 is read twice (but rows whose products outgrow float32), so it serves rows that would fit in registers as well.
 `split`: few long rows are divided among programs. `cooperative`: long rows are, in one pass, in which a program waits
-for what the parts before its own come to.
+for what the parts before its own come to. `columns`: of rows that do not lie along memory, lanes take
+neighbouring ones and walk them in blocks side by side.
 """
 
 from __future__ import annotations
@@ -59,12 +60,24 @@ def takes(graph: Graph) -> bool:
 
 
 def variants(body: Body) -> tuple[str, ...]:
+    if _lies_across(body):
+        return ("columns",)
     # what is scanned as a whole has no rows to take several of
     found = ("row", "rows", "looped", "split") if body.layout.rows else ("row", "looped", "split")
     return (*found, cooperative.VARIANT) if scan_held.applies(body) else found
 
 
+def _lies_across(body: Body) -> bool:
+    """Whether neighbours in memory are of different rows. Products as pairs are scanned a row a program."""
+    return body.lowered.space.ends_kept() and bool(body.layout.rows) and not has_products(body)
+
+
 def default(variant: str) -> Schedule:
+    if variant == "columns":
+        return Schedule.make(
+            "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, specialize=False, loads="default",
+            stores="default",
+        )  # fmt: skip
     if variant == "row":
         return Schedule.make("row", num_warps=4, loads="default", stores="default")
     if variant == "rows":
@@ -84,6 +97,9 @@ def default(variant: str) -> Schedule:
 def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
     """Where a search over rows of `columns` elements sets out: 8, 16 or 32 elements a thread of rows in registers, and
     blocks of the row with the next one loaded ahead."""
+    if _lies_across(body):
+        wide = default("columns").replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)
+        return default("columns"), wide, default("columns").replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=16)
     block = max(1 << max(columns - 1, 0).bit_length(), 32)
     found: list[Schedule] = []
     if block <= reduction.MAX_ROW:
@@ -107,6 +123,8 @@ def _divided(body: Body, rows: int, columns: int) -> Schedule:
 def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
     few that most of a device would idle are divided."""
+    if _lies_across(body):
+        return ((None, default("columns")),)
     row, looped = default("row"), default("looped")
     if has_products(body):  # two numbers an element: half as many elements a thread
         blocks = looped.replace(BLOCK_SIZE_N=1024, num_warps=2)
@@ -139,7 +157,7 @@ def _long_rows(
 
 def of_float32(body: Body, table: tuple[tuple[int | None, Schedule], ...]) -> tuple[tuple[int | None, Schedule], ...]:
     """The first table of what may be stored as float32: shorter rows and blocks where it is a sum."""
-    if not any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values):
+    if _lies_across(body) or not any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values):
         return table
     smaller = {"BLOCK_SIZE_N": SUMMED, "num_warps": 4}
     short = tuple((size, schedule) for size, schedule in table if size is not None and size <= 4 * SUMMED)
@@ -156,12 +174,12 @@ def space(variant: str) -> tuple[Parameter, ...]:
     if variant == "split":
         return split_schedules.space(variant)
     warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-    if variant == "looped":
+    if variant in ("looped", "columns"):
+        lengths = (1024, 2048, 4096, 8192, 16384) if variant == "looped" else (8, 16, 32, 64, 128)
+        several = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows a program")
         return (
-            Parameter(
-                "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384), "block_size", "constexpr",
-                "elements of a block of the row",
-            ),
+            *((several,) if variant == "columns" else ()),
+            Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
             warps,
             Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
             SPECIALIZE,
@@ -184,7 +202,7 @@ def kernels(
         return scan_held.kernel(spec, body, schedule, name, helpers)
     if schedule.variant == "split":
         return split_scans(spec, body, schedule, name, helpers)
-    if schedule.variant == "looped":
+    if schedule.variant in ("looped", "columns"):
         return (_looped(spec, body, schedule, name, helpers, make),)
     return reduction.kernels(spec, body, schedule, name, helpers, make)
 
@@ -194,7 +212,7 @@ def _looped(
 ) -> KernelText:
     kept = carried(body)
     plain = growing(body, kept)
-    lines = make(spec, body, "looped", schedule, helpers)
+    lines = make(spec, body, schedule.variant, schedule, helpers)
     once, first = _walk(lines, kept, plain)
     loops = [replace(first, before=(last_lane(lines), *first.before))]
     if plain:
@@ -202,11 +220,12 @@ def _looped(
         why = "some multiply to what is no float32: once more, as mantissas and exponents"
         order = "tl.debug_barrier()  # what others have stored is not to come later"
         loops.append(replace(pairs, comment=(why, *pairs.comment), before=(order, *pairs.before), when=outgrown(plain)))
-    constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
-    arguments, constexprs, _ = specialized(schedule, lines.arguments("N"), constexprs)
+    sizes, rows = (("M", "N"), ("BLOCK_SIZE_M",)) if lines.two_d else (("N",), ())
+    constexprs = (*rows, "BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
+    arguments, constexprs, _ = specialized(schedule, lines.arguments(*sizes), constexprs)
     return KernelText(
-        name, "looped", schedule, arguments, constexprs, tuple(once), (), tuple(loops),
-        wide_strides=lines.wide_strides(),
+        name, schedule.variant, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
+        wide_strides=lines.wide_strides(), scans=True,
     )  # fmt: skip
 
 
@@ -224,6 +243,6 @@ def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tu
     inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in kept)], done, late=False)
     inside += [*(lines.store(o) for o in full), *plain_ends(lines, plain), *ends(lines, others)]
     comment = (["from the end of the row to its beginning"] if backwards else []) + plain_comments(body, plain)
-    before = [*plain_starts(plain), *starts_of(body, others)]
+    before = [*plain_starts(plain), *starts_of(body, others, across=lines.two_d)]
     after = [lines.store(o) for o in rest]
     return once, Loop((*comment, *comments(body, others)), tuple(before), tuple(inside), tuple(after), backwards)

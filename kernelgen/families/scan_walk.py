@@ -117,14 +117,22 @@ def prepare(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing] = ()
     lines.writer.scales = {c.scan: (c.beside, c.block, c.exponents) for c in kept if c.exponents}
 
 
-def starts_of(body: Body, kept: Sequence[Carried]) -> list[str]:
-    """What does not change the first block. Integers must begin in the dtype that the walk carries."""
+def starts_of(body: Body, kept: Sequence[Carried], *, across: bool = False) -> list[str]:
+    """What does not change the first block. Integers must begin in the dtype that the walk carries. `across`: of every
+    row of a tile."""
     lines = []
     for c in kept:
         value = body.lowered.values[c.scan]
         neutral = number(identity(value.op, value.dtype)).text
-        lines.append(f"{c.carry} = {neutral if value.dtype == 'float' else f'tl.cast({neutral}, tl.{value.dtype})'}")
-    return lines + [f"{c.beside} = {'tl.cast(0, tl.int64)' if c.exponents else '0.0'}" for c in kept if c.beside]
+        if across:  # a column, which joins a block without being turned
+            dtype = "float32" if value.dtype == "float" else value.dtype
+            lines.append(f"{c.carry} = tl.full([BLOCK_SIZE_M, 1], {neutral}, tl.{dtype})")
+        else:
+            lines.append(
+                f"{c.carry} = {neutral if value.dtype == 'float' else f'tl.cast({neutral}, tl.{value.dtype})'}"
+            )
+    nothing = "tl.full([BLOCK_SIZE_M, 1], 0.0, tl.float32)" if across else "0.0"
+    return lines + [f"{c.beside} = {'tl.cast(0, tl.int64)' if c.exponents else nothing}" for c in kept if c.beside]
 
 
 def comments(body: Body, kept: Sequence[Carried], where: str = "at the end of the block before") -> list[str]:
@@ -140,7 +148,9 @@ def last_lane(lines: Lines) -> str:
     """Which lane of a block a scan reaches last."""
     backwards = lines.body.lowered.values[scans_of(lines.body)[0]].attr == REVERSE
     end = "BLOCK_SIZE_N - 8" if lines.writer.turned else "0" if backwards else "BLOCK_SIZE_N - 1"
-    return f"is_last = tl.arange(0, BLOCK_SIZE_N) == {end}"
+    return (
+        f"is_last = {'tl.arange(0, BLOCK_SIZE_N)[None, :]' if lines.two_d else 'tl.arange(0, BLOCK_SIZE_N)'} == {end}"
+    )
 
 
 def ends(lines: Lines, kept: Sequence[Carried]) -> list[str]:
@@ -202,5 +212,6 @@ def _end(lines: Lines, scan: int, name: str) -> str:
     if is_scaled(value.op, value.dtype):
         lines.writer.helpers["last_of"] = None
         return f"_last_of({name}, is_last)"
-    last = f"tl.sum(tl.where(is_last, {name}, {'0.0' if value.dtype == 'float' else '0'}), axis=0)"
+    along = "axis=1, keep_dims=True" if lines.two_d else "axis=0"
+    last = f"tl.sum(tl.where(is_last, {name}, {'0.0' if value.dtype == 'float' else '0'}), {along})"
     return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")

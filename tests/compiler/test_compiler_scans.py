@@ -124,3 +124,23 @@ def test_scans_that_one_float_does_not_stand_for_have_no_such_variant() -> None:
     for line, kind in zip(lines, ["float32", "float32", "int64", "float32"], strict=True):
         plan = plan_of(sample(f"return {line}", {"x": "A B: float32"}, {"out": f"A B: {kind}"}, dtypes=()).spec())
         assert "cooperative" not in families.module(plan).variants(plan.body), line
+
+
+ACROSS = [
+    "return x.cumsum(1)", "return x.cumsum(0)", "return x.flip(1).cumsum(1).flip(1)", "return x.cumprod(1)",
+    "return F.pad(x.cumsum(1), (0, 0, 1, 0))[:, :-1]", "y = torch.exp(x.cumsum(1)) * x\nreturn y - w",
+    "return torch.cummax(x, 1).values", "return torch.cummin(x, 0).indices", "return torch.logcumsumexp(x, 1)",
+    "return x.int().cumsum(1)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", ACROSS)
+def test_scans_along_another_dimension_than_the_last(line: str) -> None:
+    integers = "indices" in line or "int" in line
+    found = sample(
+        line, {"x": "A B D", "w": "D"}, {"out": f"A B D: {'int64' if integers else 'T'}"},
+        {"A": 3, "B": 37, "D": 5}, {"A": 2, "B": 1, "D": 70},
+    )  # fmt: skip
+    assert not (said := failures(found, thorough=False)), "\n\n".join([line, *said])
+    # the lanes of a program lie along memory, but for products, which are pairs
+    assert scan.variants(plan_of(found.spec()).body)[0] == ("row" if "cumprod" in line else "columns")
