@@ -58,13 +58,11 @@ def sequence_log_probs_intermediate_kernel(
         mask=mask & (labels >= 0) & (labels < V),
         other=float("-inf"),
     ).to(tl.float32)
-    # per_token = F.log_softmax(logits.float(), -1).gather(-1,
-    # labels.unsqueeze(-1)).squeeze(-1)
+    # of_all = F.log_softmax(logits.float(), -1)
     row_max = _nan_max(logits_2, axis=0)
-    log_denominator = tl.log(tl.sum(_exp(logits_2 - row_max), axis=0))
-    per_token_chosen_difference = logits - row_max - log_denominator
-    per_token_chosen = tl.where(labels >= 0, per_token_chosen_difference, 0.0)
-    per_token = tl.where(labels < V, per_token_chosen, 0.0)
+    of_all = logits - row_max - tl.log(tl.sum(_exp(logits_2 - row_max), axis=0))
+    # per_token = of_all.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    per_token = tl.where(labels < V, tl.where(labels >= 0, of_all, 0.0), 0.0)
     # return (per_token * (labels != 0)).sum(-1)
     product = per_token * (labels != 0).to(tl.float32)
     tl.store(intermediate_ptr + row, product)
