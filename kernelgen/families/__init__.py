@@ -7,7 +7,7 @@ A family is a module of this package with NAME, takes, variants, default, first_
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from types import ModuleType
@@ -21,7 +21,7 @@ from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
-from kernelgen.families.stages import Stage, last_first, stages, without_ones
+from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
@@ -54,15 +54,29 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan
     graph = without_ones(graph)
     if calls.has_calls(graph):
         return _in_steps(spec, graph, notes)
-    try:
-        return _one_kernel(spec, graph, notes)
-    except UnsupportedError:
+    refused: UnsupportedError | None = None
+    for form in _forms(graph):
         try:
-            return _in_steps(spec, graph, notes)
+            return _one_kernel(spec, form, notes)
         except UnsupportedError:
-            if (rows := last_first(graph)) == graph:
-                raise
-            return lower(spec, rows, notes)
+            try:
+                return _in_steps(spec, form, notes)
+            except UnsupportedError as error:
+                refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _forms(graph: Graph) -> Iterator[Graph]:
+    """A graph, and what it may be lowered as where that is refused: products of sizes in the order of memory, and
+    reductions over several dimensions one after the other."""
+    yield graph
+    ordered = in_memory_order(graph)
+    if ordered != graph:
+        yield ordered
+    rows = last_first(ordered)
+    if rows != ordered:
+        yield rows
 
 
 def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:

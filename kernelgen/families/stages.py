@@ -7,13 +7,13 @@ operators of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernelgen.families.picks import read_once
 from kernelgen.families.space import atoms_of, size_text
 from kernelgen.families.values import Unlowerable
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref
+from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, canonical
 from kernelgen.spec.model import Constraint, OperatorSpec, TensorSpec
 
 _SPLITTABLE = ("sum", "max", "min", "prod")
@@ -98,6 +98,33 @@ def without_ones(graph: Graph) -> Graph:
         nodes.append(_moved(node, moved))
     outputs = tuple(replace(o, node=moved[o.node]) for o in graph.outputs)
     return graph if len(nodes) == len(graph.nodes) else replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def in_memory_order(graph: Graph) -> Graph:
+    """The graph with products of sizes in the order of the dimensions that a reshape joins or takes apart, which the
+    trace does not keep."""
+    orders: dict[object, Dim] = {}
+    for node in graph.nodes:
+        if node.op == "reshape":
+            own = graph.nodes[_source(node)].shape
+            for joined, single in ((node.shape, own), (own, node.shape)):
+                orders |= {canonical(dim): dim for dim in _joined(joined, single) if canonical(dim) not in orders}
+    shapes = [tuple(orders.get(canonical(d), d) if len(d) > 1 else d for d in node.shape) for node in graph.nodes]
+    return replace(graph, nodes=tuple(replace(n, shape=s) for n, s in zip(graph.nodes, shapes, strict=True)))
+
+
+def _joined(joined: Sequence[Dim], single: Sequence[Dim]) -> list[Dim]:
+    """The products among some dimensions, each as the others that follow one another in its place."""
+    found: list[Dim] = []
+    rest = list(single)
+    for dim in joined:
+        parts: Dim = ()
+        while rest and canonical(parts) != canonical(dim):
+            parts = (*parts, *rest.pop(0))
+        if canonical(parts) != canonical(dim):
+            break
+        found += [parts] if len(dim) > 1 else []
+    return found
 
 
 def last_first(graph: Graph) -> Graph:

@@ -175,10 +175,11 @@ def times(a: Dim, b: Dim) -> Dim:
 
 def same_size(a: Dim, b: Dim) -> bool:
     """Whether two sizes are the same product, in whatever order."""
-    return _canonical(a) == _canonical(b)
+    return canonical(a) == canonical(b)
 
 
-def _canonical(dim: Dim) -> tuple[int, tuple[str, ...]]:
+def canonical(dim: Dim) -> tuple[int, tuple[str, ...]]:
+    """What two sizes that are the same product have in common."""
     return prod(a for a in dim if isinstance(a, int)), tuple(sorted(a for a in dim if isinstance(a, str)))
 
 

@@ -156,6 +156,22 @@ def test_chains_agree_with_torch(found: Sample) -> None:
     assert not (said := failures(found, thorough=False, most=2)), "\n\n".join([found.source(), *said])
 
 
+FLATTENED = {
+    "all": ("p = torch.sigmoid(x).flatten()\nreturn (p * x.reshape(-1)).sum() / p.sum()", ""),
+    "all but the batch": ("y = x.flatten(1)\nreturn y / y.norm(dim=-1, keepdim=True)", "N W*C*4"),
+    "and back": ("y = torch.softmax(x.flatten(2), -1)\nreturn y.view(x.shape) * x", "N W C 4"),
+}
+
+
+@pytest.mark.parametrize("name", FLATTENED)
+def test_dimensions_are_joined_in_the_order_of_memory(name: str) -> None:
+    """The trace has products of sizes in an order of its own."""
+    lines, out = FLATTENED[name]
+    inputs = {"x": "N W C 4"}
+    found = sample(lines, inputs, {"out": out}, {"N": 2, "W": 3, "C": 5}, {"N": 1, "W": 7, "C": 2})
+    assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
+
+
 def test_what_is_refused_is_the_part_that_no_family_takes() -> None:
     found = three("y = x.flip(0).cumsum(1)\nreturn y - y.mean(-1, keepdim=True)", out="A B D")
     with pytest.raises(UnsupportedError, match=r"2:1: unsupported: a flip of another dimension than a scanned one"):
