@@ -36,7 +36,7 @@ def flip_kernel(
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, flip_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
+SCHEDULES = ((None, flip_kernel, {"BLOCK_SIZE": 4096, "num_warps": 4}),)
 
 
 def pick_schedule(size: int):

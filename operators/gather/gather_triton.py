@@ -45,11 +45,48 @@ def gather_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+@triton.jit
+def gather_elements_kernel(
+    x_ptr,
+    index_ptr,
+    out_ptr,
+    n_elements,
+    N,
+    L,
+    stride_index_m,
+    stride_index_n,
+    stride_xa,
+    stride_xl,
+    BLOCK_SIZE: tl.constexpr,
+):
+    stride_index_n = tl.cast(stride_index_n, tl.int64)  # cols * stride may pass 2**31
+    # a run of elements as they lie in the results, each with its row and its column
+    first = tl.program_id(0).to(tl.int64) * BLOCK_SIZE  # int64: rows * N may pass 2**31
+    offsets = first + tl.arange(0, BLOCK_SIZE)
+    mask = offsets < n_elements
+    # counted from the start of the first of its rows
+    run = (first % N).to(tl.int32) + tl.arange(0, BLOCK_SIZE)
+    rows = first // N + run // N
+    cols = run % N
+    index = tl.load(
+        index_ptr + rows * stride_index_m + cols * stride_index_n,
+        mask=mask,
+        eviction_policy="evict_last",
+    )
+    out = tl.load(
+        x_ptr + rows * stride_xa + index * stride_xl,
+        mask=mask & (index >= 0) & (index < L),
+        other=0.0,
+        eviction_policy="evict_last",
+    )
+    tl.store(out_ptr + offsets, out, mask=mask)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, gather_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
     (4096, gather_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 2048, "num_warps": 8}),
-    (None, gather_kernel, {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8}),
+    (None, gather_elements_kernel, {"BLOCK_SIZE": 1024, "num_warps": 8}),
 )
 
 
@@ -91,25 +128,42 @@ def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[0]
     N = index.shape[1]
+    n_elements = M * N
     L = x.shape[1]
     if N > 33553920:
         raise ValueError(f"gather: at most 33553920 columns, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        index,
-        out,
-        M,
-        N,
-        L,
-        index.stride(0),
-        index.stride(1),
-        x.stride(0),
-        x.stride(1),
-        **options,
-    )
+    if kernel is gather_kernel:
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            index,
+            out,
+            M,
+            N,
+            L,
+            index.stride(0),
+            index.stride(1),
+            x.stride(0),
+            x.stride(1),
+            **options,
+        )
+    elif kernel is gather_elements_kernel:
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            x,
+            index,
+            out,
+            n_elements,
+            N,
+            L,
+            index.stride(0),
+            index.stride(1),
+            x.stride(0),
+            x.stride(1),
+            **options,
+        )
     return out

@@ -76,6 +76,54 @@ def l2_normalize_row_kernel(
 
 
 @triton.jit
+def l2_normalize_looped_rows_kernel(
+    x_ptr,
+    out_ptr,
+    M,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
+    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+    row_mask = rows < M
+
+    row_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_last",
+        ).to(tl.float32)
+        row_sum_acc += x * x
+    row_sum = tl.sum(row_sum_acc, axis=1)
+    # return F.normalize(x, dim=-1)
+    inverse = 1.0 / _nan_maximum(tl.sqrt(row_sum), 1e-12)
+
+    # the row again, now with what it was reduced to
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        col_mask = cols < N
+        mask = row_mask[:, None] & col_mask[None, :]
+        x = tl.load(
+            x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        ).to(tl.float32)
+        out = x * inverse[:, None]
+        tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+
+
+@triton.jit
 def l2_normalize_looped_kernel(
     x_ptr,
     out_ptr,
@@ -123,8 +171,16 @@ def l2_normalize_looped_kernel(
 SCHEDULES = (
     (512, l2_normalize_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, l2_normalize_row_kernel, {"num_warps": 2}),
-    (8192, l2_normalize_row_kernel, {"num_warps": 4}),
-    (16384, l2_normalize_row_kernel, {"num_warps": 8}),
+    (
+        8192,
+        l2_normalize_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 8},
+    ),
+    (
+        16384,
+        l2_normalize_looped_rows_kernel,
+        {"BLOCK_SIZE_M": 1, "BLOCK_SIZE_N": 4096, "num_warps": 16},
+    ),
     (32768, l2_normalize_row_kernel, {"num_warps": 16}),
     (None, l2_normalize_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8}),
 )
@@ -180,6 +236,17 @@ def l2_normalize(x: torch.Tensor) -> torch.Tensor:
             x_view.stride(0),
             x_view.stride(1),
             BLOCK_SIZE_N=triton.next_power_of_2(N),
+            **options,
+        )
+    elif kernel is l2_normalize_looped_rows_kernel:
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
             **options,
         )
     elif kernel is l2_normalize_looped_kernel:

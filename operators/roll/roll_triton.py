@@ -38,7 +38,7 @@ def roll_kernel(
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, roll_kernel, {"BLOCK_SIZE": 2048, "num_warps": 4}),)
+SCHEDULES = ((None, roll_kernel, {"BLOCK_SIZE": 2048, "num_warps": 2}),)
 
 
 def pick_schedule(size: int):

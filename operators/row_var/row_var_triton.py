@@ -94,6 +94,43 @@ def row_var_looped_kernel(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
             other=0.0,
+        ).to(tl.float32)
+        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
+        block_mean = tl.sum(x, axis=0) / block_count
+        block_centered = tl.where(mask, x - block_mean, 0.0)
+        block_squares = tl.sum(block_centered * block_centered, axis=0)
+        block_shift = block_mean - mean
+        block_share = block_count / (start + block_count)
+        mean += block_shift * block_share
+        square_sum += block_squares + block_shift * block_shift * start * block_share
+    # return x.var(dim=-1)
+    converted = tl.maximum(N - 1, 0).to(tl.float32)
+    variance = square_sum / converted
+    tl.store(out_ptr + row, variance)
+
+
+@triton.jit
+def row_var_looped_2_kernel(
+    x_ptr,
+    out_ptr,
+    stride_xm,
+    stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
+    BLOCK_SIZE_N: tl.constexpr,
+):
+    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    # the row does not fit in registers: walk it in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+
+    mean = 0.0
+    square_sum = 0.0
+    for start in range(0, N, BLOCK_SIZE_N):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        x = tl.load(
+            x_ptr + row * stride_xm + cols * stride_xn,
+            mask=mask,
+            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         block_count = tl.minimum(BLOCK_SIZE_N, N - start)
@@ -115,9 +152,9 @@ SCHEDULES = (
     (512, row_var_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
     (4096, row_var_row_kernel, {"num_warps": 4}),
     (8192, row_var_row_kernel, {"num_warps": 8}),
-    (16384, row_var_row_kernel, {"num_warps": 16}),
+    (16384, row_var_looped_kernel, {"BLOCK_SIZE_N": 4096, "num_warps": 4}),
     (32768, row_var_row_kernel, {"num_warps": 16}),
-    (None, row_var_looped_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
+    (None, row_var_looped_2_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 16}),
 )
 
 
@@ -171,6 +208,15 @@ def row_var(x: torch.Tensor) -> torch.Tensor:
             **options,
         )
     elif kernel is row_var_looped_kernel:
+        kernel[(M,)](
+            x_view,
+            out,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            **options,
+        )
+    elif kernel is row_var_looped_2_kernel:
         kernel[(M,)](
             x_view,
             out,

@@ -129,6 +129,7 @@ def sequence_log_probs_intermediate_looped_kernel(
     stride_logits_v,
     N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):
     stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
@@ -140,7 +141,7 @@ def sequence_log_probs_intermediate_looped_kernel(
     ).to(tl.float32)
 
     row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits_2 = tl.load(
@@ -154,7 +155,7 @@ def sequence_log_probs_intermediate_looped_kernel(
 
     # the row again
     denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in range(0, N, BLOCK_SIZE_N):
+    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
         logits_2 = tl.load(
@@ -259,7 +260,7 @@ INTERMEDIATE_SCHEDULES = (
     (
         None,
         sequence_log_probs_intermediate_looped_kernel,
-        {"BLOCK_SIZE_N": 2048, "num_warps": 4},
+        {"BLOCK_SIZE_N": 8192, "NUM_STAGES": 3, "num_warps": 4},
     ),
 )
 
