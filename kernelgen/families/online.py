@@ -78,7 +78,7 @@ def _serves(lowered: Lowered, maximum: int, shift: int, source: Use, total: int)
     ends = [("sub", (shifted, log)) for log in logs] if plain else [("add", (Use(shift), log)) for log in logs]
     quotients = [("div", (e, t)), *(("mul", (e, inverse)) for inverse in inverses)] if plain else []
     rows = _less_maximum(lowered, source, shift)
-    ends += [("sub", (log, Use(row))) for log in logs for row in rows]
+    ends += [("sub", pair) for log in logs for row in rows for pair in ((log, Use(row)), (Use(row), log))]
     checked = [
         *(users(row, *ends) for row in rows),
         users(shift, *(("sub", values[row].args) for row in rows), difference, *([] if plain else ends)),
@@ -96,7 +96,8 @@ def _serves(lowered: Lowered, maximum: int, shift: int, source: Use, total: int)
 
 def _less_maximum(lowered: Lowered, source: Use, shift: int) -> list[int]:
     """Row values less the maximum, where the row value is a sum of the row's own elements, or one of them, or their
-    mean: as in cross entropy. In a row of nothing but -inf these are -inf too, so log(0) makes NaN of them as well."""
+    mean: as in cross entropy and in the log-probability of one element. In a row of nothing but -inf these are -inf
+    too, so log(0) makes NaN of them as well."""
     values = lowered.values
     row = values[source.value]
 

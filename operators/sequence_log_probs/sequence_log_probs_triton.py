@@ -25,12 +25,6 @@ def _exp(x):
 
 
 @triton.jit
-def _nan_maximum(a, b):
-    # torch keeps NaN, tl.maximum by default drops it
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
-
-
-@triton.jit
 def _nan_max(x, axis: tl.constexpr):
     # torch keeps NaN, tl.max drops it
     has_nan = tl.max((x != x).to(tl.int32), axis=axis)
@@ -140,7 +134,9 @@ def sequence_log_probs_intermediate_looped_kernel(
         mask=(labels >= 0) & (labels < V),
     ).to(tl.float32)
 
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    # from the least finite float32 on: a row may begin with -inf
+    row_max = -3.4028234663852886e38
+    denominator = 0.0
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -150,22 +146,10 @@ def sequence_log_probs_intermediate_looped_kernel(
             other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
-        row_max_acc = _nan_maximum(row_max_acc, logits_2)
-    row_max = _nan_max(row_max_acc, axis=0)
-
-    # the row again
-    denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        logits_2 = tl.load(
-            logits_ptr + row * stride_logits_m + cols * stride_logits_v,
-            mask=mask & (labels >= 0) & (labels < V),
-            other=float("-inf"),
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        denominator_acc += _exp(logits_2 - row_max)
-    denominator = tl.sum(denominator_acc, axis=0)
+        new_max = tl.maximum(row_max, tl.max(logits_2, axis=0))
+        block_sum = tl.sum(_exp(logits_2 - new_max), axis=0)
+        denominator = denominator * _exp(row_max - new_max) + block_sum
+        row_max = new_max
     # of_all = F.log_softmax(logits.float(), -1)
     of_all = logits - row_max - tl.log(denominator)
     # per_token = of_all.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
