@@ -45,8 +45,11 @@ def channels_last_kernel(
         + cols[None, :] * stride_xn
         + index_1[:, None] * stride_xindex_1,
         mask=mask,
+        eviction_policy="evict_last",
     )
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask, cache_modifier=".cs"
+    )
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -54,7 +57,7 @@ SCHEDULES = (
     (
         None,
         channels_last_kernel,
-        {"BLOCK_SIZE_M": 128, "BLOCK_SIZE_N": 128, "num_warps": 8},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "num_warps": 8},
     ),
 )
 

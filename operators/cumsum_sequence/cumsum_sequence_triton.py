@@ -87,7 +87,7 @@ SCHEDULES = (
     (
         None,
         cumsum_sequence_kernel,
-        {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "NUM_STAGES": 2, "num_warps": 2},
+        {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "NUM_STAGES": 3, "num_warps": 2},
     ),
 )
 

@@ -15,9 +15,9 @@ def sum_dim0_kernel(
     x_ptr,
     out_parts_ptr,
     M,
-    N,
     stride_xn,
     stride_xm,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
@@ -108,9 +108,9 @@ def sum_dim0(x: torch.Tensor) -> torch.Tensor:
         x,
         out_parts,
         M,
-        N,
         x.stride(0),
         x.stride(1),
+        N=N,
         **options,
     )
     sum_dim0_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](

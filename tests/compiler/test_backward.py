@@ -519,12 +519,11 @@ def test_the_gradient_of_an_embedding_with_special_rows_is_refused() -> None:
         derived(of("return F.embedding(i, w, padding_idx=1)", *table).spec())
 
 
-def test_a_sum_of_moved_elements_over_leading_dimensions_is_refused() -> None:
-    """It was an IndexError where the wrapper merges dimensions of what is moved."""
+def test_a_sum_of_moved_elements_over_leading_dimensions() -> None:
+    """It was an IndexError where the wrapper merges dimensions of what is moved: they are summed one after the other."""
     lines = "a, b = x.chunk(2, dim=-1)\nreturn x * w + torch.cat((-b, a), dim=-1) * w"
-    found = of(lines, {"x": "A B C 2*D", "w": "C 2*D"}, {"out": "A B C 2*D"})
-    with pytest.raises(UnsupportedError, match="x is read with dimensions merged and moved at once"):
-        [plan_of(part.spec) for part in derived(found.spec()).parts]
+    sizes = {"A": 2, "B": 3, "C": 2, "D": 5}
+    check(sample(lines, {"x": "A B C 2*D", "w": "C 2*D"}, {"out": "A B C 2*D"}, sizes))
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,40 @@ def test_chains_agree_with_torch(found: Sample) -> None:
     assert not (said := failures(found, thorough=False, most=2)), "\n\n".join([found.source(), *said])
 
 
+TABLE = {"x": "A B", "i": "D: int64 < A", "y": "D B"}, {"out": "A B"}
+SQUARE = {"x": "A A"}, {"out": "A A"}
+WIDE = ({"A": 3, "B": 4, "D": 7},)
+BESIDE: dict[str, tuple[str, dict[str, str], dict[str, str]]] = {
+    "softmax of a selection": (
+        "values, places = x.topk(3)\nreturn torch.softmax(values, -1)", {"x": "B 64"}, {"out": "B 3"}
+    ),
+    "a scatter of what is computed": ("return x.index_add(0, i, y * 2)", *TABLE),
+    "a scatter, and more": ("return x.index_add(0, i, y) + 1", *TABLE),
+    "beside a selection": ("return x.topk(3).values, x * 2", {"x": "B 64"}, {"out": "B 3", "y": "B 64"}),
+    "two selections": (
+        "return x.topk(3).values, (-x).topk(3).values", {"x": "B 64"}, {"out": "B 3", "least": "B 3"}
+    ),
+    "one dimension and two": (
+        "return x - x.sum(-1, keepdim=True) - x.sum((-1, -2), keepdim=True)", {"x": "A B D"}, {"out": "A B D"}
+    ),
+    "a row's mean in another row": ("return x - x.mean(-1)", *SQUARE),
+    "a scan that is turned": ("return x.cumsum(-1).T", *SQUARE),
+    "a vector beside rows": ("return x.sum(-1), w * 2", {"x": "A D", "w": "D"}, {"out": "A", "v": "D"}),
+    "scans from both ends": ("return x.cumsum(-1) + x.flip(-1).cumsum(-1).flip(-1)", {"x": "A D"}, {"out": "A D"}),
+    "as many heads of one as of another": (
+        "return q * 2, k.sum(-1)", {"q": "A B D", "k": "A D B"}, {"out": "A B D", "s": "A D"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_one_iteration_space_does_not_serve(name: str) -> None:
+    lines, inputs, outputs = BESIDE[name]
+    found = sample(lines, inputs, outputs, *WIDE)
+    assert len(plan_of(found.spec()).kernels) == 2
+    assert not (said := failures(found, thorough=False)), "\n\n".join([found.source(), *said])
+
+
 FLATTENED = {
     "all": ("p = torch.sigmoid(x).flatten()\nreturn (p * x.reshape(-1)).sum() / p.sum()", ""),
     "all but the batch": ("y = x.flatten(1)\nreturn y / y.norm(dim=-1, keepdim=True)", "N W*C*4"),
