@@ -81,7 +81,7 @@ test-gpu: dev
 # two thousand random references, others every night, instead of two hundred, and 500 kills of runs: hours on two cores
 nightly: dev
 	$(BIN)/python tests/kill_runs.py --kills 500
-	KERNELGEN_RANDOM_TIMES=10 $(BIN)/pytest tests/compiler/test_compiler_random.py -n auto --dist worksteal
+	KERNELGEN_RANDOM_TIMES=10 $(BIN)/pytest tests/compiler/test_compiler_random.py tests/compiler/test_several_kernels.py -n auto --dist worksteal
 
 # on a GPU: the shipped operators against eager, torch.compile and max-autotune, as data, table and chart; and against
 # Liger, FlagGems and Helion where these are installed

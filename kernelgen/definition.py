@@ -49,7 +49,7 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
         f"of the kernels, the one that computes {made} moves the most bytes and is tuned; all run one after the other"
     )
     if not plan.calls:
-        return several, tuned
+        return (several, tuned) if len(plan.kernels) > 1 else ()
     return (*lines, tuned if len(plan.kernels) > 1 else "the kernel alone is tuned")
 
 

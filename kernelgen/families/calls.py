@@ -40,6 +40,7 @@ from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], Plan]
 _LARGE = 1024
+"""What every size is taken for where a spec is not timed."""
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
 
 

@@ -16,6 +16,7 @@ from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, 
 
 _ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS)
 _MOST_KERNELS = 6
+"""More launches than that are no operator."""
 _MOST_TRIED = 200
 """Groups that are lowered in search of a cut. Of the references in the tests half took fewer than ten, none thirty."""
 

@@ -123,14 +123,12 @@ def starts_of(body: Body, kept: Sequence[Carried], *, across: bool = False) -> l
     lines = []
     for c in kept:
         value = body.lowered.values[c.scan]
-        neutral = number(identity(value.op, value.dtype)).text
+        neutral, is_float = number(identity(value.op, value.dtype)).text, value.dtype == "float"
         if across:  # a column, which joins a block without being turned
-            dtype = "float32" if value.dtype == "float" else value.dtype
-            lines.append(f"{c.carry} = tl.full([BLOCK_SIZE_M, 1], {neutral}, tl.{dtype})")
+            start = f"tl.full([BLOCK_SIZE_M, 1], {neutral}, tl.{'float32' if is_float else value.dtype})"
         else:
-            lines.append(
-                f"{c.carry} = {neutral if value.dtype == 'float' else f'tl.cast({neutral}, tl.{value.dtype})'}"
-            )
+            start = neutral if is_float else f"tl.cast({neutral}, tl.{value.dtype})"
+        lines.append(f"{c.carry} = {start}")
     nothing = "tl.full([BLOCK_SIZE_M, 1], 0.0, tl.float32)" if across else "0.0"
     return lines + [f"{c.beside} = {'tl.cast(0, tl.int64)' if c.exponents else nothing}" for c in kept if c.beside]
 
@@ -148,9 +146,7 @@ def last_lane(lines: Lines) -> str:
     """Which lane of a block a scan reaches last."""
     backwards = lines.body.lowered.values[scans_of(lines.body)[0]].attr == REVERSE
     end = "BLOCK_SIZE_N - 8" if lines.writer.turned else "0" if backwards else "BLOCK_SIZE_N - 1"
-    return (
-        f"is_last = {'tl.arange(0, BLOCK_SIZE_N)[None, :]' if lines.two_d else 'tl.arange(0, BLOCK_SIZE_N)'} == {end}"
-    )
+    return f"is_last = tl.arange(0, BLOCK_SIZE_N){'[None, :]' if lines.two_d else ''} == {end}"
 
 
 def ends(lines: Lines, kept: Sequence[Carried]) -> list[str]:

@@ -65,9 +65,8 @@ def _scanned_space(graph: Graph, scans: list[Node], reductions: list[Node]) -> S
             raise Unlowerable("a scan over a dimension of one element", node.statement)
     shapes = [graph.nodes[o.node].shape for o in graph.outputs] + [node.shape for node in scans]
     if dim != -1:
-        return _kept_first(
-            max((s for s in shapes if len(s) == len(scans[0].shape)), key=lambda s: len(atoms_of(s))), {dim}
-        )
+        alike = [shape for shape in shapes if len(shape) == len(scans[0].shape)]
+        return _kept_first(max(alike, key=lambda shape: len(atoms_of(shape))), {dim})
     axes = max(map(atoms_of, shapes), key=len)
     return Space(axes, len(axes) - len(scans[0].shape[-1]))
 
