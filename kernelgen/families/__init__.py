@@ -157,7 +157,13 @@ def _reached(plan: Plan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
 
 def _body(part: Stage) -> Body:
     lowered = clamps(clamped_first(lower_values(part.spec, part.graph)))
-    return make_body(part.spec, lowered, part.graph.statements, layout(part.spec, lowered))
+    found = layout(part.spec, lowered)
+    for tensor in part.spec.inputs:
+        # merged dimensions of what lies otherwise are a copy, in which the strides of the input mean nothing
+        views = {a.view for a in found.accesses if a.tensor == tensor.name and a.strides}
+        if len(views) > 1 and not is_contiguous(part.spec, tensor.name):
+            raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
+    return make_body(part.spec, lowered, part.graph.statements, found)
 
 
 def _family(spec: OperatorSpec, graph: Graph) -> str:

@@ -245,4 +245,5 @@ def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tu
     comment = (["from the end of the row to its beginning"] if backwards else []) + plain_comments(body, plain)
     before = [*plain_starts(plain), *starts_of(body, others, across=lines.two_d)]
     after = [lines.store(o) for o in rest]
-    return once, Loop((*comment, *comments(body, others)), tuple(before), tuple(inside), tuple(after), backwards)
+    walked = tuple(lines.at_columns(inside))
+    return once, Loop((*comment, *comments(body, others)), tuple(before), walked, tuple(after), backwards)

@@ -86,4 +86,5 @@ def kernel(
         *lines.stores(),
     ]
     left = (Scratch(words, "int64", "(M, num_parts)", zeros=True),)
+    text = lines.at_columns(text)
     return (cooperative.kernel_text(lines, name, text, left, f"min({cooperative.SPLITS}, {WORDS})"),)

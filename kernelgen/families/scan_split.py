@@ -88,7 +88,7 @@ def _totals(scans: _Scans, name: str, depth: int) -> KernelText:
     inside += ends(lines, kept)
     comment = [*_order(body), *comments(body, kept), *comments(body, own, "over the part so far")]
     stores, scratch = _stores(lines, own)
-    loop = Loop(tuple(comment), tuple(before), tuple(inside), tuple(stores), _backwards(body))
+    loop = Loop(tuple(comment), tuple(before), tuple(lines.at_columns(inside)), tuple(stores), _backwards(body))
     return kernel_text(scans.split, lines, name, once, loop, scratch=scratch)
 
 
@@ -104,7 +104,7 @@ def _apply(scans: _Scans, name: str) -> KernelText:
     inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in scans.kept)], done, late=False)
     inside += [*(lines.store(o) for o in full), *ends(lines, scans.kept)]
     comment = [*_order(body), *comments(body, scans.kept)]
-    loop = Loop(tuple(comment), (last_lane(lines),), tuple(inside), (), _backwards(body))
+    loop = Loop(tuple(comment), (last_lane(lines),), tuple(lines.at_columns(inside)), (), _backwards(body))
     return kernel_text(scans.split, lines, name, once, loop, after=[lines.store(o) for o in rest])
 
 

@@ -127,6 +127,7 @@ def test_scans_that_one_float_does_not_stand_for_have_no_such_variant() -> None:
 
 
 ACROSS = [
+    "return x.flatten(1).cumsum(-1).view(x.shape) * w",
     "return x.cumsum(1)", "return x.cumsum(0)", "return x.flip(1).cumsum(1).flip(1)", "return x.cumprod(1)",
     "return F.pad(x.cumsum(1), (0, 0, 1, 0))[:, :-1]", "y = torch.exp(x.cumsum(1)) * x\nreturn y - w",
     "return torch.cummax(x, 1).values", "return torch.cummin(x, 0).indices", "return torch.logcumsumexp(x, 1)",
@@ -143,4 +144,4 @@ def test_scans_along_another_dimension_than_the_last(line: str) -> None:
     )  # fmt: skip
     assert not (said := failures(found, thorough=False)), "\n\n".join([line, *said])
     # the lanes of a program lie along memory, but for products, which are pairs
-    assert scan.variants(plan_of(found.spec()).body)[0] == ("row" if "cumprod" in line else "columns")
+    assert scan.variants(plan_of(found.spec()).body)[0] == ("row" if "cumprod" in line or "flatten" in line else "columns")

@@ -103,6 +103,9 @@ CORNERS = {
         sample("return x.gather(-1, i[..., None]).amax(-1).sum(-1)", {"x": "A B D", "i": "A B: int64 < D"}, {"out": "A"}, *ROWS),
         ["out"],
     ),
+    "one place of a dimension that is reduced with others": (
+        three("y = x[:, -1:] * 0.5 + x\nreturn y - y.amax((0, 1), keepdim=True)", out="A B D"), ["reduced", "reduced_2", "out"],
+    ),
     "an input named like the end of another": (
         sample("gx = x.sum(1, keepdim=True)\nreturn x * (gx / gx.abs().amax(-1, keepdim=True))", {"x": "A B D"}, {"out": "A B D"}, *ROWS),
         ["gx", "reduced", "out"],
@@ -193,6 +196,7 @@ def test_what_one_iteration_space_does_not_serve(name: str) -> None:
 FLATTENED = {
     "all": ("p = torch.sigmoid(x).flatten()\nreturn (p * x.reshape(-1)).sum() / p.sum()", ""),
     "all but the batch": ("y = x.flatten(1)\nreturn y / y.norm(dim=-1, keepdim=True)", "N W*C*4"),
+    "scanned, and taken apart": ("y = x.flatten(1).cumsum(-1).view(x.shape)\nreturn y * x.amax((0, 1, 2))", "N W C 4"),
     "and back": ("y = torch.softmax(x.flatten(2), -1)\nreturn y.view(x.shape) * x", "N W C 4"),
 }
 
