@@ -144,4 +144,6 @@ def test_scans_along_another_dimension_than_the_last(line: str) -> None:
     )  # fmt: skip
     assert not (said := failures(found, thorough=False)), "\n\n".join([line, *said])
     # the lanes of a program lie along memory, but for products, which are pairs
-    assert scan.variants(plan_of(found.spec()).body)[0] == ("row" if "cumprod" in line or "flatten" in line else "columns")
+    assert scan.variants(plan_of(found.spec()).body)[0] == (
+        "row" if "cumprod" in line or "flatten" in line else "columns"
+    )
