@@ -70,6 +70,7 @@ def _sequence(plan: Plan) -> dict[str, Any]:
         "helpers": found.helpers,
         "template": found.template,
         "filled": found.filled,
+        "guard": found.guard,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kernelgen.custom.expressions import parse
 from kernelgen.custom.form import Answer, Launch, declared_sizes, rank
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.wrapper import allocation, is_contiguous, size_places
+from kernelgen.wrapper import allocation, guard, is_contiguous, size_places
 
 WIDTH = 88
 """Columns of generated files."""
@@ -37,6 +37,7 @@ def file_context(spec: OperatorSpec, answer: Answer) -> dict[str, Any]:
         "sizes": writer.sizes(),
         "scratch": writer.scratch(),
         "launches": [writer.launch(one) for one in answer.launches],
+        "guard": guard(spec),
     }
 
 

@@ -44,7 +44,7 @@ _TAKEN = frozenset(
     ]
 )
 """What a wrapper calls its own variables."""
-_FUNCTIONS = ("check_inputs", "num_cores", "num_sms", "num_waiting", "pick_schedule")
+_FUNCTIONS = ("check_inputs", "npu_of", "num_cores", "num_sms", "num_waiting", "pick_schedule")
 """What a generated file calls its own functions."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -84,6 +85,9 @@ def install() -> None:
 
         def set_device(self, device: Any) -> None:
             pass
+
+        def device(self, index: int) -> Any:
+            return nullcontext()
 
         def synchronize(self, device: Any = None) -> None:
             pass

@@ -6,6 +6,6 @@ from kernelgen.spec.constraints import is_contiguous
 from kernelgen.wrapper.calls import sequence
 from kernelgen.wrapper.checks import checks
 from kernelgen.wrapper.launch import _allocation as allocation
-from kernelgen.wrapper.launch import file_text, size_places
+from kernelgen.wrapper.launch import file_text, guard, size_places
 
-__all__ = ["allocation", "checks", "file_text", "is_contiguous", "sequence", "size_places"]
+__all__ = ["allocation", "checks", "file_text", "guard", "is_contiguous", "sequence", "size_places"]

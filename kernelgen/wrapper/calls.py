@@ -11,7 +11,7 @@ from kernelgen.plan import Operand, Plan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
-from kernelgen.wrapper.launch import FileText, file_text, filled, size_places
+from kernelgen.wrapper.launch import FileText, file_text, filled, guard, size_places
 
 _DENSE = tuple(f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"))
 """Functions whose result is contiguous whatever the strides of what they read."""
@@ -46,6 +46,8 @@ class Sequence:
     template: str
     filled: tuple[Check, ...]
     """What is refused of inputs without elements."""
+    guard: str
+    """The context manager around the statements."""
 
 
 def sequence(plan: Plan) -> Sequence:
@@ -65,7 +67,9 @@ def sequence(plan: Plan) -> Sequence:
         lines.append(Line(f"return {results}", ""))
     used = {name for group in groups for name in group.file.helpers}
     refused = tuple(check for _, check in filled(plan))
-    return Sequence(groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template, refused)
+    return Sequence(
+        groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template, refused, guard(plan.spec)
+    )
 
 
 def _group(plan: Plan, taken: set[str], *, alone: bool) -> Group:
@@ -73,7 +77,9 @@ def _group(plan: Plan, taken: set[str], *, alone: bool) -> Group:
     function = f"compute_{made}"
     while function in taken:
         function = f"{function}_alone"
-    return Group(function, plan.spec, file_text(plan), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES")
+    return Group(
+        function, plan.spec, replace(file_text(plan), guard=""), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES"
+    )
 
 
 def _launch(group: Group) -> str:

@@ -12,7 +12,7 @@ from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.keys import key_itemsize, key_tensor
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
-from kernelgen.plan import Plan
+from kernelgen.plan import Chip, Plan
 from kernelgen.spec.constraints import failing, is_contiguous, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
@@ -89,6 +89,8 @@ class FileText:
     """What is returned, where that is not the outputs as they are."""
     filled: tuple[Check, ...] = ()
     """What is refused of inputs without elements where a result would have some."""
+    guard: str = ""
+    """The context manager around the launches; empty where the caller of the function has entered it."""
 
     @property
     def waits(self) -> bool:
@@ -122,7 +124,15 @@ def file_text(plan: Plan) -> FileText:
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
         tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan), _filled(plan),
+        guard(plan.spec, plan.chip),
     )  # fmt: skip
+
+
+def guard(spec: OperatorSpec, chip: Chip | None = None) -> str:
+    """The context manager that makes the device of the inputs the current one, on which Triton launches; it does
+    nothing for tensors of the CPU. A device's index and not `device_of`, which torch.compile cannot trace."""
+    first = spec.inputs[0].name
+    return f"npu_of({first})" if chip else f"torch.cuda.device({first}.get_device())"
 
 
 def _filled(plan: Plan) -> tuple[Check, ...]:
