@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kernelgen.families.values import Operand, Use, Value, constant_of
-from kernelgen.frontend.graph import Graph, Ref
+from kernelgen.frontend.graph import EXACT, Graph, Ref
 
 _KEEPS = ("round", "minimum", "maximum")
 """Operations that hand on the last bit of their first operand."""
@@ -19,7 +19,7 @@ SMALL = 1e-30
 
 def exact_quotients(graph: Graph) -> frozenset[int]:
     """The divisions whose last bit decides: 6 / 3 must not be 1.9999999 where it is rounded down or compared."""
-    found = set()
+    found = {number for number, node in enumerate(graph.nodes) if node.op == "div" and EXACT in node.attrs}
     for node in graph.nodes:
         narrow = node.op == "round" and "float8" in str(node.attrs[0])
         if node.op in _STEPS or narrow or (node.op == "convert" and node.dtype != "float"):

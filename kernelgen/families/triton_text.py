@@ -77,7 +77,11 @@ be called tanh itself."""
 
 
 def number(value: float | int | bool) -> Text:
-    """A Python number as it stands in a kernel."""
+    """A Python number as it stands in a kernel, where Triton takes one that is no normal float32 for a float64."""
+    if isinstance(value, float) and 0 < abs(value) < 2.0**-126:
+        return Text(f"tl.full([], {value!r}, tl.float32)")
+    if isinstance(value, float) and 2.0**128 <= abs(value) < math.inf:
+        value = math.copysign(math.inf, value)
     if isinstance(value, float) and not math.isfinite(value):
         return Text(f'float("{value}")')
     return Text(repr(value).replace("e-0", "e-"), ATOM if not isinstance(value, int | float) or value >= 0 else UNARY)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Arg, Ref
+from kernelgen.frontend.graph import EXACT, Arg, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
 
 _MOST_MULTIPLIED = 32
@@ -75,8 +75,11 @@ def floor_divide(b: Builder, c: Call) -> Ref:
         return b.map("where", below, b.map("sub", quotient, 1), quotient)
     # what is left over is taken away before: the quotient is whole but for its own rounding
     rest = b.map("fmod", x, divisor)
-    quotient = b.map("div", b.map("sub", x, rest), divisor)
-    whole = b.map("rint", b.map("where", _beyond(b, rest, divisor), b.map("sub", quotient, 1.0), quotient))
+    quotient = b.map("div", b.map("sub", x, rest), divisor, attrs=(EXACT,))
+    quotient = b.map("where", _beyond(b, rest, divisor), b.map("sub", quotient, 1.0), quotient)
+    below = b.map("floor", quotient)
+    is_above = b.map("gt", b.map("sub", quotient, below), 0.5)
+    whole = b.map("where", is_above, b.map("add", below, 1.0), below)
     ratio = b.map("div", x, divisor)
     whole = b.map("where", b.map("eq", whole, 0.0), b.map("mul", ratio, 0.0), whole)  # a zero has the ratio's sign
     if isinstance(divisor, int | float):

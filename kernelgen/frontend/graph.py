@@ -34,6 +34,8 @@ SCATTERS = ("bincount", "index_add", "scatter_add")
 """What adds to where integers say: what is added to, the integers, what is added; a bincount has the integers alone."""
 SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
 CALL = "call"
+EXACT = "exact"
+"""The attribute of a quotient whose last bit decides, wherever it is used."""
 
 _COMPARED = (*REDUCTIONS, *SCANS, *SCATTERS, "input", "iota")
 """Nodes of which the attributes must agree between two traces."""
@@ -85,9 +87,9 @@ class Node:
     minimum: `open` or `closed` where they bound a value and the gradient does not or does flow at the bound itself;
     where: `piecewise` where it joins the pieces of one function, which has pieces for a gradient too, `otherwise` where
     the gradient asks whether the second piece is meant, so that a NaN is in the first; abs: `piecewise` within such a
-    function; permute: the order; round: the dtype or dtype variable; call: the dtype or dtype variable of its result,
-    its text with a place for every operand, a noun for its result; input: its name; index: the dimensions that it does
-    no more than flip, if that is so."""
+    function; div: EXACT, or nothing; permute: the order; round: the dtype or dtype variable; call: the dtype or dtype
+    variable of its result, its text with a place for every operand, a noun for its result; input: its name; index: the
+    dimensions that it does no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
 
