@@ -189,7 +189,7 @@ def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:
 
 def timed(low: float, **more: Any) -> dict[str, Any]:
     row = {"against": {"eager": {"low": low}, "compile": {"low": 0.9}}}
-    return {"imported": True, "generated": True, "performance": [row], **more}
+    return {"imported": True, "generated": True, "accuracy": {"passed": 1}, "performance": [row], **more}
 
 
 @pytest.mark.parametrize(
@@ -204,6 +204,8 @@ def timed(low: float, **more: Any) -> dict[str, Any]:
         (timed(1.1, timed_out=True), "timed out"),
         (timed(1.1, timed_out=True, accuracy={"failed": 1}), "wrong"),
         (timed(1.1, fault=True), "fault"),
+        ({"generated": True, "accuracy": {"cases": 4, "passed": 0, "failed": 0, "left_out": 4}}, "untested"),
+        ({"generated": True, "kernelbench": {"float32": {"right": None}}}, "untested"),
     ],
 )
 def test_the_state_of_a_problem(outcome: dict[str, Any], state: str) -> None:

@@ -100,9 +100,15 @@ class Report:
 
     @property
     def good(self) -> bool:
-        """Whether nothing is wrong: slow findings are told, and do not fail."""
+        """Whether something was looked at and nothing is wrong: slow findings are told, and do not fail."""
         refused = any(kernel.refused for kernel in self.kernels)
-        return not refused and not any(f.severe for f in self.faults) and all(a.passed for a in self.accuracy)
+        right = all(a.passed for a in self.accuracy)
+        return self.looked_at and right and not refused and not any(f.severe for f in self.faults)
+
+    @property
+    def looked_at(self) -> bool:
+        """Whether a kernel was planned or a case ran; the wrapper may refuse all, and all may be left out."""
+        return bool(self.kernels) or any(not a.left_out for a in self.accuracy)
 
     def lines(self) -> list[str]:
         """The report as it is printed."""
@@ -113,6 +119,8 @@ class Report:
         out += [f"  ✗ {a.case}: {a.message} ({a.how})" for a in self.accuracy if not a.passed]
         if self.accuracy:
             out.append(f"  {self.verdict()}")
+        if not self.looked_at:
+            out.append("  ✗ nothing was tested: every case was refused or left out")
         return out
 
     def verdict(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
+from kernelgen.cli.options import wanted
 from kernelgen.cli.terminal import emit, note
 from kernelgen.errors import UsageError, WrongOrSlowError
 
@@ -109,7 +110,4 @@ def _distinct(cases: Sequence[Case]) -> Iterator[Case]:
 def _wanted(label: str, chosen: Chosen, labels: frozenset[str] | None) -> bool:
     if labels is not None and label not in labels:
         return False
-    words = f" {label}"
-    return (not chosen.only or any(f" {text}" in words for text in chosen.only)) and not any(
-        f" {text}" in words for text in chosen.skip
-    )
+    return wanted(label, chosen.only, chosen.skip)

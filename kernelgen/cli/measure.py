@@ -51,7 +51,7 @@ def check(
 def bench(
     name: OptionalName = None,
     min_speedup: Annotated[
-        str | None, typer.Option("--min-speedup", metavar="X", help="Exit 1 where a case is below X.")
+        str | None, typer.Option("--min-speedup", metavar="X", help="Exit 1 where a case is below X, 3 without a GPU.")
     ] = None,
     require_gpu: Annotated[bool, typer.Option("--require-gpu", help="Exit 3 where there is no GPU.")] = False,
     only: Only = None,

@@ -13,7 +13,7 @@ import typer
 from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, caps, client
 from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
-from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip
+from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip, wanted
 from kernelgen.cli.terminal import emit, note
 from kernelgen.cli.written import first_kernel, needs_model
 from kernelgen.errors import UsageError, WrongOrSlowError
@@ -134,9 +134,7 @@ def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[st
     cases = tuple(
         case
         for case in spec.performance
-        if (not dtypes or {dtype for _, dtype in case.dtypes} & set(dtypes))
-        and (not only or any(text in case.label for text in only))
-        and not any(text in case.label for text in skip)
+        if (not dtypes or {dtype for _, dtype in case.dtypes} & set(dtypes)) and wanted(case.label, only, skip)
     )
     if not cases:
         labels = "; ".join(case.label for case in spec.performance)

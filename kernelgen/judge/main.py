@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 import time
@@ -18,18 +19,24 @@ from .model import Case, CaseReport, Operator, PerformanceReport
 from .performance import NO_GPU, OPPONENTS, make_inputs, performance_case
 from .timing import HALF_WIDTH, TIME_CAP_S
 
+_NAMED = 8
+"""Cases that a message names."""
+
 
 def accuracy_main(operator: Operator, cases: Sequence[Case], argv: Sequence[str] | None = None) -> int:
-    """Check every case and the hidden ones; 0 if all that ran are right and at least one ran, else 1."""
+    """Check every case and the hidden ones; 0 if all that ran are right and at least one ran, 2 if no case was meant,
+    else 1."""
     options = _accuracy_parser(operator).parse_args(argv)
     device = devices.find()
     say = _printer(options.json)
     chosen = [*cases]
     if options.hidden:
         chosen += hidden_cases(operator, cases, device, large=True if options.large else None)
-    chosen = _select(chosen, options)
+    every, chosen = chosen, _select(chosen, options)
+    if not chosen:
+        return _no_case(every, options)
     say(f"Testing {operator.name} accuracy on {devices.describe()}")
-    width = max((len(c.label) for c in chosen), default=0)
+    width = max(len(c.label) for c in chosen)
     seed = inputs.secret_seed() if options.seed is None else options.seed
     reports: list[CaseReport] = []
     begin = time.perf_counter()
@@ -43,11 +50,11 @@ def accuracy_main(operator: Operator, cases: Sequence[Case], argv: Sequence[str]
             say("The device is lost after this fault; the remaining cases were not run.")
             break
     failed = sum(not r.passed for r in reports)
-    ran = sum(bool(r.trials or r.message) for r in reports)
+    ran = sum(bool(r.trials) for r in reports)
     left_out = sum(bool(r.left_out) for r in reports)
     say(_verdict(len(reports) - failed - left_out, failed, left_out, len(chosen) - len(reports)))
-    if left_out and not ran:
-        say("Nothing was tested: no case fits in the memory that is free now.")
+    if not failed and not ran:
+        say(f"Nothing was tested: {_first_reason(reports)}")
     remarks = [*mutants.complaints(reports), *lint.reference_lint(operator, cases, device, seed)]
     for remark in remarks:
         say(remark)
@@ -66,16 +73,26 @@ def _verdict(passed: int, failed: int, left_out: int, not_run: int) -> str:
     return ", ".join(parts)
 
 
+def _first_reason(reports: Sequence[CaseReport]) -> str:
+    """Why the first case did not run, which is why most others did not."""
+    return next((f"{r.case.label}: {r.left_out or r.message}" for r in reports if r.left_out or r.message), "no trial")
+
+
 def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[str] | None = None) -> int:
-    """Time every case; 1 if a kernel is wrong or slower than --min-speedup, 3 without a GPU under --require-gpu."""
+    """Time every case; 1 if a kernel is wrong or slower than --min-speedup, 2 if no case was meant, 3 without a GPU
+    where a speedup or a GPU was asked for."""
     options = _performance_parser(operator).parse_args(argv)
+    chosen = _select(cases, options)
+    if not chosen:
+        return _no_case(cases, options)
     say = _printer(options.json)
     say(f"Testing {operator.name} performance on {devices.describe()}")
+    asked = options.require_gpu or options.min_speedup is not None
     if devices.is_simulated():
-        return _simulated(operator, _select(cases, options), options.json, say)
+        return _simulated(operator, chosen, options.json, say, code=3 if asked else 0)
     if not devices.timed():
         say(NO_GPU)
-        code = 3 if options.require_gpu else 0
+        code = 3 if asked else 0
         if options.json:
             _print_json(
                 {"operator": operator.name, "measured": False, "reason": NO_GPU, "exit_code": code, "cases": []}
@@ -85,8 +102,7 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
     say(
         f"floor: bytes over this device's own copy ({copy / 1e12:.2f} TB/s) and fill ({fill / 1e12:.2f} TB/s) bandwidth"
     )
-    chosen = _select(cases, options)
-    width = max((len(c.label) for c in chosen), default=0)
+    width = max(len(c.label) for c in chosen)
     reports: list[PerformanceReport] = []
     for case in chosen:
         found = performance_case(
@@ -118,7 +134,7 @@ def performance_main(operator: Operator, cases: Sequence[Case], argv: Sequence[s
     return code
 
 
-def _simulated(operator: Operator, cases: Sequence[Case], as_json: bool, say: Any) -> int:
+def _simulated(operator: Operator, cases: Sequence[Case], as_json: bool, say: Any, code: int) -> int:
     """Simulated times, which are this CPU's: neither measured nor compared with anything."""
     from .simulated import time_us
 
@@ -131,14 +147,17 @@ def _simulated(operator: Operator, cases: Sequence[Case], as_json: bool, say: An
         taken = time_us(operator.kernel, arguments)
         said.append({"case": case.label, "simulated_us": taken})
         say(f"- {case.label}  simulated {taken:.0f} µs: a stand-in on this CPU, the speed of no NPU")
+    if not said:
+        say("Nothing was run: every case was left out.")
+        code = code or 1
     if as_json:
-        _print_json({"operator": operator.name, "measured": False, "simulated": True, "exit_code": 0, "cases": said})
-    return 0
+        _print_json({"operator": operator.name, "measured": False, "simulated": True, "exit_code": code, "cases": said})
+    return code
 
 
 def _slower_than(found: PerformanceReport, wanted: float) -> bool:
     """The best opponent is what counts: the least speedup over any of them."""
-    return any(c.speedup < wanted for c in found.comparisons.values())
+    return any(not c.speedup >= wanted for c in found.comparisons.values())  # NaN reaches nothing
 
 
 def _accuracy_parser(operator: Operator) -> argparse.ArgumentParser:
@@ -152,8 +171,10 @@ def _accuracy_parser(operator: Operator) -> argparse.ArgumentParser:
 def _performance_parser(operator: Operator) -> argparse.ArgumentParser:
     parser = _parser(operator, "performance")
     parser.add_argument("--against", nargs="+", choices=OPPONENTS, default=["eager", "compile"])
-    parser.add_argument("--min-speedup", type=float, metavar="X", help="exit with 1 below this, against any opponent")
-    parser.add_argument("--require-gpu", action="store_true", help="exit with 3 on a machine without a GPU")
+    parser.add_argument(
+        "--min-speedup", type=_speedup, metavar="X", help="exit with 1 below this, against any opponent"
+    )
+    parser.add_argument("--require-gpu", action="store_true", help="exit with 3 without a GPU, as --min-speedup does")
     parser.add_argument("--time-cap", type=float, default=TIME_CAP_S, metavar="S", help="seconds a comparison may take")
     parser.add_argument(
         "--half-width", type=float, default=HALF_WIDTH, help="of the interval, aimed at (default 0.005)"
@@ -178,12 +199,28 @@ def _positive(text: str) -> int:
     return value
 
 
+def _speedup(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError("must be a number above 0")
+    return value
+
+
 def _select(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
     def named(case: Case, texts: Sequence[str]) -> bool:
         # from the start of a word: "float16" must not choose bfloat16
         return any(re.search(rf"(?<!\w){re.escape(text)}", case.label) for text in texts)
 
     return [c for c in cases if (not options.only or named(c, options.only)) and not named(c, options.skip)]
+
+
+def _no_case(cases: Sequence[Case], options: argparse.Namespace) -> int:
+    """That --only and --skip leave nothing is a mistake in them, and no test that passed."""
+    texts = [f"--only {text}" for text in options.only] + [f"--skip {text}" for text in options.skip]
+    labels = "; ".join(case.label for case in cases[:_NAMED])
+    others = f"; and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
+    print(f"error: {' '.join(texts)}: no case is left of {labels}{others}", file=sys.stderr)
+    return 2
 
 
 def _printer(as_json: bool) -> Any:

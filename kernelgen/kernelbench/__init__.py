@@ -19,6 +19,8 @@ from kernelgen.journal import Journal
 from kernelgen.kernelbench.turns import Turns
 
 KIND = "problem"
+STATES = ("right", "wrong", "refused", "untested", "timed out", "fault")
+"""What `state` says of a problem."""
 
 Outcome = dict[str, Any]
 """A problem's record: which stages it passed, why it was refused, and its figures."""
@@ -105,14 +107,17 @@ def _one(file: Path, out: Path, limit_s: float, turns: Turns) -> Outcome:
 
 
 def state(entry: Outcome) -> str:
-    """refused, right, wrong, timed out or fault: one word for a problem."""
+    """refused, right, wrong, untested, timed out or fault: one word for a problem. Untested: no case of it ran."""
     if entry.get("fault"):
         return "fault"
     if wrong(entry):
         return "wrong"
     if entry.get("timed_out"):
         return "timed out"
-    return "right" if entry.get("generated") else "refused"
+    if not entry.get("generated"):
+        return "refused"
+    ran = any(entry.get(key, {}).get("passed", 0) for key in ("accuracy", "accuracy_at_its_shapes"))
+    return "right" if ran or any(found["right"] for found in entry.get("kernelbench", {}).values()) else "untested"
 
 
 def wrong(entry: Outcome) -> bool:
@@ -132,8 +137,7 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """How many problems got how far."""
     counts = {"problems": len(outcomes)}
     counts |= {stage: sum(bool(o.get(stage)) for o in outcomes) for stage in ("imported", "generated")}
-    counts |= {name: sum(o["state"] == name for o in outcomes) for name in ("right", "wrong", "refused", "timed out")}
-    counts["fault"] = sum(o["state"] == "fault" for o in outcomes)
+    counts |= {name: sum(o["state"] == name for o in outcomes) for name in STATES}
     counts["timed"] = sum(faster(o, "eager") is not None for o in outcomes)
     counts |= {f"faster than {name}": sum(bool(faster(o, name)) for o in outcomes) for name in ("eager", "compile")}
     return counts

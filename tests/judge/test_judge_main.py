@@ -49,9 +49,15 @@ def test_a_failure_is_printed_with_its_reason_and_the_exit_code_is_1(capsys):
     assert "0 passed, 1 failed" in out
 
 
-def test_a_run_without_cases_fails(capsys):
-    assert accuracy("--only", "no such label") == 1
-    assert "0 passed, 0 failed" in capsys.readouterr().out
+@pytest.mark.parametrize("argv", [["--only", "zzz"], ["--skip", "["], ["--only", "float32", "--skip=float32"]])
+@pytest.mark.parametrize("test", [judge.accuracy_main, judge.performance_main])
+def test_that_no_case_is_left_is_a_usage_error_of_one_line(test, argv, capsys):
+    assert test(SOFTMAX, CASES, [*argv, "--json"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith(f"error: {argv[0]} ")
+    assert "no case is left of [7, 3] D=129 float16; " in captured.err
 
 
 def test_a_run_that_leaves_everything_out_fails(capsys, monkeypatch):
@@ -59,7 +65,19 @@ def test_a_run_that_leaves_everything_out_fails(capsys, monkeypatch):
     assert accuracy("--no-hidden", "--skip", "2048") == 1
     out = capsys.readouterr().out
     assert "3 left out" in out
-    assert "Nothing was tested: no case fits" in out
+    assert "Nothing was tested: [7, 3] D=129 float16: needs 0.00 GiB, 0.00 GiB free" in out
+
+
+def test_a_run_that_only_saw_refusals_fails(capsys):
+    """Baseline and kernel agree on what they refuse; that they compute the same is not known."""
+
+    def refuse(x):
+        raise ValueError("no")
+
+    refusing = judge.Operator(**{**vars(SOFTMAX), "kernel": refuse, "baseline": refuse})
+    hidden = [judge.Case(**{**vars(CASES[0]), "hidden": True})]
+    assert accuracy("--no-hidden", operator=refusing, cases=hidden) == 1
+    assert "Nothing was tested: " in capsys.readouterr().out
 
 
 def test_json_is_one_object_on_stdout(capsys):
@@ -125,6 +143,7 @@ def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
     assert judge.performance_main(SOFTMAX, CASES, []) == 0
     assert "not measured: no GPU" in capsys.readouterr().out
     assert judge.performance_main(SOFTMAX, CASES, ["--require-gpu"]) == 3
+    assert judge.performance_main(SOFTMAX, CASES, ["--min-speedup", "0.5"]) == 3
     capsys.readouterr()
     assert judge.performance_main(SOFTMAX, CASES, ["--json"]) == 0
     assert json.loads(capsys.readouterr().out)["measured"] is False
@@ -165,6 +184,22 @@ def test_a_speedup_below_what_was_asked_for(capsys):
     assert judge.performance_main(SOFTMAX, CASES, ["--min-speedup", "1.1"]) == 0
     assert judge.performance_main(SOFTMAX, CASES, ["--min-speedup", "1.3"]) == 1
     assert "below the speedup of 1.3x" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_speedup_that_is_no_number_is_not_reached(monkeypatch, capsys):
+    comparison = judge.Comparison(**{**vars(COMPARISON), "speedup": math.nan})
+    monkeypatch.setattr(
+        main, "performance_case", lambda *_, **__: judge.PerformanceReport(CASES[0], {"eager": comparison})
+    )
+    assert judge.performance_main(SOFTMAX, CASES[:1], ["--min-speedup", "0.5"]) == 1
+
+
+@pytest.mark.parametrize("wanted", ["nan", "inf", "0", "-1", "x"])
+def test_only_a_number_above_0_can_be_asked_for(wanted, capsys):
+    with pytest.raises(SystemExit) as caught:
+        judge.performance_main(SOFTMAX, CASES, ["--min-speedup", wanted])
+    assert caught.value.code == 2
 
 
 @pytest.mark.usefixtures("a_gpu")
