@@ -14,8 +14,9 @@ COMMAND = [sys.executable, "-c", "import sys; from kernelgen.cli import main; sy
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's, without settings of kernelgen's, and with the kernelgen of this checkout."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("KERNELGEN_")}
+    """This process's, without settings of kernelgen's and the interpreter that tests in this process have asked for,
+    and with the kernelgen of this checkout."""
+    kept = {n: value for n, value in os.environ.items() if not n.startswith("KERNELGEN_") and n != "TRITON_INTERPRET"}
     return {**kept, "PYTHONPATH": str(REPO), **extra}
 
 

@@ -22,17 +22,35 @@ def prepare() -> str:
     """Select Triton's interpreter where there is neither a GPU nor an NPU; returns "cuda" or "cpu", where tensors lie
     that a kernel's arguments are copied from.
 
-    Must run before the kernel's module is imported: triton.jit reads the setting when it decorates.
+    Must run before anything imports Triton, as a kernel's module and torch.export do: triton.jit reads the setting when
+    it decorates, and Triton's own tl.sum is decorated when it is imported. Raises RuntimeError where it is too late.
     """
     device = find()
-    if device == "cpu" and not is_npu():
+    interpreted = device == "cpu" and not is_npu()
+    if interpreted:
         os.environ["TRITON_INTERPRET"] = "1"
+    _expect(interpreted)
+    if interpreted:
         as_on_a_gpu()
     if is_simulated():
         from .simulated import install
 
         install()
     return device
+
+
+def _expect(interpreted: bool) -> None:
+    """Kernels of which Triton interprets one half and compiles the other are neither right nor wrong."""
+    import triton.language as tl
+    from triton.runtime.jit import JITFunction
+
+    if isinstance(tl.sum, JITFunction) != interpreted:
+        return
+    if interpreted:
+        raise RuntimeError("Triton was imported before judge.prepare() could select its interpreter: call that first")
+    raise RuntimeError(
+        "TRITON_INTERPRET is set where a device is: unset it, or hide the device (CUDA_VISIBLE_DEVICES='')"
+    )
 
 
 def is_simulated() -> bool:

@@ -53,15 +53,15 @@ class Problem:
 
     def run(self) -> None:
         """All stages; a refusal ends them and is the answer's reason."""
+        from kernelgen import judge
+
+        judge.prepare()  # first of all: what traces a reference imports Triton
         try:
             spec = self._generated()
         except KernelgenError as error:
             self.answer["reason"] = str(error).splitlines()[0]
             self._save()
             return
-        from kernelgen import judge
-
-        judge.prepare()  # before the kernel is imported
         device = judge.device.find()
         sys.path.insert(0, str(self.out / "operators" / spec.folder))
         accuracy = importlib.import_module(f"{spec.name}_accuracy")

@@ -4,7 +4,9 @@ import ast
 import importlib
 import json
 import math
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -221,6 +223,23 @@ def test_numbers_that_json_lacks_become_text():
 )
 def test_times_have_four_digits(value, text):
     assert report.microseconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import triton; judge.prepare()", "Triton was imported before judge.prepare()"),
+        ("judge.device.find = lambda: 'cuda'; judge.prepare()", "TRITON_INTERPRET is set where a device is"),
+        ("import os; os.environ['TRITON_INTERPRET'] = '1'; import triton; judge.prepare(); print('fine')", ""),
+    ],
+)
+def test_whether_kernels_are_interpreted_is_decided_once(code, said):
+    """Triton's own functions are decorated when it is imported: half of a kernel would be compiled."""
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
+    env |= {"TRITON_INTERPRET": "1"} if "'cuda'" in code else {}
+    command = [sys.executable, "-c", f"from kernelgen import judge; {code}"]
+    done = subprocess.run(command, env=env, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False)
+    assert (said in done.stderr and done.returncode == 1) if said else done.stdout == "fine\n", done.stderr
 
 
 def test_assert_measured_without_a_gpu_is_a_skip(monkeypatch):
