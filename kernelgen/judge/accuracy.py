@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import time
 import unittest
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from . import device as devices
 from . import inputs, memory, trial
-from .inputs import DISTRIBUTIONS
+from .inputs import DISTRIBUTIONS, TIES
 from .model import Case, CaseReport, Function, Operator, Trial
 from .mutants import Suite
 
@@ -47,7 +47,7 @@ def accuracy_case(
     passed, message, left_out = True, "", ""
     suite = Suite() if mutants and not case.hidden else None
     try:
-        for distribution, trial_seed in trial_plan(operator, case, seeds, seed, device, distributions):
+        for distribution, trial_seed in _planned(operator, case, seeds, seed, device, distributions, trials):
             # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
             repeat = device == "cuda" or not trials
             call = kernel or operator.kernel
@@ -64,6 +64,8 @@ def accuracy_case(
         if not devices.is_full(error):
             raise
         left_out = f"ran out of memory: {trial.first_line(error)}"
+    if passed and not message:
+        message = next((t.remark for t in trials if t.remark), "")
     return CaseReport(
         case,
         passed,
@@ -90,6 +92,22 @@ def trial_plan(
     count = max(seeds, 1) if elements > HEAVY_ELEMENTS[device] else max(seeds, len(distributions))
     names = [distributions[i] if i < len(distributions) else "normal" for i in range(count)]
     return [(name, inputs.derive_seed(seed, case.label, i)) for i, name in enumerate(names)]
+
+
+def _planned(
+    operator: Operator,
+    case: Case,
+    seeds: int,
+    seed: int,
+    device: str,
+    distributions: Sequence[str],
+    trials: Sequence[Trial],
+) -> Iterator[tuple[str, int]]:
+    """The plan, and where the trials show that equal elements may decide, as many inputs that are full of them."""
+    plan = trial_plan(operator, case, seeds, seed, device, distributions)
+    yield from plan
+    if len(plan) >= len(TIES) and any(trial.selects for trial in trials):
+        yield from ((name, inputs.derive_seed(seed, case.label, name)) for name in TIES)
 
 
 def assert_accurate(operator: Operator, case: Case) -> None:

@@ -20,6 +20,12 @@ GUARD_BYTE = 0xFF
 
 DISTRIBUTIONS = ("normal", "specials", "large", "equal rows", "zero-one", "uniform")
 """In the order in which trials take them: the most telling first, for cases that get few trials."""
+TIES = ("ties", "one value")
+"""Beside these for operators that select, compare or count: of equals one has to be taken."""
+_GREATEST = (math.inf, math.nan, -math.inf)
+"""What stands in the place of the greatest of few values in some rows."""
+_WHOLE = (1.0, -math.inf)
+"""What some rows consist of."""
 
 _MASK = 2**64 - 1
 
@@ -117,11 +123,27 @@ def _fill_float(target: torch.Tensor, distribution: str, generator: torch.Genera
     elif distribution == "equal rows" and target.ndim >= 2:
         row = torch.empty((*target.shape[:-1], 1), dtype=target.dtype, device=target.device)
         target.copy_(row.normal_(0, 1, generator=generator).expand(target.shape))
+    elif distribution == "ties":
+        _fill_ties(target, generator)
+    elif distribution == "one value":
+        target.copy_(torch.empty((), dtype=target.dtype, device=target.device).normal_(0, 1, generator=generator))
     else:
         target.normal_(0, 1, generator=generator)
     if distribution == "specials":
         tiny = torch.finfo(target.dtype).tiny
         _scatter(target, (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny), generator)
+
+
+def _fill_ties(target: torch.Tensor, generator: torch.Generator) -> None:
+    """Few values, whose sums and products are exact; in some rows the greatest is infinite or NaN, some repeat one."""
+    target.random_(-2, 3, generator=generator)
+    if not target.numel() or not target.ndim:
+        return
+    kinds = torch.randint(0, 8, (*target.shape[:-1], 1), generator=generator, device=target.device)
+    for kind, value in enumerate(_GREATEST):
+        target.masked_fill_((target == 2) & (kinds == kind), value)
+    for kind, value in enumerate(_WHOLE, len(_GREATEST)):
+        target.masked_fill_(kinds == kind, value)
 
 
 def _fill_integer(target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
@@ -133,6 +155,10 @@ def _fill_integer(target: torch.Tensor, distribution: str, generator: torch.Gene
     elif distribution == "equal rows" and target.ndim >= 2:
         row = torch.empty((*target.shape[:-1], 1), dtype=target.dtype, device=target.device)
         target.copy_(row.random_(max(limits.min, -8), 9, generator=generator).expand(target.shape))
+    elif distribution == "ties":
+        target.random_(max(limits.min, -1), 2, generator=generator)
+    elif distribution == "one value":
+        target.fill_(int(torch.randint(max(limits.min, -8), 9, (), generator=generator, device=target.device)))
     else:
         target.random_(max(limits.min, -8), 9, generator=generator)
     if distribution == "specials":

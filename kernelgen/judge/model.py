@@ -156,6 +156,10 @@ class Trial:
     """The output lay where the poison was put, so elements left unwritten would have shown."""
     fatal: bool = False
     """The device is unusable for this process afterwards."""
+    selects: bool = False
+    """The reference selects, compares or counts, which equal elements may decide."""
+    remark: str = ""
+    """What is to be said of a pass."""
 
 
 @dataclass(frozen=True)

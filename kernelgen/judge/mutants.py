@@ -6,7 +6,7 @@ A case that accepts a mutant cannot tell it from a right result. docs/measuring.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,6 +14,7 @@ import torch
 
 from .bounds import Tally
 from .model import CaseReport, Operator, Tensor
+from .selections import Selection
 
 LARGEST = 2**24
 """Cases with more output elements are not mutated: their smaller siblings speak for them."""
@@ -31,6 +32,8 @@ ADVICE = {
     "precision": "shorter rows would: an average over many elements hides how precise each is; so would results that "
     "the lower precision cannot hold",
     "former call": "inputs that change the results from call to call would",
+    "equals": "inputs of which several are equal would",
+    "place": "rows of several elements would",
     "as allocated": "results that are no NaN would",
 }
 """What would tell a mutant, by the words that its name has."""
@@ -59,14 +62,18 @@ class Suite:
         arguments: Sequence[torch.Tensor],
         right: Sequence[torch.Tensor],
         rejects: Sequence[Reject],
+        places: Mapping[int, Selection],
     ) -> None:
-        """Hold the mutants of one trial's right outputs, that are still open, against its bound."""
+        """Hold the mutants of one trial's right outputs, that are still open, against its bound.
+
+        `places`: by the position of an output that is the places of a selection, that selection.
+        """
         for i, (tensor, output) in enumerate(zip(operator.outputs, right, strict=True)):
             if not output.numel():
                 continue
             former = self._former[i] if self._former else None
             of = f" of {tensor.name}" if len(right) > 1 else ""
-            for mutant, make in _mutants(operator, tensor, arguments, output, former):
+            for mutant, make in _mutants(operator, tensor, arguments, output, former, places.get(i)):
                 name = mutant + of
                 if name in self.told:
                     continue
@@ -93,6 +100,7 @@ def _mutants(
     arguments: Sequence[torch.Tensor],
     right: torch.Tensor,
     former: torch.Tensor | None,
+    selection: Selection | None,
 ) -> Iterator[Made]:
     """The name of each mutant that this output has, and how it is made."""
     count = right.numel()
@@ -113,6 +121,8 @@ def _mutants(
     if former is not None:
         yield "a former call's output", lambda: former
     yield "memory as allocated", lambda: _unwritten(right)
+    for name, made in selection.mutants().items() if selection is not None else ():
+        yield name, lambda made=made: made().reshape(right.shape).to(right.dtype)  # type: ignore[misc]
 
 
 def _copy(argument: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -80,6 +80,8 @@ class Noise:
     alike: bool = False
     """Whether equal elements move alike. Rounding does that to them, and what it costs a sum of them does not average
     out; where each moves on its own, differences between them show instead."""
+    inputs: bool = True
+    """Whether inputs are moved too, which every kernel reads as they are."""
 
     def moved(self, x: torch.Tensor) -> torch.Tensor:
         if self.alike:
@@ -132,7 +134,8 @@ def _steps() -> Mapping[Any, Callable[..., Any]]:
 _SELECTING = frozenset([
     "abs", "amax", "amin", "arange", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",
     "cummax", "cummin", "embedding", "empty", "empty_like", "flip", "full", "full_like", "gather", "index",
-    "index_select", "lift_fresh", "lift_fresh_copy", "masked_fill", "max", "maximum", "min", "minimum", "neg",
+    "index_select", "kthvalue", "lift_fresh", "lift_fresh_copy", "masked_fill", "max", "maximum", "median", "min",
+    "minimum", "mode", "nanmedian", "neg",
     "new_full", "new_zeros", "ones", "ones_like", "relu", "repeat", "roll", "scalar_tensor", "select_backward",
     "slice_backward", "sort", "stack", "to_copy", "topk", "tril", "triu", "where", "zeros", "zeros_like",
 ])  # fmt: skip
@@ -149,7 +152,7 @@ def in_float64(
 ) -> tuple[torch.Tensor, ...]:
     """The function of the inputs, upcast exactly, with all float arithmetic in float64.
 
-    `selections` hears of every topk.
+    `selections` hears of every operation that returns places.
 
     `noise`: every input and the result of every step is moved by one ulp of fp32. What the result
     moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
@@ -158,10 +161,11 @@ def in_float64(
     `spelled_out`: fused operations are computed by the formula that torch documents for them.
     """
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
-    if noise is not None:
+    if noise is not None and noise.inputs:
         raised = [noise.moved(x) if x.dtype.is_floating_point else x for x in raised]
     if selections is not None:
         selections.given.update(x.untyped_storage().data_ptr() for x in raised)
+        selections.floats = any(x.dtype.is_floating_point for x in raised)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

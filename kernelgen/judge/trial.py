@@ -72,6 +72,7 @@ def run(setting: Setting) -> Trial:
             setting.operator, setting.case, views, got, eager, setting.seed, setting.verbose, mutants
         )
         trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
+        trial = replace(trial, selects=outcome.selects, remark=outcome.remark)
         if outcome.complaint:
             raise WrongError(outcome.complaint)
         if setting.operator.repeatable and not setting.operator.any_order and setting.repeat:

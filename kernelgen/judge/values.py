@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from .bounds import Tally, misplaced
+from .bounds import CAP, Tally, misplaced
 from .casts import narrowed
+from .choices import Measure, Part, selected_alike, undoubted
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
-from .oracle import Box, Noise, Tiling, in_float64
-from .selections import Selections
+from .oracle import Noise, Tiling, in_float64
+from .selections import Selection
 
 _LARGE = 2.0**14
 """In place of an infinite gradient: no less than other elements are, and finite in float16."""
@@ -30,9 +31,7 @@ equal elements are disturbed alike."""
 _CHUNK = 2**22
 """Elements compared at once where results must be bit-identical."""
 
-Visit = Callable[[int, Box, torch.Tensor, torch.Tensor, torch.Tensor, list[torch.Tensor], torch.Tensor | None], None]
-"""Output's position, box, and of that box: the candidate, PyTorch, the oracle, disturbed oracles, and the oracle that
-rounds what is stored between kernels and calls of torch's, or is off by the worst order of its sums."""
+Visit = Callable[[Part], None]
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,10 @@ class Outcome:
     max_error: float = 0.0
     eager_error: float = 0.0
     worst: Worst | None = None
+    remark: str = ""
+    """What is to be said of a pass."""
+    selects: bool = False
+    """The reference selects, compares or counts."""
 
 
 @dataclass(frozen=True)
@@ -87,32 +90,49 @@ def check(
     casts = _casts(run)
     tallies = [Tally(case.dtype(t), operator.tolerance_factor, casts, scale=scale) for t in operator.outputs]
     whole: list[torch.Tensor] = []
+    named: dict[int, Selection] = {}
+    misnamed: dict[int, str] = {}
+    undecided = [0] * len(operator.outputs)
+    selects: list[bool] = []
+    tiling = Tiling(operator, case)
     keep = mutants is not None and _fits_one_tile(run)
 
-    def visit(
-        i: int,
-        box: Box,
-        got: torch.Tensor,
-        eager: torch.Tensor,
-        ref: torch.Tensor,
-        probes: list[torch.Tensor],
-        stored: torch.Tensor | None,
-    ) -> None:
-        tallies[i].add(got, eager, ref, probes, stored)
+    def visit(part: Part) -> None:
+        i = part.output
+        if part.selection is not None:
+            named[i] = part.selection
+            if i not in misnamed and (complaint := part.selection.complaint(part.got)):
+                index, said = complaint
+                misnamed[i] = f"{list(tiling.index(operator.outputs[i], index, part.box))} {said}"
+            part = replace(part, got=part.selection.settled(part.got))
+        undecided[i] += part.undecided
+        selects.append(part.selects)
+        tallies[i].add(part.got, part.eager, part.ref, part.probes, part.stored)
         if keep:
-            whole.append(ref)
+            whole.append(part.ref)
 
-    _tiles(run, visit, probe=True)
+    _tiles(run, visit, casts, probe=True)
     if whole:
-        _mutate(run, whole, [bounded(t, e, ref) for t, e, ref in zip(tallies, eager, whole, strict=True)])
+        rejects = [bounded(t, e, ref) for t, e, ref in zip(tallies, eager, whole, strict=True)]
+        for i, selection in named.items():
+            rejects[i] = lambda other, s=selection: not bool(s.right(other).all())  # type: ignore[misc]
+        _mutate(run, whole, rejects, named)
     complaints = [
-        f"{t.name}: {c}" for t, tally in zip(operator.outputs, tallies, strict=True) if (c := tally.complaint())
+        f"{t.name}{misnamed[i]}" if i in misnamed else f"{t.name}: {c}"
+        for i, (t, tally) in enumerate(zip(operator.outputs, tallies, strict=True))
+        if (c := tally.complaint()) or i in misnamed
     ]
     return Outcome(
         "; ".join(complaints),
         max(t.max_error for t in tallies),
         max(t.eager_error for t in tallies),
-        _worst(run, tallies) if complaints or verbose else None,
+        _worst(run, tallies, casts) if complaints or verbose else None,
+        "; ".join(
+            f"{t.name}: {count} of {tally.elements} elements follow from which of equals are selected: not decided"
+            for t, tally, count in zip(operator.outputs, tallies, undecided, strict=True)
+            if count
+        ),
+        any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),
     )
 
 
@@ -126,15 +146,28 @@ def _casts(run: _Run) -> frozenset[torch.dtype]:
     return narrowed(run.operator.reference, cut)
 
 
+def _nearly(casts: frozenset[torch.dtype]) -> float:
+    """Relative to a score, what rounding it as the reference does may move it by."""
+    return max((2 * torch.finfo(dtype).eps for dtype in casts), default=0.0)
+
+
+def _slack(run: _Run, output: int, casts: frozenset[torch.dtype]) -> float:
+    """Relative to the largest element, what no kernel may be off by."""
+    dtype = run.case.dtype(run.operator.outputs[output])
+    return max(CAP[d] for d in (dtype, *casts)) if dtype.is_floating_point else 0.0
+
+
 def _fits_one_tile(run: _Run) -> bool:
     tiling, elements = Tiling(run.operator, run.case), sum(math.prod(run.case.shape(t)) for t in run.operator.outputs)
     return (not tiling.extents or tiling.cost <= tiling.tile_bytes) and 0 < elements <= LARGEST
 
 
-def _mutate(run: _Run, right: Sequence[torch.Tensor], rejects: Sequence[Reject]) -> None:
+def _mutate(
+    run: _Run, right: Sequence[torch.Tensor], rejects: Sequence[Reject], named: Mapping[int, Selection]
+) -> None:
     assert run.mutants is not None
     rounded = [r.to(run.case.dtype(t)) for t, r in zip(run.operator.outputs, right, strict=True)]
-    run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects)
+    run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects, named)
 
 
 def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
@@ -143,7 +176,7 @@ def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
     return max((float(torch.where(torch.isfinite(x), x, 0).abs().max()) for x in found), default=0.0)
 
 
-def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
+def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: bool) -> None:
     """Call `visit` for every output of every tile; a tile's memory is freed before the next one is computed."""
     operator, tiling = run.operator, Tiling(run.operator, run.case)
     probes = _probes(run) if probe else 0
@@ -155,51 +188,27 @@ def _tiles(run: _Run, visit: Visit, *, probe: bool) -> None:
             [tiling.cut(t, x, box) for t, x in zip(operator.outputs, outputs, strict=True)]
             for outputs in (run.got, run.eager)
         )
-        refs, eagers, selections = _selected_alike(operator, cut, gots, eagers)
-        noises = [Noise(generator, alike=n % 2 > 0) for n in range(probes)]
-        moved = [in_float64(operator.reference, cut, noise, Selections(taken=selections.taken)) for noise in noises]
-        stored = in_float64(operator.reference, cut, stored=run.stored) if run.stored and probe else None
-        stored = _worst_order(operator, cut, refs) if operator.any_order and probe else stored
-        for i, (got, eager) in enumerate(zip(gots, eagers, strict=True)):
-            if bool(misplaced(got, eager, refs[i]).any()):
+        measure = Measure(operator.reference, cut, generator, probes, run.stored if probe else None, _nearly(casts))
+        oracle = selected_alike(measure, gots, eagers)
+        stored = _worst_order(operator, cut, oracle.refs) if operator.any_order and probe else oracle.stored
+        for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
+            if i in oracle.named:
+                right = oracle.refs[i]
+                visit(Part(i, box, got, right.to(eager.dtype), right, [], None, oracle.named[i], selects=True))
+                continue
+            ref = oracle.refs[i]
+            if bool(misplaced(got, eager, ref).any()):
                 if device == "cpu":
-                    refs[i] = _one_by_one(operator, cut, i, got, eager, refs[i])
+                    ref = _one_by_one(operator, cut, i, got, eager, ref)
                 else:
-                    refs[i] = _on_host(operator, cut, i, got, refs[i])
-                refs[i] = _spelled_out(operator, cut, i, got, eager, refs[i])
-                refs[i] = _added_first(operator, cut, i, got, refs[i])
-                refs[i] = _settled(operator, cut, i, got, eager, refs[i], generator)
-            probed = [m[i] for m in moved]
-            if selections.found and not refs[i].dtype.is_floating_point:
-                got, eager, *probed = selections.settled(refs[i], (got, eager, *probed))
-            visit(i, box, got, eager, refs[i], probed, stored[i] if stored else None)
-
-
-def _selected_alike(
-    operator: Operator, cut: Sequence[torch.Tensor], got: list[torch.Tensor], eager: list[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor], Selections]:
-    """The oracle, PyTorch's results and the selections that a candidate is held to.
-
-    Of equal scores a topk may take one or the other, and what is computed from the places it took follows. So where the
-    candidate's places are an output and as right as the reference's, the oracle computes the other outputs from them,
-    and PyTorch counts as exact wherever its own places lead elsewhere.
-    """
-    found = Selections()
-    refs = in_float64(operator.reference, cut, selections=found)
-    own, places, theirs = (found.as_right(refs, outputs) for outputs in (refs, got, eager))
-    if not own or len(refs) == 1:
-        return list(refs), eager, found
-
-    def selecting(taken: Mapping[int, torch.Tensor]) -> tuple[Sequence[torch.Tensor], Selections]:
-        alike = Selections(taken=taken)
-        return in_float64(operator.reference, cut, selections=alike), alike
-
-    right, alike = selecting(places)
-    if all(torch.equal(places[n], theirs[n]) for n in places):
-        return list(right), eager, alike
-    other, _ = selecting(theirs)
-    same = [(r == o) | (r.isnan() & o.isnan()) for r, o in zip(right, other, strict=True)]
-    return list(right), [torch.where(s, e, r.to(e.dtype)) for s, e, r in zip(same, eager, right, strict=True)], alike
+                    ref = _on_host(operator, cut, i, got, ref)
+                ref = _spelled_out(operator, cut, i, got, eager, ref)
+                ref = _added_first(operator, cut, i, got, ref)
+                ref = _settled(operator, cut, i, got, eager, ref, generator)
+            probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
+            rounded = stored[i] if stored else None
+            part = Part(i, box, got, eager, ref, probed, rounded, selects=bool(oracle.found))
+            visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
 
 def _probes(run: _Run) -> int:
@@ -303,31 +312,33 @@ def _settled(
     return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 
 
-def _worst(run: _Run, tallies: Sequence[Tally]) -> Worst | None:
+def _worst(run: _Run, tallies: Sequence[Tally], casts: frozenset[torch.dtype]) -> Worst | None:
     """The element whose error is largest in terms of its bound: a second pass, only where it is shown."""
     tiling = Tiling(run.operator, run.case)
     found: list[tuple[float, Worst]] = []
 
-    def visit(i: int, box: Box, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor, *_: object) -> None:
+    def visit(part: Part) -> None:
+        got, eager, ref = part.got, part.eager, part.ref
         if not ref.numel():
             return
-        score = tallies[i].score(got, eager, ref).reshape(-1)
+        if part.selection is not None:
+            got = part.selection.settled(got)
+        score = tallies[part.output].score(got, eager, ref).reshape(-1)
         place = int(score.argmax())
         if not found or float(score[place]) > found[-1][0]:
-            tensor = run.operator.outputs[i]
+            tensor = run.operator.outputs[part.output]
             local = unravel(place, ref.shape)
-            worst = Worst(
-                tensor.name, tiling.index(tensor, local, box), float(ref[local]), float(got[local]), float(eager[local])
-            )
+            at = tiling.index(tensor, local, part.box)
+            worst = Worst(tensor.name, at, float(ref[local]), float(got[local]), float(eager[local]))
             found.append((float(score[place]), worst))
 
-    _tiles(run, visit, probe=False)
+    _tiles(run, visit, casts, probe=False)
     return found[-1][1] if found else None
 
 
 def _check_bits(run: _Run) -> Outcome:
     if run.mutants is not None and _fits_one_tile(run):
-        _mutate(run, run.eager, [lambda other, e=e: first_difference(other, e) is not None for e in run.eager])  # type: ignore[misc]
+        _mutate(run, run.eager, [lambda other, e=e: first_difference(other, e) is not None for e in run.eager], {})  # type: ignore[misc]
     for tensor, got, eager in zip(run.operator.outputs, run.got, run.eager, strict=True):
         place = first_difference(got, eager)
         if place is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from kernelgen import judge
 from kernelgen.judge import oracle
 from kernelgen.judge.selections import Selections
 
+Function = Callable[..., Any]
 NAN = float("nan")
 ROW = torch.tensor([3.0, NAN, 1.0, 3.0, -0.0, 0.0, NAN])
 
@@ -17,8 +21,10 @@ def settled(places: list[int], row: torch.Tensor = ROW, k: int = 4) -> bool:
     """Whether the judge takes these places for those that torch selects."""
     heard = Selections()
     (right,) = oracle.in_float64(lambda x: x.topk(k).indices.int(), [row], selections=heard)
-    (found,) = heard.settled(right, [torch.tensor(places, dtype=torch.int32)])
+    given = torch.tensor(places, dtype=torch.int32)
+    found = heard.found[0].settled(given)
     assert found.dtype == torch.int32
+    assert torch.equal(found, right) == bool(heard.found[0].right(given).all())
     return torch.equal(found, right)
 
 
@@ -43,10 +49,17 @@ def test_computed_scores_that_are_nearly_equal_may_change_places() -> None:
     heard = Selections()
     row = torch.tensor([1.0, 1.0 + 2.0**-22, 1.0 + 2.0**-18])
     (right,) = oracle.in_float64(lambda x: (x * 1).topk(3).indices, [row], selections=heard)
-    near, far = heard.settled(right, [torch.tensor([2, 0, 1]), torch.tensor([1, 2, 0])])
+    near, far = (heard.found[0].settled(torch.tensor(places)) for places in ([2, 0, 1], [1, 2, 0]))
     assert torch.equal(near, right)
     assert not torch.equal(far, right)
     assert not settled([2, 0, 1], row, 3)
+
+
+def test_no_number_is_nearly_infinite() -> None:
+    heard = Selections()
+    oracle.in_float64(lambda x: (x * 1).argmax(-1), [torch.tensor([[1.0, float("inf"), 2.0]])], selections=heard)
+    assert heard.found[0].right(torch.tensor([1]))
+    assert not heard.found[0].right(torch.tensor([2]))
 
 
 def test_computed_scores_that_a_gpu_flushes_are_equal() -> None:
@@ -55,7 +68,7 @@ def test_computed_scores_that_a_gpu_flushes_are_equal() -> None:
     row = torch.tensor([[0.0, -200.0, -90.0, -88.5, -86.0]])
     (right,) = oracle.in_float64(lambda x: torch.softmax(x, -1).topk(3).indices, [row], selections=heard)
     assert right.tolist() == [[0, 4, 3]]
-    zero, larger, twice = heard.settled(right, [torch.tensor([p]) for p in ([0, 4, 1], [0, 3, 4], [0, 4, 4])])
+    zero, larger, twice = (heard.found[0].settled(torch.tensor([p])) for p in ([0, 4, 1], [0, 3, 4], [0, 4, 4]))
     assert torch.equal(zero, right)
     assert not torch.equal(larger, right)
     assert not torch.equal(twice, right)
@@ -72,17 +85,10 @@ def test_of_computed_extremes_that_are_nearly_equal_either_is_right(find: str, k
 
     heard, sign = Selections(), -1 if find.endswith("min") else 1
     (right,) = oracle.in_float64(place, [(2 + sign * torch.tensor([[1.0, 1.0 + 2.0**-22, 0.5]]))], selections=heard)
-    other, wrong = heard.settled(right, [torch.full_like(right, 0), torch.full_like(right, 2)])
+    other, wrong = (heard.found[0].settled(torch.full_like(right, place)) for place in (0, 2))
     assert right.unique().item() == 1
     assert torch.equal(other, right)
     assert not torch.equal(wrong, right)
-
-
-def test_the_first_of_equal_inputs_is_the_place_of_the_greatest() -> None:
-    heard = Selections()
-    (right,) = oracle.in_float64(lambda x: x.argmax(-1), [torch.tensor([[1.0, 3.0, 3.0]])], selections=heard)
-    (found,) = heard.settled(right, [torch.tensor([2])])
-    assert not torch.equal(found, right)
 
 
 def test_a_kernel_is_judged_by_what_it_selects() -> None:
@@ -110,7 +116,7 @@ def test_a_kernel_is_judged_by_what_it_selects() -> None:
         return judge.accuracy_case(operator, judge.Case({"A": 50}, {}), seed=1, seeds=1, distributions=distributions)
 
     assert report(last_first).passed
-    assert report(one_place).message.startswith("places: error")
+    assert report(one_place).message.startswith("places[0, 0] names ")
 
 
 def test_what_is_computed_from_other_places_that_are_as_right_is_right() -> None:
@@ -138,3 +144,227 @@ def test_what_is_computed_from_other_places_that_are_as_right_is_right() -> None
 
     assert report(last_first).passed
     assert report(beside).message.startswith("weights: ")
+
+
+MATRIX = judge.Tensor("x", ("A", "D"), "float32", rows=0)
+CASES = (judge.Case({"A": 30, "D": 33}), judge.Case({"A": 3, "D": 8}))
+
+
+def operator(kernel: Function, reference: Function, *outputs: judge.Tensor) -> judge.Operator:
+    outputs = outputs or (judge.Tensor("idx", ("A",), "int64", rows=0),)
+    return judge.Operator("op", kernel, reference, reference, (MATRIX,), outputs)
+
+
+def judged(kernel: Function, reference: Function, *outputs: judge.Tensor, seeds: int = 1) -> list[judge.CaseReport]:
+    one = operator(kernel, reference, *outputs)
+    return [judge.accuracy_case(one, case, seed=seed) for seed in range(seeds) for case in CASES]
+
+
+def of_equals(which: int, reference: Function = torch.argmax) -> Function:
+    """Which of the elements that equal the selected one is named instead."""
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        first = reference(x, -1, keepdim=True)
+        equal = (x == x.gather(-1, first)) | (x.isnan() & x.gather(-1, first).isnan())
+        number = equal.long().cumsum(-1)
+        wanted = number[:, -1:] if which < 0 else number[:, -1:].clamp(max=which + 1)
+        return (equal & (number == wanted)).int().argmax(-1)
+
+    return kernel
+
+
+def after_tied(x: torch.Tensor) -> torch.Tensor:
+    """No maximum at all, where there are several."""
+    first = x.argmax(-1, keepdim=True)
+    tied = ((x == x.gather(-1, first)) | (x.isnan() & x.gather(-1, first).isnan())).sum(-1) > 1
+    return torch.where(tied, (first[:, 0] + 1) % x.shape[-1], first[:, 0])
+
+
+@pytest.mark.parametrize("kernel", [of_equals(1), of_equals(-1), after_tied])
+def test_another_place_than_the_first_of_equals_is_wrong_in_every_run(kernel: Function) -> None:
+    for report in judged(kernel, lambda x: x.argmax(-1), seeds=4):
+        assert report.message.startswith("idx["), report.message
+        assert "bound" not in report.message
+
+
+@pytest.mark.parametrize("find", [torch.argmax, torch.argmin])
+def test_the_first_of_equals_is_right(find: Function) -> None:
+    assert all(report.passed for report in judged(of_equals(0, find), lambda x: find(x, -1)))
+
+
+@pytest.mark.parametrize("reference", [lambda x: (x * x).argmax(-1), lambda x: torch.softmax(x, -1).argmax(-1)])
+def test_of_computed_scores_that_are_equal_whatever_rounding_does_the_first_is_right(reference: Function) -> None:
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return x.shape[-1] - 1 - reference(x.flip(-1))
+
+    assert all(report.passed for report in judged(reference, reference))
+    assert not any(report.passed for report in judged(last, reference))
+
+
+def test_what_is_computed_from_places_holds_no_other_ones() -> None:
+    assert all(r.passed for r in judged(lambda x: x.argmax(-1) * 2, lambda x: x.argmax(-1) * 2))
+    assert not any(r.passed for r in judged(lambda x: of_equals(1)(x) * 2, lambda x: x.argmax(-1) * 2))
+
+
+def same_shape(name: str = "idx", dtype: str = "int64") -> judge.Tensor:
+    return judge.Tensor(name, ("A", "D"), dtype, rows=0)
+
+
+def test_a_stable_sort_keeps_the_order_of_equals_and_another_one_need_not() -> None:
+    def stable(x: torch.Tensor) -> torch.Tensor:
+        return x.sort(dim=-1, stable=True).indices
+
+    def mirrored(x: torch.Tensor) -> torch.Tensor:
+        found = x.flip(-1).sort(dim=-1, stable=True).indices
+        return x.shape[-1] - 1 - found
+
+    assert all(r.passed for r in judged(stable, stable, same_shape()))
+    assert not any(r.passed for r in judged(mirrored, stable, same_shape()))
+    assert all(r.passed for r in judged(mirrored, lambda x: x.sort(-1).indices, same_shape()))
+    one = [r.message for r in judged(lambda x: stable(x)[:, :1].expand(x.shape).contiguous(), stable, same_shape())]
+    assert all(message.startswith("idx[0, ") for message in one)
+
+
+@pytest.mark.parametrize("find", [torch.median, torch.nanmedian, torch.mode, lambda x, dim: torch.kthvalue(x, 2, dim)])
+def test_any_place_that_holds_the_selected_value_is_right(find: Function) -> None:
+    def mirrored(x: torch.Tensor) -> torch.Tensor:
+        found = find(x, -1)
+        equal = (x == found.values[:, None]) | (x.isnan() & found.values[:, None].isnan())
+        return equal.int().argmax(-1)
+
+    def beside(x: torch.Tensor) -> torch.Tensor:
+        return (find(x, -1).indices + 1) % x.shape[-1]
+
+    assert all(r.passed for r in judged(mirrored, lambda x: find(x, -1).indices))
+    assert not any(r.passed for r in judged(beside, lambda x: find(x, -1).indices))
+
+
+def test_the_last_of_equals_is_the_place_of_a_running_extreme() -> None:
+    def first(x: torch.Tensor) -> torch.Tensor:
+        values, places = x.cummax(-1)
+        same = torch.zeros_like(places, dtype=torch.bool)
+        same[:, 1:] = (values[:, 1:] == values[:, :-1]) | (values[:, 1:].isnan() & values[:, :-1].isnan())
+        return torch.where(same, 0, torch.arange(x.shape[-1])).cummax(-1).values
+
+    assert all(r.passed for r in judged(lambda x: x.cummax(-1).indices, lambda x: x.cummax(-1).indices, same_shape()))
+    assert not any(r.passed for r in judged(first, lambda x: x.cummax(-1).indices, same_shape()))
+
+
+def test_places_that_no_choice_decides_are_held_exactly() -> None:
+    bounds = torch.tensor([-1.0, 0.0, 1.0])
+
+    def place(x: torch.Tensor, right: bool = False) -> torch.Tensor:
+        return torch.searchsorted(bounds.to(x.dtype), x, right=right)
+
+    def inverse(x: torch.Tensor) -> torch.Tensor:
+        return torch.unique(x, return_inverse=True)[1].reshape(x.shape)
+
+    def apart(x: torch.Tensor) -> torch.Tensor:
+        """Equals get numbers of their own."""
+        return x.reshape(-1).argsort(stable=True).argsort().reshape(x.shape)
+
+    assert all(r.passed for r in judged(place, place, same_shape()))
+    assert not any(r.passed for r in judged(lambda x: place(x, True), place, same_shape()))
+    whole = judge.Tensor("idx", ("A", "D"), "int64")
+    assert all(r.passed for r in judged(inverse, inverse, whole))
+    assert not any(r.passed for r in judged(apart, inverse, whole))
+    two = (MATRIX, judge.Tensor("y", ("A", "D"), "float32", rows=0))
+    strict = judge.Operator("op", torch.ge, torch.gt, torch.gt, two, (same_shape("more", "bool"),))
+    assert not any(judge.accuracy_case(strict, case, seed=seed).passed for case in CASES for seed in range(2))
+
+
+CLASSES = {"the second of equals", "the last of equals", "the next place"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "outputs", "classes"),
+    [
+        (lambda x: x.argmax(-1), (), CLASSES),
+        (lambda x: (x * x).argmin(-1), (), CLASSES),
+        (lambda x: x.min(-1).indices, (), CLASSES),
+        (lambda x: x.cummax(-1).indices, (same_shape(),), {"the first of equals", "the next place"}),
+        (lambda x: x.sort(dim=-1, stable=True).indices, (same_shape(),), {"equals out of order", "one place for all"}),
+        (lambda x: x.sort(-1).indices, (same_shape(),), {"one place for all", "the next place"}),
+    ],
+)
+def test_every_class_of_wrong_places_is_told(
+    reference: Function, outputs: tuple[judge.Tensor, ...], classes: set[str]
+) -> None:
+    for report in judged(reference, reference, *outputs):
+        assert classes <= set(report.told), report.undiscriminated
+
+
+def test_without_inputs_that_tie_a_wrong_choice_is_not_told() -> None:
+    one = operator(lambda x: x.argmax(-1), lambda x: x.argmax(-1))
+    report = judge.accuracy_case(one, CASES[0], seed=1, distributions=("normal",), seeds=1)
+    assert report.passed
+    assert {"the second of equals", "the last of equals"} <= set(report.undiscriminated)
+
+
+def picked(places: Function) -> Function:
+    """The elements of three columns; among what decides which, many are equal."""
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        return x.gather(-1, places(x.floor())) * 2
+
+    return kernel
+
+
+def middle_first(scores: torch.Tensor) -> torch.Tensor:
+    """Of equal scores those nearest to the middle of the row."""
+    order = (torch.arange(scores.shape[-1]) - scores.shape[-1] // 2).abs().argsort(stable=True)
+    found = scores[:, order].sort(dim=-1, descending=True, stable=True).indices[:, :3]
+    return order[found]
+
+
+PICKED = judge.Tensor("out", ("A", 3), "float32", rows=0)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        lambda scores: scores.topk(3).indices,
+        lambda scores: scores.sort(dim=-1, descending=True, stable=True).indices[:, :3],
+        lambda scores: scores.shape[-1] - 1 - scores.flip(-1).sort(dim=-1, descending=True, stable=True).indices[:, :3],
+    ],
+)
+def test_what_any_right_choice_gives_is_right_where_no_output_says_which_was_made(places: Function) -> None:
+    for report in judged(picked(places), picked(lambda scores: scores.topk(3).indices), PICKED):
+        assert report.passed, report.message
+        assert not report.message
+
+
+def test_what_follows_from_a_choice_that_nobody_tried_is_not_decided() -> None:
+    report = judged(picked(middle_first), picked(lambda scores: scores.topk(3).indices), PICKED)[0]
+    assert report.passed, report.message
+    assert "elements follow from which of equals are selected: not decided" in report.message
+
+
+@pytest.mark.parametrize(
+    "kernel", [picked(lambda s: s.topk(3, largest=False).indices), lambda x: x[:, :3] * 0, lambda x: x[:, :3] * 2]
+)
+def test_what_follows_from_no_right_choice_is_wrong(kernel: Function) -> None:
+    report = judged(kernel, picked(lambda scores: scores.topk(3).indices), PICKED)[0]
+    assert not report.passed
+
+
+def test_the_greatest_of_nearly_equal_computed_scores_may_be_either() -> None:
+    """The scores of two columns differ by what rounding costs; what is read at the place is far apart."""
+
+    def scores(x: torch.Tensor) -> torch.Tensor:
+        return (x.double().cos() + 3).to(x.dtype)
+
+    def reference(x: torch.Tensor) -> torch.Tensor:
+        return x.gather(-1, scores(x).argmax(-1, keepdim=True)).squeeze(-1)
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        """Of scores that differ by less than rounding the last."""
+        found = scores(x)
+        near = found >= found.amax(-1, keepdim=True) * (1 - 2.0**-22)
+        return x.gather(-1, x.shape[-1] - 1 - near.flip(-1).int().argmax(-1, keepdim=True)).squeeze(-1)
+
+    near = judge.Operator(
+        "op", other, reference, reference, (MATRIX,), (judge.Tensor("out", ("A",), "float32", rows=0),)
+    )
+    report = judge.accuracy_case(near, judge.Case({"A": 100, "D": 257}), seed=1, distributions=("normal",), seeds=1)
+    assert report.passed, report.message

@@ -1,0 +1,237 @@
+"""What a candidate is held to where its reference selects: of equal scores one or another may be taken.
+
+Places that are an output are held against what they name (`selections.py`), and the other outputs are then those that
+follow from the places the candidate took. Where no output says what was taken, whatever some right choice gives is
+right, and elements that no choice tried here gives are left out: another one might.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from .model import Function
+from .oracle import Box, Noise, in_float64
+from .selections import Selection, Selections, enriched
+
+Taken = Mapping[int, torch.Tensor]
+"""Places by the number of the selection."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is held against each other of one output in one tile."""
+
+    output: int
+    """The output's position."""
+    box: Box
+    got: torch.Tensor
+    eager: torch.Tensor
+    ref: torch.Tensor
+    """The oracle."""
+    probes: list[torch.Tensor]
+    """Disturbed oracles."""
+    stored: torch.Tensor | None
+    """The oracle that rounds what is stored between kernels and calls of torch's, or is off by the worst order of its
+    sums."""
+    selection: Selection | None = None
+    """Where the output is the places of one, which are judged by what they name."""
+    undecided: int = 0
+    """Elements that follow from which of equals are selected, and of which no choice that was tried gives the
+    candidate's: they are left out, with the oracle's in their place."""
+    selects: bool = False
+    """Whether the reference selects at all."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How the oracles of one tile are computed."""
+
+    reference: Function
+    cut: Sequence[torch.Tensor]
+    generator: torch.Generator
+    probes: int
+    """Disturbed oracles."""
+    stored: torch.dtype | None
+    """What is stored around calls of torch's."""
+    nearly: float
+    """Relative to a score, what the reference's own casts may move it by."""
+
+    def exactly(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
+        heard = Selections(taken=taken)
+        return in_float64(self.reference, self.cut, selections=heard), heard.found
+
+    def disturbed(self, noise: Noise, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
+        heard = Selections(taken=taken)
+        return in_float64(self.reference, self.cut, noise, heard), heard.found
+
+    def as_stored(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
+        heard = Selections(taken=taken)
+        return in_float64(self.reference, self.cut, selections=heard, stored=self.stored), heard.found
+
+    def as_given(self) -> list[Selection]:
+        """What PyTorch selects in the inputs' own dtype."""
+        heard = Selections()
+        with torch.no_grad(), heard:
+            self.reference(*self.cut)
+        return heard.found
+
+
+@dataclass
+class Oracle:
+    """What one tile of a candidate is held to."""
+
+    measure: Measure
+    refs: Sequence[torch.Tensor]
+    eagers: Sequence[torch.Tensor]
+    found: list[Selection]
+    moved: list[tuple[torch.Tensor, ...]]
+    """Disturbed oracles."""
+    stored: tuple[torch.Tensor, ...] | None
+    named: dict[int, Selection] = field(default_factory=dict)
+    """By the position of an output that holds places, the selection that they are of."""
+    _counted: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
+    _alternatives: list[tuple[torch.Tensor, ...]] | None = None
+
+    @property
+    def taken(self) -> Taken:
+        return {n: selection.places for n, selection in enumerate(self.found)}
+
+    def probes_of(self, output: int) -> list[torch.Tensor]:
+        return [moved[output] for moved in self.moved]
+
+    def counted_of(self, output: int) -> list[torch.Tensor]:
+        """Disturbed oracles for what is no float: every kernel reads the same inputs, and what is equal is equal to all
+        of them, so that x >= y differs from x > y."""
+        if not self._counted:
+            noises = [Noise(self.measure.generator, alike=True, inputs=False) for _ in self.moved]
+            self._counted = [self.measure.disturbed(noise, self.taken)[0] for noise in noises]
+        return [counted[output] for counted in self._counted]
+
+    def alternatives_of(self, output: int) -> list[torch.Tensor]:
+        """What an output is by other right choices among equals, where no output says which were made."""
+        if self._alternatives is None:
+            self._alternatives = [self.measure.exactly(taken)[0] for taken in self._choices()]
+        return [made[output] for made in self._alternatives]
+
+    def _choices(self) -> list[Taken]:
+        """Other right choices, PyTorch's in the inputs' own dtype among them."""
+        said = {id(selection) for selection in self.named.values()}
+        silent = [n for n, selection in enumerate(self.found) if id(selection) not in said]
+        if not silent:
+            return []
+        given = self.measure.as_given()
+        made: list[dict[int, torch.Tensor]] = []
+        for n in silent:
+            selection = self.found[n]
+            others = selection.others()
+            if n < len(given) and given[n].places.shape == selection.places.shape:
+                others.append(selection.legal(given[n].places))
+            for number, places in enumerate(others):
+                made += [dict(self.taken)] if number == len(made) else []
+                made[number][n] = places
+        return [taken for taken in made if any(not torch.equal(taken[n], self.found[n].places) for n in silent)]
+
+
+def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Sequence[torch.Tensor]) -> Oracle:
+    """The oracles by the places that the candidate took, wherever an output says so and they are right; PyTorch counts
+    as exact wherever its own places lead elsewhere."""
+    refs, found = measure.exactly({})
+    numbers = {i: n for i, ref in enumerate(refs) if (n := _number(found, ref)) is not None}
+    if len(numbers) == len(refs) and all(found[n].exact for n in numbers.values()):
+        return Oracle(measure, refs, eagers, found, [], None, {i: found[n] for i, n in numbers.items()})
+    oracle = _oracle(measure, refs, eagers, found, {n: s.places for n, s in enumerate(found)})
+    for i, n in numbers.items():
+        oracle.found[n] = replace(oracle.found[n], eager=eagers[i].reshape(oracle.found[n].places.shape))
+        oracle.named[i] = oracle.found[n]
+    if len(oracle.named) == len(refs):
+        return oracle
+    taken, theirs = (_taken(oracle, outputs) for outputs in (gots, eagers))
+    own = oracle.taken
+    if any(not torch.equal(taken[n], own[n]) for n in own):
+        right, found = measure.exactly(taken)
+        named = oracle.named
+        oracle = _oracle(measure, right, eagers, found, taken)
+        oracle.named = named
+        oracle.refs = [refs[i] if i in named else r for i, r in enumerate(right)]
+    if any(not torch.equal(taken[n], theirs[n]) for n in own):
+        other, _ = measure.exactly(theirs)
+        same = [_alike(r, o) for r, o in zip(oracle.refs, other, strict=True)]
+        oracle.eagers = [torch.where(s, e, r.to(e.dtype)) for s, e, r in zip(same, eagers, oracle.refs, strict=True)]
+    return oracle
+
+
+def _oracle(
+    measure: Measure,
+    refs: Sequence[torch.Tensor],
+    eagers: Sequence[torch.Tensor],
+    found: list[Selection],
+    taken: Taken,
+) -> Oracle:
+    """An oracle with the disturbed ones beside it, all of which select alike."""
+    alike = [n % 2 > 0 for n in range(measure.probes)]
+    moved = [measure.disturbed(Noise(measure.generator, alike=a), taken) for a in alike]
+    stored = measure.as_stored(taken) if measure.stored else None
+    rich = enriched(found, [m[1] for m in moved], alike, stored[1] if stored else None, measure.nearly)
+    return Oracle(measure, refs, eagers, rich, [m[0] for m in moved], stored[0] if stored else None)
+
+
+def _number(found: Sequence[Selection], output: torch.Tensor) -> int | None:
+    """The number of the selection whose places an output of the reference is; None if it is none's."""
+    if output.dtype.is_floating_point or output.dtype == torch.bool or not output.numel():
+        return None
+    for n, selection in enumerate(found):
+        places = selection.places.reshape(-1)
+        if output.numel() == len(places) and bool((output.reshape(-1) == places).all()):
+            return n
+    return None
+
+
+def _taken(oracle: Oracle, outputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """What every selection of the oracle is to return: the places that an output holds, in the rows where they are
+    right, else the oracle's own."""
+    taken = dict(oracle.taken)
+    for i, selection in oracle.named.items():
+        number = next(n for n, other in enumerate(oracle.found) if other is selection)
+        taken[number] = selection.legal(outputs[i].reshape(selection.places.shape))
+    return taken
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
+
+
+def _distance(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """|value - ref|: 0 for what is the same, NaN and infinities included, and infinite where only one is a number."""
+    away = (value.double() - ref.double()).abs().nan_to_num(torch.inf, torch.inf)
+    return torch.where(_alike(value.double(), ref.double()), 0.0, away)
+
+
+def undoubted(part: Part, alternatives: Sequence[torch.Tensor], slack: float) -> Part:
+    """A part whose oracle is, element by element, that of the right choice which is nearest to the candidate.
+
+    Elements of which all choices are further than `slack`, relative to the largest, from the candidate are undecided.
+    """
+    doubtful = torch.zeros_like(part.ref, dtype=torch.bool)
+    nearest, eager = part.ref, part.eager
+    for other in alternatives:
+        doubtful |= ~_alike(other, part.ref)
+        nearer = _distance(part.got, other) < _distance(part.got, nearest)
+        nearest = torch.where(nearer, other, nearest)
+    if not bool(doubtful.any()):
+        return part
+    size = torch.where(torch.isfinite(nearest.double()), nearest.double().abs(), 0.0).max()
+    far = doubtful & (_distance(part.got, nearest) > slack * size)
+    led = doubtful & (_distance(eager, nearest) > slack * size)
+    chosen = ~_alike(nearest, part.ref)
+    return replace(
+        part,
+        ref=nearest,
+        got=torch.where(far, nearest.to(part.got.dtype), part.got),
+        eager=torch.where(led, nearest.to(eager.dtype), eager),
+        probes=[torch.where(chosen, nearest, probe) for probe in part.probes],
+        stored=None if part.stored is None else torch.where(chosen, nearest, part.stored),
+        undecided=int(far.sum()),
+    )
