@@ -39,8 +39,6 @@ ULPS = {torch.float8_e4m3fn: 0.5, torch.float16: 0.5, torch.bfloat16: 0.5, torch
 """Correctly rounded half-precision results are within 0.5 ulp; fp32 results carry the errors of the hardware's
 approximate exp2, log2, rsqrt and division, about 2 ulp each, and of sums: rows of equal elements, whose rounding does
 not average out, were seen to cost a right rms_norm 8.2 ulp. The next lower precision, tf32, is 8192 ulp away."""
-INTERPRETER_ULPS = {**ULPS, torch.bfloat16: 1.5}
-"""Triton's interpreter truncates fp32 to bfloat16 where a GPU rounds to nearest: up to 1 ulp for every cast."""
 CAP = {torch.float8_e4m3fn: 0.1, torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-4, torch.float64: 1e-10}
 """No error of PyTorch, however large, excuses more than this (relative to the larger of |r| and S)."""
 
@@ -130,9 +128,7 @@ class Tally:
     def _ulps(self, ref: torch.Tensor) -> torch.Tensor:
         info = torch.finfo(self.dtype)
         ulp = torch.exp2((_exponent(ref) - 1).double()).mul_(info.eps)
-        return ulp.clamp_(min=info.tiny * info.eps).mul_(
-            (INTERPRETER_ULPS if ref.device.type == "cpu" else ULPS)[self.dtype]
-        )
+        return ulp.clamp_(min=info.tiny * info.eps).mul_(ULPS[self.dtype])
 
     def _group(self, binade: torch.Tensor, errors: torch.Tensor) -> None:
         binade, errors = binade.reshape(-1), errors.reshape(4, -1)
@@ -240,8 +236,7 @@ def _overflows_barely(got: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
     gap = info.max * info.eps / 2
     value = got.double().nan_to_num(math.nan, info.max + gap, -info.max - gap)
-    ulps = (INTERPRETER_ULPS if got.device.type == "cpu" else ULPS)[got.dtype]
-    return (value - ref.double()).abs() <= K * ulps * gap
+    return (value - ref.double()).abs() <= K * ULPS[got.dtype] * gap
 
 
 def _kind(x: torch.Tensor) -> torch.Tensor:

@@ -8,36 +8,149 @@ A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 
+@functools.cache
 def as_on_a_gpu() -> None:
-    """Replace the scans of the interpreter, its fused multiply-add, what it does with NaN in extremes and clamps, and
-    its casts to and from float8, for the whole process, and give it constants of bfloat16, which it lacks."""
+    """Mend the interpreter for the whole process: its scans, its casts to and from bfloat16 and float8 and what it
+    computes with these, comparisons, sums and complements of bools, fused multiply-adds, and NaN in extremes."""
     import triton.language as tl
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
-    if not hasattr(builder, "get_bf16"):
-        interpreter.ScanOps.apply_impl = _apply
-        builder.create_fp_to_fp = _cast(builder.create_fp_to_fp)
-        builder.get_bf16 = _bfloat16
-        builder.create_fma = _fused
-        builder.create_clampf = _clamped
-        builder.create_maxnumf = _number("fmax")
-        builder.create_minnumf = _number("fmin")
-        tl.flip = _flip
+    interpreter.ScanOps.apply_impl = _apply
+    builder.cast_impl = _cast(builder.cast_impl)
+    builder.create_fp_to_fp = _rounded(builder.create_fp_to_fp)
+    builder.binary_op = _binary(builder.binary_op)
+    for name in [n for n in dir(builder) if n.startswith(("create_icmp", "create_fcmp"))]:
+        setattr(builder, name, _comparison(getattr(builder, name)))
+    builder.get_bf16 = _bfloat16
+    builder.get_all_ones_value = _all_ones
+    builder.create_umulhi = _high(builder.create_umulhi)
+    builder.create_fma = _fused
+    builder.create_clampf = _clamped
+    builder.create_maxnumf = _number("fmax")
+    builder.create_minnumf = _number("fmin")
+    tl.flip = _flip
+
+
+_NARROW = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}
+"""The floats that NumPy lacks, which the interpreter keeps as their bits, by Triton's names."""
+
+
+def _numbers(handle: Any) -> Any:
+    """The elements of a handle as an array of numbers, whatever its dtype."""
+    dtype = _NARROW.get(handle.dtype.scalar.name)
+    return handle.data if dtype is None else torch.from_numpy(handle.data.copy()).view(dtype).float().numpy()
+
+
+def _handle(numbers: Any, dtype: Any) -> Any:
+    """Numbers as a handle of a dtype, rounded to nearest, ties to even.
+
+    Beyond the largest float8 as PTX's cvt.rn.satfinite has it (PTX ISA, 9.7.9.21): the largest, and NaN stays NaN.
+    """
+    from triton.runtime.interpreter import TensorHandle
+
+    target = _NARROW.get(dtype.name)
+    if target is None:
+        return TensorHandle(numbers, dtype)
+    floats = numbers if numbers.dtype.kind == "f" else numbers.astype("float32")
+    made = torch.from_numpy(floats.copy())
+    if target.itemsize == 1:
+        made = made.clamp(torch.finfo(target).min, torch.finfo(target).max)
+    return TensorHandle(made.to(target).view({1: torch.uint8, 2: torch.uint16}[target.itemsize]).numpy(), dtype)
+
+
+def _cast(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """The interpreter truncates float32 to bfloat16, and makes bits of integers that are cast to it."""
+
+    def cast(builder: Any, source: Any, target: Any) -> Any:
+        if target.scalar.name in _NARROW:
+            return _handle(_numbers(source), target.scalar)
+        if source.dtype.scalar.name in _NARROW:
+            import triton.language as tl
+
+            source = _handle(_numbers(source), tl.float32)
+        return otherwise(builder, source, target)
+
+    return cast
+
+
+def _rounded(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Casts to and from float8. The interpreter loses the carry of a mantissa that is rounded up, and makes 480 of a
+    NaN."""
+    from triton.runtime import interpreter
+
+    nearest = (None, interpreter._ir.ROUNDING_MODE.RTNE)
+
+    def cast(builder: Any, source: Any, target: Any, rounding: Any) -> Any:
+        known = {source.dtype.scalar.name, target.scalar.name} & _NARROW.keys()
+        return (
+            builder.cast_impl(source, target)
+            if known and rounding in nearest
+            else otherwise(builder, source, target, rounding)
+        )
+
+    return cast
+
+
+def _binary(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Numbers where the interpreter would add the bits of bfloat16; bools are added as numbers of one bit."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    of_bits = {interpreter.np.add: interpreter.np.logical_xor, interpreter.np.subtract: interpreter.np.logical_xor}
+
+    def binary(builder: Any, a: Any, b: Any, op: Any) -> Any:
+        dtype = a.dtype.scalar
+        if dtype.name in _NARROW:
+            result = otherwise(builder, _handle(_numbers(a), tl.float32), _handle(_numbers(b), tl.float32), op)
+            return _handle(result.data, dtype)
+        return otherwise(builder, a, b, of_bits.get(op, op) if dtype == tl.int1 else op)
+
+    return binary
+
+
+def _comparison(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """A comparison is a bool. The interpreter gives it the dtype of what it compares, and makes numbers of it where a
+    scalar meets a block."""
+    import triton.language as tl
+
+    def compare(builder: Any, a: Any, b: Any) -> Any:
+        single = tl.float32 if a.dtype.scalar.name in _NARROW else a.dtype.scalar
+        result = otherwise(builder, _handle(_numbers(a), single), _handle(_numbers(b), single))
+        return _handle(result.data, tl.int1)
+
+    return compare
+
+
+def _all_ones(builder: Any, dtype: Any) -> Any:
+    """What `~` joins with: NumPy takes no -1 for a number without a sign."""
+    from triton.runtime import interpreter
+
+    return _handle(~interpreter.np.zeros(1, interpreter._get_np_dtype(dtype)), dtype.scalar)
+
+
+def _high(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """tl.umulhi of the bits; the interpreter extends the sign of integers that have one."""
+
+    def high(builder: Any, a: Any, b: Any) -> Any:
+        dtype = a.data.dtype
+        unsigned = [_handle(x.data.view(f"uint{8 * dtype.itemsize}"), x.dtype) for x in (a, b)]
+        return _handle(otherwise(builder, *unsigned).data.view(dtype), a.dtype.scalar)
+
+    return high
 
 
 def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c rounded once, as fma.rn; the interpreter rounds the product too. float64 has room for it."""
-    from triton.runtime.interpreter import TensorHandle
-
-    wide = a.data.astype("float64") * b.data.astype("float64") + c.data.astype("float64")
-    return TensorHandle(wide.astype(a.data.dtype), a.dtype.scalar)
+    wide = [_numbers(x).astype("float64") for x in (a, b, c)]
+    return _handle((wide[0] * wide[1] + wide[2]).astype(_numbers(a).dtype), a.dtype.scalar)
 
 
 def _number(name: str) -> Callable[..., Any]:
@@ -56,8 +169,8 @@ def _clamped(builder: Any, x: Any, low: Any, high: Any, propagate_nan: Any) -> A
     from triton.runtime import interpreter
 
     larger, smaller = ("maximum", "minimum") if propagate_nan == tl.PropagateNan.ALL else ("fmax", "fmin")
-    bounded = getattr(interpreter.np, larger)(x.data, low.data)
-    return interpreter.TensorHandle(getattr(interpreter.np, smaller)(bounded, high.data), x.dtype.scalar)
+    bounded = getattr(interpreter.np, larger)(_numbers(x), _numbers(low))
+    return _handle(getattr(interpreter.np, smaller)(bounded, _numbers(high)), x.dtype.scalar)
 
 
 def _flip(x: Any, dim: Any = None) -> Any:
@@ -71,34 +184,9 @@ def _flip(x: Any, dim: Any = None) -> Any:
 
 def _bfloat16(builder: Any, value: float) -> Any:
     import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
+    from triton.runtime import interpreter
 
-    return TensorHandle(torch.tensor([value], dtype=torch.bfloat16).view(torch.uint16).numpy(), tl.bfloat16)
-
-
-def _cast(otherwise: Callable[..., Any]) -> Callable[..., Any]:
-    """Casts to and from float8e4nv as PTX's cvt.rn.satfinite has them: to nearest, ties to even, NaN kept.
-
-    The interpreter loses the carry of a mantissa that is rounded up, and makes 480 of a NaN.
-    """
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    def cast(builder: Any, source: Any, target: Any, rounding: Any) -> Any:
-        if tl.float8e4nv not in (source.dtype.scalar, target.scalar):
-            return otherwise(builder, source, target, rounding)
-        known = {tl.bfloat16: torch.bfloat16, tl.float8e4nv: torch.float8_e4m3fn, tl.float16: torch.float16}
-        data = torch.from_numpy(source.data.copy())
-        values = data.view(known[source.dtype.scalar]) if source.dtype.scalar in known else data
-        wide = values.float()
-        if target.scalar == tl.float8e4nv:
-            wide = wide.clamp(-448, 448)
-        made = wide.to(known.get(target.scalar, torch.float32))
-        words = {1: torch.uint8, 2: torch.uint16}
-        stored = made if target.scalar in (tl.float16, tl.float32) else made.view(words[made.dtype.itemsize])
-        return TensorHandle(stored.numpy(), target.scalar)
-
-    return cast
+    return _handle(interpreter.np.array([value]), tl.bfloat16)
 
 
 def _apply(scan: Any, blocks: Any) -> list[Any]:

@@ -24,8 +24,8 @@ _TF32_BITS = 13
 class Stored(EagerMode):
     """Rounds what calls read and return to a dtype; what lies in the inputs' memory is of that dtype already.
 
-    Triton's interpreter truncates where it stores bfloat16. A convolution of float32 on a GPU may leave out bits of all
-    that it reads (TF32), a product of matrices where it was told to.
+    A convolution of float32 on a GPU may leave out bits of all that it reads (TF32), a product of matrices where it was
+    told to.
     """
 
     def __init__(self, dtype: torch.dtype, inputs: Sequence[torch.Tensor]) -> None:
@@ -47,7 +47,7 @@ class Stored(EagerMode):
         if x.dtype != torch.float64:
             return x
         if x.untyped_storage().data_ptr() not in self._inputs:
-            x = _truncated(x) if self._dtype == torch.bfloat16 and x.device.type == "cpu" else self._rounded(x)
+            x = self._rounded(x)
         return tf32(x) if short and x.device.type == "cuda" else x
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,12 +56,6 @@ class Stored(EagerMode):
 
 def _in_tf32(name: str) -> bool:
     return bool(torch.backends.cudnn.allow_tf32 if name == "convolution" else torch.backends.cuda.matmul.allow_tf32)
-
-
-def _truncated(x: torch.Tensor) -> torch.Tensor:
-    """To bfloat16 as Triton's interpreter stores it."""
-    bits = x.float().view(torch.int32).bitwise_and(-(2**16))
-    return bits.view(torch.float32).double()
 
 
 def tf32(x: torch.Tensor) -> torch.Tensor:

@@ -153,8 +153,7 @@ def pointwise(draw: st.DrawFn) -> Sample:
     for step in range(draw(st.integers(1, 5))):
         a, b = draw(st.sampled_from(floats)), draw(st.sampled_from(floats))
         forms = draw(st.sampled_from([UNARY, BINARY, BINARY, BOOL]))
-        # the interpreter cannot join a comparison of scalars with one of blocks: the full input takes part in each
-        lines.append(f"t{step} = {_fill(draw(st.sampled_from(forms)), 'x' if forms is BOOL else a, b)}")
+        lines.append(f"t{step} = {_fill(draw(st.sampled_from(forms)), a, b)}")
         floats.append(f"t{step}.to(x.dtype)" if forms is BOOL else f"t{step}")
         results.append(f"t{step}")
     if with_ints:
