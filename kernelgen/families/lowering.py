@@ -10,13 +10,13 @@ from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.element_types import element_types
+from kernelgen.families.folding import constant, folded
 from kernelgen.families.later import begins_so, begun, is_load, mirror, places_later, settled_scan, visible
 from kernelgen.families.padding import identity
 from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
 from kernelgen.families.space import atoms_of, not_of_rows, size_text, sizes_of, space_of, split
-from kernelgen.families.triton_text import evaluate
 from kernelgen.families.turning import turned
 from kernelgen.families.values import (
     REVERSE,
@@ -116,7 +116,7 @@ class _Lowering:
         i = self.value(output.node, index)
         value = self.values[i]
         source = value.args[0] if value.op == "round" and value.attr == output.dtype else None
-        if not isinstance(source, Use) or self.values[source.value].op in ("load", "const"):
+        if not isinstance(source, Use) or self.values[source.value].op == "load":
             return i
         if not self.values[source.value].name:
             self.values[source.value] = replace(self.values[source.value], name=value.name)
@@ -142,7 +142,7 @@ class _Lowering:
                 raise Unlowerable(f"a flip of {node.name} outside a scan from the end, x.flip(-1).cumsum(-1).flip(-1)")
             return self.load(node, index)
         if node.op == "full":
-            return self.add(Value("const", node.args, node.dtype, frozenset(), None, node.statement))  # type: ignore[arg-type]
+            return self.add(constant(node, node.args[0]))  # type: ignore[arg-type]
         if node.op == "iota":
             return self.iota(node, index[int(node.attrs[0])])
         if self.graph.is_view(node):
@@ -296,11 +296,11 @@ class _Lowering:
         elif op == "where" and (settled := settled_scan(self.values, self.later, args)) is not None:
             return settled
         constants = [constant_of(self.values, arg) for arg in args]
-        if None not in constants and node.op not in ("convert", "round"):
-            known = evaluate(node.op, tuple(float(c) for c in constants if c is not None))
-            if known is None or node.dtype != "float":
-                raise Unlowerable(f"{node.op} of constants (write the result into the reference)", node.statement)
-            return self.add(Value("const", (known,), node.dtype, frozenset(), None, node.statement))
+        chosen = (args[1] if constants[0] else args[2]) if op == "where" and constants[0] is not None else None
+        if isinstance(chosen, Use):
+            return chosen.value
+        if None not in constants and node.op != "round":
+            return self.add(folded(node, constants))
         axes = frozenset(a for arg in args if isinstance(arg, Use) for a in self.values[arg.value].axes)
         attr = str(node.attrs[0]) if op == "round" else None
         return self.add(Value(op, tuple(args), node.dtype, axes, node.name, node.statement, attr=attr))

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from kernelgen.families.folding import choice, is_counted, is_number, is_size
 from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names, spread
@@ -254,6 +255,8 @@ class Writer:
             return self._iota(i)
         if value.op == "convert":
             return self._convert(value, args[0])
+        if value.op == "round" and is_number(self.lowered.values, value.args[0]):
+            return Text(f"tl.cast({args[0].text}, {rounding(value)}).to(tl.float32)")
         if value.op == "round":
             return Text(f"{args[0].within(ATOM)}.to({rounding(value)}).to(tl.float32)")
         if value.op == "div_rn":
@@ -261,16 +264,15 @@ class Writer:
         op = value.op
         if self._is_by_rows(value, consumer):
             op = "quotient" if at_least(self.lowered.values, value.args[1]) >= SMALL else "lifted_quotient"
+        if op == "where":
+            return choice(self.lowered.values, value, args)
         text, helpers = operation(op, args)
         self.helpers.update(dict.fromkeys(helpers))
         return text
 
     def _as_float(self, arg: Operand, text: Text) -> Text:
         """A divisor of tl.div_rn, which takes floats alone; a size may be compiled in, and has no method then."""
-        return Text(f"tl.cast({text.text}, tl.float32)") if self._is_counted(arg) else text
-
-    def _is_counted(self, arg: Operand) -> bool:
-        return isinstance(arg, Length) or (isinstance(arg, Use) and self.lowered.values[arg.value].op == "place")
+        return Text(f"tl.cast({text.text}, tl.float32)") if is_counted(self.lowered.values, arg) else text
 
     def _is_by_rows(self, value: Value, level: str) -> bool:
         """Whether it is an exact quotient whose divisor is the same for a whole row, or for all elements."""
@@ -299,7 +301,7 @@ class Writer:
     def _convert(self, value: Value, text: Text) -> Text:
         if value.dtype == "bool":
             return Text(f"{text.within(41)} != 0", 40)
-        if value.axes == frozenset() and self._is_counted(value.args[0]):
+        if is_size(self.lowered.values, value.args[0]):
             return Text(f"tl.cast({text.text}, {triton_dtype(value.dtype)})")
         return Text(f"{text.within(ATOM)}.to({triton_dtype(value.dtype)})")
 

@@ -28,6 +28,14 @@ _OF_INTEGERS = {"maximum": "int_maximum", "minimum": "int_minimum"}
 """Integers have no NaN that these would have to keep."""
 
 
+def converted(value: float, dtype: str) -> float | int | bool:
+    """A number in a class of value: `float`, `bool` or an integer dtype, in which it wraps around."""
+    if dtype in ("float", "bool"):
+        return float(value) if dtype == "float" else bool(value)
+    low, high = _INTEGERS[dtype]
+    return (int(value) - low) % (high - low + 1) + low
+
+
 class Refused(Exception):
     """An operation, or a form of one, that no family lowers; the message completes "…: unsupported: "."""
 
@@ -115,7 +123,13 @@ class Builder:
             low, high = _INTEGERS.get(common, (0, 0))
             if common in _INTEGERS and isinstance(value, int) and not low <= value <= high:
                 raise Refused(f"the number {value} among values of {common}")
-        return (*first, *(self.convert(a, common) if isinstance(a, Ref) else a for a in rest))
+        return (*first, *(self._operand(a, common) for a in rest))
+
+    def _operand(self, arg: Arg, dtype: str) -> Arg:
+        """An operand in a class of value; a whole number among floats stays as it is written."""
+        if isinstance(arg, Ref):
+            return self.convert(arg, dtype)
+        return arg if dtype == "float" or isinstance(arg, SizeOf) else converted(arg, dtype)
 
     def _dtype(self, op: str, args: tuple[Arg, ...]) -> str:
         if op in BOOLEAN:
@@ -181,12 +195,9 @@ class Builder:
         node = self.node(x)
         if node.dtype == dtype:
             return x
-        if node.op == "full" and isinstance(value := node.args[0], int | float):
-            if dtype in ("float", "bool"):
-                return self.full(float(value) if dtype == "float" else bool(value), node.shape, dtype)
-            if isinstance(value, int):  # which wraps around
-                low, high = _INTEGERS[dtype]
-                return self.full((value - low) % (high - low + 1) + low, node.shape, dtype)
+        value = node.args[0] if node.op == "full" else None
+        if isinstance(value, int) or (isinstance(value, float) and dtype in ("float", "bool")):
+            return self.full(converted(value, dtype), node.shape, dtype)
         return self._add(Node("convert", (x,), self.node(x).shape, dtype, None, self.statement))
 
     def index(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.build import Builder
+from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
 
@@ -28,7 +28,7 @@ def number(b: Builder, value: Any, shape: tuple[Dim, ...], dtype: str) -> Ref:
     """A number everywhere, as a dtype has it."""
     if not isinstance(value, int | float):
         return b.full(value, shape, dtype)
-    return b.full(float(value) if dtype == "float" else bool(value) if dtype == "bool" else int(value), shape, dtype)
+    return b.full(converted(value, dtype), shape, dtype)
 
 
 def _filled(index: int, name: str, fixed: int | None = None) -> Rule:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.build import Builder
+from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
@@ -16,8 +16,7 @@ def _gathered(b: Builder, c: Call, x: Ref, index: Ref, places: list[Expr], dim: 
     """`x` at `places`, one of which is the value of `index`, a place in `dim`."""
     b.note(_NOTE)
     inside = (Condition(ix.value(0), ">=", ix.number(0)), Condition(ix.value(0), "<", ix.size(dim)))
-    fill = {"float": 0.0, "bool": False}.get(b.node(x).dtype, 0)
-    return b.index(x, c.shape, tuple(places), inside, fill, (index,))
+    return b.index(x, c.shape, tuple(places), inside, converted(0, b.node(x).dtype), (index,))
 
 
 def embedding(b: Builder, c: Call) -> Ref:

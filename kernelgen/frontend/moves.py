@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.build import Builder
+from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.graph import Dim, Ref, SizeOf
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.rule import Call, Refused, Result, Rule
@@ -158,9 +158,7 @@ def pad(b: Builder, c: Call) -> Ref:
         if after.number > 0 or after.op != "number":
             conditions.append(Condition(inside, "<", ix.size(shape[dim])))
         places[dim] = inside
-    fill = 0 if fill is None else fill
-    number = float(fill) if c.dtype == "float" else bool(fill) if c.dtype == "bool" else int(fill)
-    return b.index(x, c.shape, tuple(places), tuple(conditions), number)
+    return b.index(x, c.shape, tuple(places), tuple(conditions), converted(0 if fill is None else fill, c.dtype))
 
 
 def _continued(b: Builder, c: Call, mode: str) -> Ref:
@@ -281,7 +279,7 @@ def triangle(*, upper: bool) -> Rule:
         diagonal = ix.plus(ix.axis(-2), ix.number(c.get(1, "diagonal", 0)))
         rows, cols = b.place((c.shape[-2], ()), diagonal), b.place((c.shape[-1],), ix.axis(-1))
         kept = b.map("ge" if upper else "le", cols, rows)
-        return b.map("where", kept, c.args[0], 0.0 if c.dtype == "float" else 0, dtype=c.dtype)
+        return b.map("where", kept, c.args[0], converted(0, c.dtype), dtype=c.dtype)
 
     return rule
 

@@ -1,0 +1,69 @@
+"""Numbers in kernels: operations of numbers alone, worked out, and choices between numbers in their own dtype."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+
+from kernelgen.families.triton_text import Text, evaluate, operation, triton_dtype
+from kernelgen.families.values import Length, Operand, Unlowerable, Use, Value, constant_of
+from kernelgen.frontend.build import converted
+from kernelgen.frontend.graph import Node
+
+_WHOLE: dict[str, Callable[..., int]] = {
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "int_maximum": max, "int_minimum": min,
+    "invert": lambda a: not a if isinstance(a, bool) else ~a,
+}  # fmt: skip
+"""Of whole numbers and of truth values."""
+
+
+def constant(node: Node, value: float | int | bool) -> Value:
+    """A number that stands for a node everywhere."""
+    return Value("const", (value,), node.dtype, frozenset(), None, node.statement)
+
+
+def folded(node: Node, args: Sequence[float | int | bool | None]) -> Value:
+    """An operation of numbers alone as the number that it gives; a whole number wraps around as torch's does. Raises
+    Unlowerable where it is not worth knowing."""
+    known = _folded(node.op, tuple(a for a in args if a is not None), node.dtype)
+    if known is None:
+        raise Unlowerable(f"{node.op} of constants (write the result into the reference)", node.statement)
+    return constant(node, known)
+
+
+def _folded(op: str, args: tuple[float | int | bool, ...], dtype: str) -> float | int | bool | None:
+    if dtype == "float":
+        return float(args[0]) if op == "convert" else evaluate(op, tuple(map(float, args)))
+    made = args[0] if op == "convert" else _WHOLE[op](*args) if op in _WHOLE else evaluate(op, args)
+    if made is None or (dtype != "bool" and not abs(made) < 2**63):  # nor is NaN a whole number
+        return None
+    return converted(made, dtype)
+
+
+def is_counted(values: Sequence[Value], arg: Operand) -> bool:
+    """Whether an operand is a size or a place, which Triton may know as a Python number."""
+    return isinstance(arg, Length) or (isinstance(arg, Use) and values[arg.value].op == "place")
+
+
+def is_number(values: Sequence[Value], arg: Operand) -> bool:
+    """Whether an operand is a number that stands in the kernel's text."""
+    return constant_of(values, arg) is not None
+
+
+def is_size(values: Sequence[Value], arg: Operand) -> bool:
+    """Whether an operand is a size, the same for all elements."""
+    return is_counted(values, arg) and not (isinstance(arg, Use) and values[arg.value].axes)
+
+
+def choice(values: Sequence[Value], value: Value, args: tuple[Text, ...]) -> Text:
+    """A `where`. One of whole numbers alone is int32 to Triton, or what holds these: it is given its own dtype."""
+    numbers = all(is_number(values, a) or is_size(values, a) for a in value.args[1:])
+    if not numbers or value.dtype in ("float", "bool", "int32"):
+        return operation("where", args)[0]
+    dtype = triton_dtype(value.dtype)
+    if any(abs(constant_of(values, a) or 0) >= 2**31 for a in value.args[1:]):  # one unsigned and the other not
+        args = (args[0], *(Text(f"tl.cast({text.text}, {dtype})") for text in args[1:]))
+        return operation("where", args)[0]
+    return Text(f"{operation('where', args)[0].text}.to({dtype})")
