@@ -158,3 +158,20 @@ def test_a_bound_or_a_dtype_that_is_none(dtype: str, below: str, message: str) -
     with pytest.raises(SpecError) as error:
         parse_spec(SPEC.format(dtype=dtype, below=below), "op.yaml")
     assert message in str(error.value)
+
+
+SLICES = {
+    "x[:, -2:]": ("x: [N, D] T", "out: [N, 2] T", "x.shape[1] >= 2"),
+    "x[:, :2]": ("x: [N, D] T", "out: [N, 2] T", "x.shape[1] >= 2"),
+    "x[:, -3:-1]": ("x: [N, D] T", "out: [N, 2] T", "x.shape[1] >= 3"),
+    "x[:, -3:]": ("x: [N, 2 * D] T", "out: [N, 3] T", "x.shape[1] >= 4"),
+    "x[..., -2:]": ("x: [..., D] T", "out: [..., 2] T", "x.shape[-1] >= 2"),
+}
+
+
+@pytest.mark.parametrize("lines", SLICES)
+def test_a_slice_that_is_shorter_where_a_size_is_1(lines: str) -> None:
+    """torch traces as if no size were 1: where it is, the kernel would read before or beyond the tensor."""
+    x, out, constraint = SLICES[lines]
+    said = f"a slice that has fewer elements with D = 1 (write the constraint {constraint})"
+    assert said in refusal(f"return {lines} * 2", x, out)

@@ -38,7 +38,16 @@ def slice_(b: Builder, c: Call) -> Ref:
     if c.shape == shape:
         return x
     dim = c.get(1, "dim", 0) % len(shape)
-    return _along(b, x, dim, c.shape, place(c.get(2, "start") or 0, shape[dim]), c.get(4, "step", 1))
+    return _along(b, x, dim, c.shape, _first(c.get(2, "start") or 0, shape[dim]), c.get(4, "step", 1))
+
+
+def _first(start: Any, dim: Dim) -> Expr:
+    """Where a slice begins, which is at the first element where it would begin before that. The trace has asked a size
+    with a name whether it is large enough."""
+    length = ix.size(dim)
+    if length.op == "number" and isinstance(start, int):
+        return ix.number(range(length.number)[start:].start)
+    return place(start, dim)
 
 
 def narrow(b: Builder, c: Call) -> Ref:
@@ -92,6 +101,13 @@ def movedim(b: Builder, c: Call) -> Ref:
     return b.view("permute", x, c.shape, tuple(placed[d] if d in placed else next(others) for d in range(rank)))
 
 
+def _counted(shift: Any) -> Expr:
+    """A shift as an expression that is not negative."""
+    if isinstance(shift, SizeOf) and any("-" in atom for atom in shift.dim if isinstance(atom, str)):
+        raise Refused("roll by a number of elements that may be negative")
+    return place(shift)
+
+
 def roll(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     shape, dims = b.node(x).shape, c.get(2, "dims") or []
@@ -100,9 +116,10 @@ def roll(b: Builder, c: Call) -> Ref:
     places = axes(len(shape))
     for shift, dim in zip(c.args[1], (d % len(shape) for d in dims), strict=True):
         length = ix.size(shape[dim])
-        moved = ix.plus(places[dim], ix.number(-shift))
-        if not isinstance(shift, int) or shift > 0:
-            moved = ix.plus(places[dim], ix.minus(length, ix.remainder(place(shift), length)))
+        if isinstance(shift, int) and shift <= 0:
+            moved = ix.plus(places[dim], ix.number(-shift))
+        else:
+            moved = ix.plus(places[dim], ix.minus(length, ix.remainder(_counted(shift), length)))
         places[dim] = ix.remainder(moved, length)
     return b.index(x, shape, tuple(places))
 

@@ -19,6 +19,7 @@ from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
 from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Call, Refused, Result
+from kernelgen.frontend.taken import check_slice
 from kernelgen.spec.model import OperatorSpec
 
 _IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "sym_", "_guards", "sym_constrain")
@@ -42,6 +43,7 @@ def lower_node(
             values[node] = _size_value(b, meta, symbols)
             return
         check_device(node)
+        check_slice(spec, node, symbols)
         if is_unset(node):
             return
         overwrites = False

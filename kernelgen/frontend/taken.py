@@ -1,0 +1,62 @@
+"""Slices of dimensions whose size may be 1: torch traces as if no size were, and does not ask whether they fit then."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from kernelgen.frontend.graph import Atom
+from kernelgen.frontend.rule import Refused
+from kernelgen.spec.cases import admits
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, SizeValue
+from kernelgen.spec.sizes import evaluate, is_expression, names_in
+
+_LARGE = 129
+
+
+def check_slice(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> None:
+    """Raises Refused where a slice such as `x[:, -2:]` has fewer elements where a size is 1 than the trace has it, and
+    the constraints admit that size."""
+    if str(node.target) != "aten.slice.Tensor":
+        return
+    x, dim, start, end, step = (arg.meta["val"] if hasattr(arg, "meta") else arg for arg in (*node.args, None, 1)[:5])
+    traced = x.shape[dim], start, end, step, node.meta["val"].shape[dim]
+    names = {s: str(symbols[s]) for value in traced for s in _free(value) if str(symbols.get(s)).isidentifier()}
+    others: dict[str, SizeValue] = {str(name): _LARGE for name in symbols.values()} | {ELLIPSIS: (3,)}
+    for values in itertools.product((1, _LARGE), repeat=len(names)):
+        sizes = dict(zip(names, values, strict=True))
+        chosen: dict[str, SizeValue] = {names[s]: value for s, value in sizes.items()}
+        if 1 in values and not _fits(traced, sizes) and admits(spec, tuple((others | chosen).items())):
+            small = [s for s, value in sizes.items() if value == 1]
+            enough = (n for n in range(2, _LARGE) if _fits(traced, {**sizes, small[0]: n}))
+            hint = _hint(spec, names[small[0]], next(enough)) if len(names) == 1 else ""
+            raise Refused(
+                f"a slice that has fewer elements with {' and '.join(f'{names[s]} = 1' for s in small)}{hint}"
+            )
+
+
+def _fits(traced: tuple[Any, ...], sizes: Mapping[Any, int]) -> bool:
+    """Whether a slice has at sizes as many elements as the trace has it."""
+    size, start, end, step, made = (_at(value, sizes) for value in traced)
+    return bool(len(range(size)[start:end:step]) == made)
+
+
+def _free(value: Any) -> set[Any]:
+    return set(value.node.expr.free_symbols) if hasattr(value, "node") else set()
+
+
+def _at(value: Any, sizes: Mapping[Any, int]) -> Any:
+    """A traced size at sizes."""
+    return int(value.node.expr.subs({**dict.fromkeys(_free(value), _LARGE), **sizes})) if _free(value) else value
+
+
+def _hint(spec: OperatorSpec, name: str, least: int) -> str:
+    """The constraint that keeps a size from being smaller."""
+    for tensor in spec.inputs:
+        for d, entry in enumerate(tensor.shape):
+            if isinstance(entry, str) and names_in(entry) == (name,):
+                size = evaluate(entry, {name: least}) if is_expression(entry) else least
+                place = d - len(tensor.shape) if ELLIPSIS in tensor.shape else d
+                return f" (write the constraint {tensor.name}.shape[{place}] >= {size})"
+    return ""
