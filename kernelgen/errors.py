@@ -48,6 +48,10 @@ class HandEditedError(KernelgenError):
     """A generated file was changed by hand and would be overwritten."""
 
 
+class DamagedError(KernelgenError):
+    """A file that kernelgen wrote and reads back is no longer what it can have written."""
+
+
 class StaleError(KernelgenError):
     """A generated file no longer matches its spec."""
 

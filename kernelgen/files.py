@@ -1,12 +1,50 @@
-"""Writing files so that a reader sees the old text or the new text, never half of one."""
+"""Writing files so that a reader sees the old text or the new text, never half of one; reading them back."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from kernelgen.errors import UsageError
+
+
+def read_text(path: Path) -> str | None:
+    """A file's text; None where there is none. Bytes that are no UTF-8 become surrogates, so that nothing is lost.
+
+    Raises UsageError, naming the path, where it is a folder, a loop of links or may not be read.
+    """
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def parse_json(text: str) -> Any:
+    """JSON that a program wrote. Raises ValueError, saying why, for anything else: keys twice, nesting without end,
+    numbers that are none."""
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} on line {error.lineno}") from None
+    except RecursionError:
+        raise ValueError("not JSON: nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"the key {twice[:60]!r} twice")
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
 
 
 def write_atomic(path: Path, text: str) -> None:

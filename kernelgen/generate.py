@@ -10,24 +10,22 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kernelgen import custom, families, frontend, render
 from kernelgen.devices import Device, NpuFacts
 from kernelgen.errors import HandEditedError, LanguageModelError, Mistake, SpecError, UnsupportedError, UsageError
-from kernelgen.files import check_writable, write_atomic
+from kernelgen.files import check_writable, read_text, write_atomic
+from kernelgen.manifest import Manifest, damaged, read_manifest, write_manifest
 from kernelgen.plan import Chip, Plan, Schedule, TableRow
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 if TYPE_CHECKING:
     from kernelgen.backward import Backward
     from kernelgen.frontend.graph import Graph
-
-MANIFEST = "generated.json"
 
 
 @dataclass(frozen=True)
@@ -101,11 +99,14 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
         return _custom(spec, root, chip)
     graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
     plan = families.lower(spec, graph, notes)
-    manifest = read_manifest(folder_of(spec, root))
-    chip = chip or (Chip(**manifest["chip"]) if "chip" in manifest else None)
+    folder = folder_of(spec, root)
+    manifest = read_manifest(folder)
+    chip = chip or (manifest.chip if manifest else None)
     if chip is not None:
+        if chip.family not in families.RETARGET:
+            raise damaged(folder, f"chip.family: there is no {chip.family!r}")
         plan = families.retarget(plan, chip)
-    table = _saved(manifest)
+    table = _saved(folder)
     if not table:
         return plan
     if custom.is_proposed(plan.with_table(table)):
@@ -114,12 +115,19 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     return plan.with_table(tuple(row for row in fitted if row)) if all(fitted) else plan
 
 
-def _saved(manifest: dict[str, Any]) -> tuple[TableRow, ...]:
-    """The table of a manifest; empty where there is none, or one that other hands wrote."""
-    try:
-        return tuple(TableRow(row["max_bytes"], Schedule.from_json(row)) for row in manifest.get("schedules", []))
-    except (KeyError, TypeError, AttributeError):
-        return ()
+def _saved(folder: Path) -> tuple[TableRow, ...]:
+    """The table that was last chosen for what is in a folder; empty where nothing is.
+
+    Raises DamagedError for a schedule that no family makes; one of another family is of another reference.
+    """
+    manifest = read_manifest(folder)
+    table = manifest.table if manifest else ()
+    for number, row in enumerate(table):
+        proposed = row.schedule.variant == custom.PROPOSED
+        wrong = custom.misshapen(row.schedule) if proposed else families.unknown(row.schedule)
+        if wrong:
+            raise damaged(folder, f"schedules[{number}]: {wrong}")
+    return table
 
 
 def _custom(spec: OperatorSpec, root: Path, chip: Chip | None) -> Plan:
@@ -131,12 +139,12 @@ def _custom(spec: OperatorSpec, root: Path, chip: Chip | None) -> Plan:
             f"{spec.path}: family: custom: a language model writes the kernel, and none is there yet for this "
             f"reference: `kernelgen new {spec.path} --model NAME`"
         )
-    return custom.plan_of(spec, _saved(read_manifest(folder_of(spec, root))))
+    return custom.plan_of(spec, _saved(folder_of(spec, root)))
 
 
 def is_unwritten(spec: OperatorSpec, root: Path) -> bool:
     """Whether a language model has to write the kernel first."""
-    table = _saved(read_manifest(folder_of(spec, root)))
+    table = _saved(folder_of(spec, root))
     return spec.family == CUSTOM and not (table and _proposed_fits(custom.plan_of(spec), table))
 
 
@@ -154,11 +162,11 @@ def _fitted(plan: Plan, row: TableRow) -> TableRow | None:
 
     A parameter that is added to a family has the default under which kernels stay as they were without it.
     """
-    if row.schedule.variant not in families.module(plan).variants(plan.body):
+    family = families.module(plan)
+    if row.schedule.variant not in family.variants(plan.body) or families.unknown(row.schedule, (family,)):
         return None
-    default: Schedule = families.module(plan).default(row.schedule.variant)
-    values = dict(row.schedule.values)
-    return replace(row, schedule=default.replace(**values)) if values.keys() <= dict(default.values).keys() else None
+    default: Schedule = family.default(row.schedule.variant)
+    return replace(row, schedule=default.replace(**dict(row.schedule.values)))
 
 
 def new(
@@ -228,14 +236,14 @@ def _write(spec: OperatorSpec, plan: Plan, files: dict[str, str], root: Path, *,
     agreement = interface_agreement(spec, files)
     broken = [a.item for a in agreement if not a.agrees]
     assert not broken, f"generated files disagree on {broken}"
-    before = {name: _text(folder / name) for name in files}
+    before = {name: read_text(folder / name) for name in files}
     changed = tuple(name for name, text in files.items() if before[name] != text)
     change = _change(spec, folder, before, changed)  # from the manifest of the last time, which is rewritten below
     if not dry_run:
         check_writable(folder)
         for name in changed:
             write_atomic(folder / name, files[name])
-        write_manifest(plan, folder, files)
+        _keep(plan, folder, files)
     return Written(folder, changed, tuple(n for n in files if n not in changed), change, agreement, plan)
 
 
@@ -246,8 +254,8 @@ def _change(spec: OperatorSpec, folder: Path, before: dict[str, str | None], cha
         return "none"
     if changed == (f"{spec.name}_triton.py",):
         return "performance parameters"
-    known = read_manifest(folder).get("interface")
-    return "logic" if known in (None, render.interface_hash(spec)) else "interface"
+    manifest = read_manifest(folder)
+    return "logic" if manifest is None or manifest.interface == render.interface_hash(spec) else "interface"
 
 
 def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
@@ -257,7 +265,7 @@ def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
         folder = folder_of(one, root)
         edited = hand_edited(folder)
         for name, text in files.items():
-            present = _text(folder / name)
+            present = read_text(folder / name)
             if present is None:
                 found.append(f"{folder / name}: missing")
             elif present != text:
@@ -269,39 +277,26 @@ def stale(spec: OperatorSpec, root: Path) -> tuple[str, ...]:
 def record(plan: Plan, folder: Path) -> None:
     """Keep the table of a plan whose `_triton.py` was just rewritten."""
     name = f"{plan.spec.name}_triton.py"
-    files = {n: text for n in read_manifest(folder).get("files", {}) if (text := _text(folder / n)) is not None}
-    write_manifest(plan, folder, {**files, name: (folder / name).read_text(encoding="utf-8")})
+    files = {n: text for n in (*generated(folder), name) if (text := read_text(folder / n)) is not None}
+    _keep(plan, folder, files)
 
 
-def write_manifest(plan: Plan, folder: Path, files: dict[str, str]) -> None:
-    data = {
-        "spec": Path(plan.spec.path).name,
-        **({"chip": asdict(plan.chip)} if plan.chip else {}),
-        "interface": render.interface_hash(plan.spec),
-        "schedules": [{"max_bytes": row.max_bytes, **row.schedule.to_json()} for row in plan.table],
-        "files": {name: _hash(text) for name, text in sorted(files.items())},
-    }
-    text = json.dumps(data, indent=1) + "\n"
-    if _text(folder / MANIFEST) != text:
-        write_atomic(folder / MANIFEST, text)
+def _keep(plan: Plan, folder: Path, files: dict[str, str]) -> None:
+    hashes = {name: _hash(text) for name, text in files.items()}
+    interface = render.interface_hash(plan.spec)
+    write_manifest(Manifest(Path(plan.spec.path).name, interface, plan.table, hashes, plan.chip), folder)
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What was last generated in a folder; empty where nothing was."""
-    text = _text(folder / MANIFEST)
-    try:
-        data = json.loads(text) if text is not None else {}
-    except json.JSONDecodeError:
-        return {}
-    if not isinstance(data, dict) or not isinstance(data.get("files", {}), dict):
-        return {}
-    return data if isinstance(data.get("schedules", []), list) else {}
+def generated(folder: Path) -> dict[str, str]:
+    """The generated files of a folder with their hashes; empty where nothing was generated."""
+    manifest = read_manifest(folder)
+    return manifest.files if manifest else {}
 
 
 def hand_edited(folder: Path) -> tuple[str, ...]:
     """The generated files of a folder that are not as they were written."""
-    known = read_manifest(folder).get("files", {})
-    return tuple(n for n, digest in known.items() if (text := _text(folder / n)) is not None and _hash(text) != digest)
+    known = generated(folder).items()
+    return tuple(n for n, digest in known if (text := read_text(folder / n)) is not None and _hash(text) != digest)
 
 
 def interface_agreement(spec: OperatorSpec, files: dict[str, str]) -> tuple[Agreement, ...]:
@@ -354,12 +349,5 @@ def _modules(tree: ast.Module, name: str) -> set[str]:
     return {m for m in found if m.startswith(f"{name}_")}
 
 
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

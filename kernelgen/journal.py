@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import KernelgenError, UsageError
-from kernelgen.files import sync_folder, write_atomic
+from kernelgen.files import read_text, sync_folder, write_atomic
 
 FILE = "journal.jsonl"
 
@@ -69,7 +69,7 @@ class Journal:
         except OSError as error:
             raise UsageError(f"{folder}: cannot write here: {error.strerror}") from None
         try:
-            content = path.read_bytes()
+            content = _content(path)
             records, good = _parse(path, content)
             if good < len(content):
                 os.ftruncate(handle, good)
@@ -109,7 +109,7 @@ class Journal:
         """Keep a candidate's source; returns its hash."""
         name = source_hash(source)
         path = self.candidates / f"{name}.py"
-        if not path.is_file() or path.read_text(encoding="utf-8") != source:
+        if read_text(path) != source:
             write_atomic(path, source)
         return name
 
@@ -117,9 +117,11 @@ class Journal:
         """The source stored under a hash; raises JournalError where it is missing or no longer what it was."""
         path = self.candidates / f"{name}.py"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes().decode()
         except OSError as error:
             raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            text = ""
         if source_hash(text) != name:
             raise JournalError(f"{path}: was changed after it was stored")
         return text
@@ -136,7 +138,7 @@ class Journal:
 def read(folder: Path) -> tuple[Record, ...]:
     """The records of a run without opening it for writing; a torn last line is left out."""
     path = folder / FILE
-    return tuple(_parse(path, path.read_bytes())[0])
+    return tuple(_parse(path, _content(path))[0])
 
 
 def runs(folder: Path) -> tuple[Path, ...]:
@@ -166,7 +168,7 @@ def resume_key(**parts: Any) -> str:
 
 def source_hash(text: str) -> str:
     """The first 16 hex digits of the SHA-256 of a text."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 @contextmanager
@@ -182,7 +184,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(handle, 32, 0).decode().strip() or "unknown"
+            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise LockedError(f"{folder.name} is being optimised by another process (pid {holder})") from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
@@ -195,6 +197,13 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
+
+
 def _parse(path: Path, content: bytes) -> tuple[list[Record], int]:
     """The records, and the length of the part of the file that holds them."""
     records: list[Record] = []
@@ -204,11 +213,15 @@ def _parse(path: Path, content: bytes) -> tuple[list[Record], int]:
         record = _record(line, number)
         if record is None:
             if number < len(lines):
-                raise JournalError(f"{path}:{number}: damaged record; move the run's folder away to start a new run")
+                raise _damaged(path, number)
             break
         records.append(record)
         good += len(line)
     return records, good
+
+
+def _damaged(path: Path, line: int) -> JournalError:
+    return JournalError(f"{path}:{line}: damaged record; move the run's folder away to start a new run")
 
 
 def _record(line: bytes, seq: int) -> Record | None:
@@ -216,13 +229,19 @@ def _record(line: bytes, seq: int) -> Record | None:
     try:
         data = json.loads(line.decode())
         record = Record(data["seq"], data["kind"], data["time"], data["data"])
-    except (ValueError, KeyError, TypeError):
+        whole = record.seq == seq and isinstance(record.data, dict) and record.line() == line
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return record if record.seq == seq and record.line() == line else None
+    return record if whole else None
 
 
 def _key(path: Path) -> str | None:
     """The resume key in a journal's first record, which opens every run."""
-    with path.open("rb") as file:
-        first = _record(file.readline(), 1)
+    try:
+        with path.open("rb") as file:
+            first, more = _record(file.readline(), 1), file.read(1)
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
+    if first is None and more:  # whose run it is cannot be said, so none may be begun in its place
+        raise _damaged(path, 1)
     return first.data.get("key") if first and first.kind == "run" else None

@@ -88,13 +88,16 @@ def _from_pyproject(start: Path) -> _Layer:
     if path is None:
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("kernelgen", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tools = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, ValueError, RecursionError) as error:  # what is no TOML or no UTF-8 is a ValueError
         raise UsageError(f"{path}: cannot be read: {error}") from None
+    table = tools.get("kernelgen", {}) if isinstance(tools, dict) else {}
+    if not isinstance(table, dict):
+        raise UsageError(f"{path}: [tool.kernelgen] must be a table, not {table!r}")
     layer: _Layer = {}
     for key, value in table.items():
         name = key.replace("-", "_")
-        where = f"{path}: [tool.kernelgen] {key}"
+        where = f"{path}: [tool.kernelgen] {key if key.isprintable() else repr(key)}"
         if name not in _CHECKS:
             raise UsageError(f"{where}: no such setting{_did_you_mean(name)}")
         layer[name] = (where, value)

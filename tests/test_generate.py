@@ -10,8 +10,9 @@ import pytest
 from test_frontend import spec_of
 
 from kernelgen import generate, render
-from kernelgen.errors import HandEditedError, SpecError, UnsupportedError
+from kernelgen.errors import DamagedError, HandEditedError, SpecError, UnsupportedError
 from kernelgen.families import reduction
+from kernelgen.manifest import MANIFEST
 from kernelgen.plan import TableRow
 from kernelgen.spec.model import OperatorSpec
 
@@ -33,7 +34,7 @@ def test_everything_is_written_once(spec: OperatorSpec, tmp_path: Path) -> None:
     first = generate.new(spec, tmp_path)
     assert first.change == "new"
     assert list(first.written) == FILES
-    assert {p.name for p in first.folder.iterdir()} == {*FILES, generate.MANIFEST}
+    assert {p.name for p in first.folder.iterdir()} == {*FILES, MANIFEST}
     before = {p: p.stat().st_mtime_ns for p in first.folder.iterdir()}
     second = generate.new(spec, tmp_path)
     assert (second.change, second.written, list(second.unchanged)) == ("none", (), FILES)
@@ -92,8 +93,8 @@ def test_the_kind_of_a_change_is_told(folder: Path, kind: str) -> None:
 
 def test_a_change_of_schedule_rewrites_the_kernel_alone(spec: OperatorSpec, folder: Path) -> None:
     table = [{"max_bytes": None, **reduction.default("row").replace(num_warps=8).to_json()}]
-    manifest = json.loads((folder / generate.MANIFEST).read_text())
-    (folder / generate.MANIFEST).write_text(json.dumps(manifest | {"schedules": table}))
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": table}))
     written = generate.new(spec, folder.parent)
     assert (written.change, written.written) == ("performance parameters", ("op_triton.py",))
     assert '"num_warps": 8' in (folder / "op_triton.py").read_text()
@@ -101,15 +102,16 @@ def test_a_change_of_schedule_rewrites_the_kernel_alone(spec: OperatorSpec, fold
 
 def test_a_table_of_before_a_parameter_keeps_what_it_chose(spec: OperatorSpec, folder: Path) -> None:
     chosen = reduction.default("row").replace(num_warps=8)
-    manifest = json.loads((folder / generate.MANIFEST).read_text())
+    manifest = json.loads((folder / MANIFEST).read_text())
 
     def found(row: dict[str, object]) -> tuple[TableRow, ...]:
-        (folder / generate.MANIFEST).write_text(json.dumps(manifest | {"schedules": [{"max_bytes": None, **row}]}))
+        (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": [{"max_bytes": None, **row}]}))
         return generate.plan_of(spec, folder.parent).table
 
     older = {name: value for name, value in chosen.values if name != "loads"}
     assert found({"variant": "row", "values": older}) == (TableRow(None, chosen),)
-    assert found({"variant": "row", "values": {**older, "of_another_time": 1}}) != (TableRow(None, chosen),)
+    with pytest.raises(DamagedError, match="row has no parameter 'of_another_time'"):
+        found({"variant": "row", "values": {**older, "of_another_time": 1}})
 
 
 def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path) -> None:
@@ -120,7 +122,7 @@ def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path
     assert generate.hand_edited(folder) == ()
     assert generate.plan_of(spec, folder.parent).table == chosen.table
     assert generate.new(spec, folder.parent).change == "none"
-    # a table of another family, or with parameters of another time, is let go
+    # a table of another family is of another reference, and let go
     other = spec_of("return x * 2")
     assert generate.plan_of(other, folder.parent).table == generate.plan_of(other, folder.parent / "none").table
 
@@ -129,8 +131,11 @@ def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path
     "text",
     ["", "{", "[]", '{"schedules": null}', '{"files": []}', '{"schedules": [1]}', '{"schedules": [{"max_bytes": 1}]}'],
 )
-def test_a_manifest_that_cannot_be_read_counts_as_none(spec: OperatorSpec, folder: Path, text: str) -> None:
-    (folder / generate.MANIFEST).write_text(text)
+def test_a_manifest_that_cannot_be_read_is_refused(spec: OperatorSpec, folder: Path, text: str) -> None:
+    (folder / MANIFEST).write_text(text)
+    with pytest.raises(DamagedError, match=r"generated\.json: damaged \("):
+        generate.new(spec, folder.parent)
+    (folder / MANIFEST).unlink()
     assert generate.new(spec, folder.parent).change == "none"
 
 

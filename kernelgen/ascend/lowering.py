@@ -9,13 +9,17 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, final
+
+from pydantic import TypeAdapter, ValidationError
 
 from kernelgen.ascend import room_client, venv
 from kernelgen.ascend.largest import largest_line
 from kernelgen.ascend.reading import SLOW
 from kernelgen.ascend.room_client import RoomError
 from kernelgen.devices import cache_folder
+from kernelgen.errors import DamagedError
+from kernelgen.files import read_text
 
 ANSWER = "lowered.json"
 
@@ -77,9 +81,57 @@ def lower(request: Request) -> Lowered:
     """Lower one kernel. Raises NoDeviceError where no compiler is set up, RoomError where it refuses the kernel."""
     python = venv.require()
     kept = cache_folder() / "ascend" / _key(request)
-    if not (kept / ANSWER).is_file():
+    answer = _known(kept)
+    if answer is None:
         _ask(python, request, kept)
-    return _read(json.loads((kept / ANSWER).read_text(encoding="utf-8")), kept, request)
+        answer = _known(kept)
+    if answer is None:
+        raise DamagedError(f"{kept / ANSWER}: damaged just after it was written")
+    return _read(answer, kept, request)
+
+
+class _Found(TypedDict):
+    kind: str
+    line: int
+    text: str
+
+
+@final
+class _Answer(TypedDict):
+    """What the compiler's script says of a kernel."""
+
+    findings: list[_Found]
+    cores: str
+    planned: bool
+    overflow: tuple[str, int, int] | None
+    multibuffer_dropped: bool
+    ub_bytes: int
+    l0c_bytes: int
+    l1_bytes: int
+    object: str
+    object_message: str
+    message: str
+    line: int
+
+
+@final
+class _Refused(TypedDict):
+    refused: str
+
+
+def _known(kept: Path) -> _Answer | _Refused | None:
+    """What was kept of a lowering, every field checked; None where there is nothing whole, which is then made anew."""
+    text = read_text(kept / ANSWER)
+    if text is None:
+        return None
+    try:
+        found: _Answer | _Refused = TypeAdapter(_Answer | _Refused).validate_json(text)
+        if "refused" in found or not found["object"] or (kept / Path(found["object"]).name).is_file():
+            return found
+    except (ValidationError, ValueError):
+        pass
+    shutil.rmtree(kept, ignore_errors=True)
+    return None
 
 
 def _key(request: Request) -> str:
@@ -117,11 +169,11 @@ def _ask(python: Path, request: Request, kept: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(answer: dict[str, Any], kept: Path, request: Request) -> Lowered:
+def _read(answer: _Answer | _Refused, kept: Path, request: Request) -> Lowered:
     if "refused" in answer:
         raise RoomError(answer["refused"])
     findings = [Finding(**one) for one in answer["findings"]]
-    overflow = tuple(answer["overflow"]) if answer["overflow"] else None
+    overflow = answer["overflow"]
     text = Path(request.path).read_text(encoding="utf-8")
     start = _line_of(text, request.kernel)
     if overflow:
@@ -135,7 +187,7 @@ def _read(answer: dict[str, Any], kept: Path, request: Request) -> Lowered:
     return Lowered(
         findings=tuple(findings), cores=answer["cores"], planned=answer["planned"], overflow=overflow,
         multibuffer_dropped=answer["multibuffer_dropped"], ub_bytes=answer["ub_bytes"], l0c_bytes=answer["l0c_bytes"],
-        l1_bytes=answer["l1_bytes"], object=kept / answer["object"] if answer["object"] else None,
+        l1_bytes=answer["l1_bytes"], object=kept / Path(answer["object"]).name if answer["object"] else None,
         object_message=answer["object_message"], message=answer["message"],
     )  # fmt: skip
 

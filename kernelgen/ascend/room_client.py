@@ -34,7 +34,12 @@ def ask(python: Path, request: dict[str, Any]) -> dict[str, Any]:
     if done.returncode or not lines:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise RoomError(f"the Ascend compiler died ({done.returncode}): {last[:300]}")
-    answer: dict[str, Any] = json.loads(lines[-1])
+    try:
+        answer = json.loads(lines[-1])
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise RoomError(f"the Ascend compiler gave no answer: {lines[-1][:300]}")
     if "error" in answer:
-        raise RoomError(answer["error"])
+        raise RoomError(str(answer["error"]))
     return answer

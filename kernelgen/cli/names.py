@@ -66,9 +66,10 @@ def find_quartet(name: str, root: Path = ROOT) -> Quartet:
 
 def spec_of(quartet: Quartet) -> str:
     """The name of the spec file that a quartet was generated from."""
-    from kernelgen.generate import read_manifest
+    from kernelgen.manifest import read_manifest
 
-    return str(read_manifest(quartet.folder).get("spec", f"{quartet.name}.yaml"))
+    manifest = read_manifest(quartet.folder)
+    return manifest.spec if manifest else f"{quartet.name}.yaml"
 
 
 def generated_spec(name: str, root: Path = ROOT) -> Path | None:

@@ -7,7 +7,7 @@ What comes from outside is data: the text of `@triton.jit` functions, held again
 from __future__ import annotations
 
 from kernelgen.custom.form import Answer, Refused, parse, schema
-from kernelgen.custom.schedule import PROPOSED, answer_of, is_proposed, plan_of, schedule_of, table_of
+from kernelgen.custom.schedule import PROPOSED, answer_of, is_proposed, misshapen, plan_of, schedule_of, table_of
 from kernelgen.custom.text import check_file, file_context
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "check_file",
     "file_context",
     "is_proposed",
+    "misshapen",
     "parse",
     "plan_of",
     "schedule_of",

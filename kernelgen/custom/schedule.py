@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 
 from kernelgen.custom.form import Answer, Refused, from_json, to_json
+from kernelgen.files import parse_json
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
@@ -38,6 +40,20 @@ def answer_of(spec: OperatorSpec, schedule: Schedule) -> Answer:
     except ValueError:
         raise Refused(("this schedule holds no JSON",)) from None
     return from_json(data, spec)
+
+
+def misshapen(schedule: Schedule) -> str | None:
+    """Why a schedule cannot be what `schedule_of` made; None if it can. What the kernel says is for `answer_of`."""
+    values = dict(schedule.values)
+    if {name: type(value) for name, value in values.items()} != {"answer": str, "meaning": str}:
+        return f"{PROPOSED} needs the texts answer and meaning"
+    if not re.fullmatch("[0-9a-f]{16}", str(values["meaning"])):
+        return "meaning is no hash of 16 hex digits"
+    try:
+        parse_json(str(values["answer"]))
+    except ValueError as error:
+        return f"answer: {error}"
+    return None
 
 
 def is_proposed(plan: Plan) -> bool:

@@ -117,5 +117,9 @@ def _probe() -> tuple[Npu | None, str]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return None, f"torch-npu does not open the NPU: {last[:200]}"
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return Npu(found["name"], found["memory"], found["cubes"], found["vectors"], found["cann"]), ""
+    try:
+        found = json.loads(done.stdout.strip().splitlines()[-1])
+        memory, cubes, vectors = (int(found[name]) for name in ("memory", "cubes", "vectors"))
+        return Npu(str(found["name"]), memory, cubes, vectors, str(found["cann"])), ""
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None, f"torch-npu says of the NPU what it should not: {done.stdout.strip()[-200:]!r}"

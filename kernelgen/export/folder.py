@@ -32,7 +32,7 @@ def folder_files(name: str, folder: Path, to: Path) -> dict[Path, str]:
     texts[to / "README.md"] = _README.format(name=name)
     definition = folder / "definition.md"
     if definition.is_file():
-        texts[to / definition.name] = definition.read_text("utf-8")
+        texts[to / definition.name] = read(definition)
     for path in sorted(_JUDGE.rglob("*.py")):
         texts[to / "judge" / path.relative_to(_JUDGE)] = _alone(path.read_text("utf-8"))
     return texts

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from kernelgen.errors import UsageError
-from kernelgen.files import write_atomic
+from kernelgen.files import read_text, write_atomic
 
 
 def read(path: Path) -> str:
-    """A generated file. UsageError where it is not there."""
+    """A generated file. UsageError where it is not there, cannot be read, or is no Python any more."""
+    text = read_text(path)
+    if text is None:
+        raise UsageError(f"{path}: no such file; `kernelgen new` writes it")
     try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file; `kernelgen new` writes it") from None
+        text.encode()
+        if path.suffix == ".py":
+            ast.parse(text)
+    except SyntaxError as error:
+        raise UsageError(f"{path}:{error.lineno or 1}: not Python: {error.msg}; `kernelgen new` writes it") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise UsageError(f"{path}: not the text that was generated; `kernelgen new` writes it") from None
+    return text
 
 
 def check_free(to: Path, force: bool) -> None:

@@ -13,7 +13,7 @@ from math import prod
 from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduction
+from kernelgen.families import calls, lanes, npu, plane_schedules, planes, possible, reduction
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, make_body
@@ -243,6 +243,11 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
     "loads": _reads_full,
 }
 """Parameters that change something for some bodies alone, and for which."""
+
+
+def unknown(schedule: Schedule, among: Iterable[ModuleType] = FAMILIES.values()) -> str | None:
+    """Why none of the families makes such a schedule, for whatever operator; None where one does."""
+    return possible.refusal(schedule, among)
 
 
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:

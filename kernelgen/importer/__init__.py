@@ -37,10 +37,22 @@ def import_file(path: Path, name: str | None = None, function: str | None = None
         if code != 0 or not answer.is_file():
             how = f"died: {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             raise SpecError([Mistake(str(path), 1, 1, f"the process that ran the file {how}")])
-        said: dict[str, Any] = json.loads(answer.read_text("utf-8"))
+        said = _answered(answer, path)
     if "error" in said:
         raise _raised(said)
     return Imported(said["name"], said["text"], tuple(said["notes"]))
+
+
+def _answered(answer: Path, path: Path) -> dict[str, Any]:
+    """What the other process said. The user's file runs there, and may have written over it: SpecError then."""
+    forms: tuple[dict[str, type], ...] = ({"name": str, "text": str, "notes": list}, {"error": str, "placed": bool})
+    try:
+        said = json.loads(answer.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict) or {key: type(value) for key, value in said.items()} not in forms:
+        raise SpecError([Mistake(str(path), 1, 1, "the process that ran the file gave no answer")])
+    return said
 
 
 def _raised(said: dict[str, Any]) -> KernelgenError:

@@ -8,13 +8,16 @@ import traceback
 import types
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from kernelgen.errors import Mistake
 from kernelgen.importer import source as sources
 from kernelgen.importer.draws import draws
 from kernelgen.importer.source import EXAMPLES, INIT_INPUTS, INPUTS, Source
 
 MODULE_NAME = "imported"
+PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,13 @@ def _attempt(source: Source, action: Callable[[], Any], what: str) -> Any:
         return action()
     except (Exception, SystemExit) as error:
         raise source.mistake_at(raised_at(error, source.path), 1, f"{what}: {said(error)}") from None
+
+
+def fault(error: Exception, path: str) -> Mistake:
+    """An error that nobody foresaw as one line: where in the file it came up, or else where in kernelgen."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if PACKAGE in Path(frame.filename).parents]
+    where = f" (kernelgen/{Path(frames[-1].filename).relative_to(PACKAGE)}:{frames[-1].lineno})" if frames else ""
+    return Mistake(path, raised_at(error, path), 1, f"cannot be imported: {said(error)}{where}")
 
 
 def raised_at(error: BaseException, path: str) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kernelgen.errors import KernelgenError, SpecError
 from kernelgen.importer import naming, source
-from kernelgen.importer.load import load
+from kernelgen.importer.load import fault, load
 from kernelgen.importer.write import Imported, spec_of
 from kernelgen.lifeline import die_with_parent
 
@@ -42,6 +42,8 @@ def main(request: Path, answer: Path) -> None:
             said: dict[str, Any] = {"name": found.name, "text": found.text, "notes": found.notes}
         except KernelgenError as error:
             said = {"error": str(error), "placed": isinstance(error, SpecError)}
+        except Exception as error:
+            said = {"error": str(fault(error, asked["path"])), "placed": True}
     answer.write_text(json.dumps(said), "utf-8")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import signal
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 from kernelgen.errors import UsageError
 from kernelgen.files import write_atomic
 from kernelgen.journal import Journal
-from kernelgen.kernelbench.turns import Turns
+from kernelgen.kernelbench.turns import Turns, said
 
 KIND = "problem"
 STATES = ("right", "wrong", "refused", "untested", "timed out", "fault")
@@ -96,7 +95,7 @@ def _one(file: Path, out: Path, limit_s: float, turns: Turns) -> Outcome:
         command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
         with log.open("w", encoding="utf-8") as stream:
             code, seconds = turns.run(command, answer, limit_s, stream)
-        found: Outcome = json.loads(answer.read_text("utf-8")) if answer.is_file() else {"stage": "start"}
+        found: Outcome = said(answer) or {"stage": "start"}
     found["seconds"] = round(seconds, 2)
     if code is None:
         found |= {"timed_out": True, "reason": f"still at '{found['stage']}' after {limit_s:g} s"}

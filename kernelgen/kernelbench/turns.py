@@ -74,13 +74,18 @@ class Turns:
         self._everyone.abort()
 
 
+def said(answer: Path) -> dict[str, Any]:
+    """What a process has said so far. Somebody's file runs in it: what is no answer of ours counts as none."""
+    try:
+        found = json.loads(answer.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("stage"), str) else {}
+
+
 def stage(answer: Path) -> str:
     """What a process has said that it is doing; "" before it says anything."""
-    try:
-        found: dict[str, Any] = json.loads(answer.read_text("utf-8"))
-    except FileNotFoundError:
-        return ""
-    return str(found["stage"])
+    return str(said(answer).get("stage", ""))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from kernelgen import __version__, generate, journal, log
 from kernelgen.devices import Device
 from kernelgen.errors import HandEditedError, KernelgenError, StaleError
-from kernelgen.files import write_atomic
+from kernelgen.files import read_text, write_atomic
 from kernelgen.journal import Journal, source_hash
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.model import Options
@@ -114,12 +114,11 @@ def _known_tables(folder: Path, wanted: str) -> Iterator[Table]:
 
 
 def _hash(path: Path) -> str:
-    return source_hash(path.read_text(encoding="utf-8"))
+    return source_hash(read_text(path) or "")
 
 
 def _not_ours(plan: Plan, path: Path) -> KernelgenError:
     """Why a kernel that is neither as generated nor as a run left it may not be built on."""
-    generated = generate.read_manifest(path.parent).get("files", {})
-    if path.name in generated and path.name not in generate.hand_edited(path.parent):
+    if path.name in generate.generated(path.parent) and path.name not in generate.hand_edited(path.parent):
         return StaleError(f"{path}: no longer matches its spec; run `kernelgen new {plan.spec.name}` first")
     return HandEditedError(f"{path}: was changed by hand; --force overwrites it, `kernelgen new` writes it afresh")

@@ -13,7 +13,7 @@ from typing import Any
 from kernelgen import generate, log
 from kernelgen.diagnose import Advice, Diagnosis, Seen, diagnose, focus
 from kernelgen.evaluate import Failed
-from kernelgen.files import write_atomic
+from kernelgen.files import read_text, write_atomic
 from kernelgen.optimize import authored, search
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.decide import MARGIN
@@ -89,7 +89,7 @@ def publish(bench: Bench, data: dict[str, Any]) -> None:
     """What follows from a committed round: the kernel's file, its place in the manifest, the log. Twice is as once."""
     if data["kept"]:
         text = bench.journal.source(data["hash"])
-        if not bench.triton_file.is_file() or bench.triton_file.read_text(encoding="utf-8") != text:
+        if read_text(bench.triton_file) != text:
             write_atomic(bench.triton_file, text)
         generate.record(bench.plan.with_table(table_from_json(data["current"])), bench.triton_file.parent)
     if log.append(bench.log_file, data["entry"]):

@@ -1,0 +1,141 @@
+"""`generated.json`, beside a quartet: the schedule table that was chosen, and the hash of every file as it was written.
+
+It lies in the user's folder, where editors, merges and disks may change it: all of it is checked when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from kernelgen.errors import DamagedError
+from kernelgen.files import parse_json, read_text, write_atomic
+from kernelgen.plan import Chip, Scalar, Schedule, TableRow
+
+MANIFEST = "generated.json"
+
+_LARGEST = 2**63 - 1
+"""Sizes are int64 wherever they are compared."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What was last generated in a folder."""
+
+    spec: str
+    """The name of the spec's file."""
+    interface: str
+    """`render.interface_hash` of the spec."""
+    table: tuple[TableRow, ...]
+    files: dict[str, str] = field(default_factory=dict)
+    """Every generated file and the first 16 hex digits of its SHA-256."""
+    chip: Chip | None = None
+    """What the kernels were made for; None: any GPU."""
+
+
+def _plain(name: str) -> str:
+    if not name.isprintable() or "/" in name:
+        raise ValueError("is no name of a file")
+    return name
+
+
+def _below(name: str) -> str:
+    path = PurePosixPath(name)
+    if not name.isprintable() or path.is_absolute() or ".." in path.parts:
+        raise ValueError("is no file of this folder")
+    return name
+
+
+def _hex(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{16}", text):
+        raise ValueError("is no hash of 16 hex digits")
+    return text
+
+
+_Name = Annotated[str, Field(min_length=1), AfterValidator(_plain)]
+_Hash = Annotated[str, AfterValidator(_hex)]
+_Count = Annotated[int, Field(ge=1, le=_LARGEST)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Row(_Strict):
+    max_bytes: Annotated[int, Field(ge=0, le=_LARGEST)] | None
+    variant: str
+    values: dict[str, Scalar]
+
+
+class _Chip(_Strict):
+    name: _Name
+    family: str
+    cores: _Count
+    buffer_bytes: _Count
+
+
+class _File(_Strict):
+    spec: _Name
+    chip: _Chip | None = None
+    interface: _Hash
+    schedules: Annotated[list[_Row], Field(min_length=1)]
+    files: dict[Annotated[str, Field(min_length=1), AfterValidator(_below)], _Hash]
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What was last generated in a folder; None where nothing was. Raises DamagedError, one line."""
+    path = folder / MANIFEST
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        found = _File.model_validate(parse_json(text))
+        table = tuple(TableRow(row.max_bytes, Schedule.make(row.variant, **row.values)) for row in found.schedules)
+        _check_table(table)
+    except ValidationError as error:
+        raise damaged(folder, _said(error)) from None
+    except ValueError as error:
+        raise damaged(folder, str(error)) from None
+    chip = Chip(**found.chip.model_dump()) if found.chip else None
+    return Manifest(found.spec, found.interface, table, found.files, chip)
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    """Write the file unless it says the same already."""
+    data = {
+        "spec": manifest.spec,
+        **({"chip": asdict(manifest.chip)} if manifest.chip else {}),
+        "interface": manifest.interface,
+        "schedules": [{"max_bytes": row.max_bytes, **row.schedule.to_json()} for row in manifest.table],
+        "files": dict(sorted(manifest.files.items())),
+    }
+    text = json.dumps(data, indent=1) + "\n"
+    if read_text(folder / MANIFEST) != text:
+        write_atomic(folder / MANIFEST, text)
+
+
+def _check_table(table: tuple[TableRow, ...]) -> None:
+    """Raise ValueError for rows out of order."""
+    *limits, last = (row.max_bytes for row in table)
+    known = [limit for limit in limits if limit is not None]
+    if last is not None or len(known) < len(limits) or known != sorted(set(known)):
+        raise ValueError("schedules: max_bytes must ascend, and be null in the last row alone")
+
+
+def _said(error: ValidationError) -> str:
+    """The first mistake, with its place."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{place.removeprefix('.')}: {message}" if place else message
+
+
+def damaged(folder: Path, why: str) -> DamagedError:
+    """The one line for a manifest that nobody can have meant."""
+    said = " ".join(why.split())[:200]
+    return DamagedError(f"{folder / MANIFEST}: damaged ({said}); restore it, or remove it to start from new schedules")
