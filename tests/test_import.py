@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from cli_process import contents, kernelgen, refused
 
 from kernelgen.errors import KernelgenError
@@ -125,14 +128,81 @@ accuracy:
 def test_the_module_calls_the_operator_and_is_otherwise_as_it_was(tmp_path: Path) -> None:
     module = parse_spec(of(MODULE, tmp_path)).module
     head, _, tail = MODULE.partition("        # the comment stays\n")
-    assert module.startswith(head)
+    made, _, called = head.partition("        self.power = -1\n")
+    assert module.startswith(f"{made}        self.power = -1\n        self._check_fixed()\n{called}")
     assert module.endswith(tail.partition("** 2\n")[2])
-    called = module[len(head) :].partition("\n\n")[0]
-    assert called == (
+    assert (
+        "        self._check_fixed()\n"
         "        if scale != 2.0:\n"
         '            raise ValueError("rms_norm is compiled for scale = 2.0")\n'
-        "        return rms_norm(x, self.norm.weight, self.norm.bias, self.gain)"
-    )
+        "        return rms_norm(x, self.norm.weight, self.norm.bias, self.gain)\n\n"
+        "    def _check_fixed(self):\n"
+    ) in module
+
+
+ARGUMENTS = """\
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, n, eps=1e-5, act="relu", bias=True, groups=2, width=3): super().__init__(); {made}
+
+    def forward(self, x):
+        return {result}
+
+
+def get_inputs():
+    return [torch.rand(2, 4, 9, 9)]
+
+
+def get_init_inputs():
+    return [4]
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "result", "arguments", "message"),
+    [
+        ("self.eps = eps", "x + self.eps", {"eps": 1.0}, "op is compiled for self.eps = 1e-05, not 1.0"),
+        ("self.n = nn.GroupNorm(groups, n)", "self.n(x)", {"groups": 4}, "self.n.num_groups = 2, not 4"),
+        ("self.n = nn.BatchNorm2d(n, eps=eps)", "self.n(x)", {"eps": 1.0}, "self.n.eps = 1e-05, not 1.0"),
+        ("self.p = nn.AvgPool2d(width)", "self.p(x)", {"width": 2}, "self.p.stride = 3, not 2"),
+        ("self.c = nn.Conv2d(n, 4, width)", "self.c(x)", {"width": 2}, "self.c.weight.shape[2] = 3, not 2"),
+        ("self.c = nn.Conv2d(n, 4, 3, bias=bias)", "self.c(x)", {"bias": False}, "self.c.bias is None = False"),
+        (
+            "self.a = nn.Sequential(nn.ReLU() if act == 'relu' else nn.ELU())", "self.a(x)", {"act": "elu"},
+            "type(self.a[0]).__name__ = 'ReLU', not 'ELU'",
+        ),
+        ("self.axes = (2, 3) if bias else (2,)", "x.sum(self.axes)", {"bias": False}, "self.axes = (2, 3), not (2,)"),
+    ],
+)  # fmt: skip
+def test_arguments_that_the_kernel_is_not_compiled_for_are_refused(
+    made: str, result: str, arguments: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    module = parse_spec(of(ARGUMENTS.format(made=made, result=result), tmp_path, "op.py")).module
+    scope: dict[str, Any] = {"op": lambda *tensors: "called"}
+    exec(module, scope)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        scope["Model"](4, **arguments)
+    assert scope["Model"](4)(*scope["get_inputs"]()) == "called"
+
+
+def test_what_is_changed_later_is_refused_where_it_is_called(tmp_path: Path) -> None:
+    text = of(ARGUMENTS.format(made="self.norm = nn.BatchNorm2d(n)", result="self.norm(x)"), tmp_path, "op.py")
+    scope: dict[str, Any] = {"op": lambda *tensors: "called"}
+    exec(parse_spec(text).module, scope)
+    module = scope["Model"](4)
+    assert module(torch.rand(2, 4, 3, 3)) == "called"
+    with pytest.raises(ValueError, match=r"op is compiled for self\.norm\.training = True, not False"):
+        module.eval()(torch.rand(2, 4, 3, 3))
+
+
+def test_sizes_that_the_kernel_takes_stay_free(tmp_path: Path) -> None:
+    text = of(ARGUMENTS.format(made="self.norm = nn.LayerNorm(n + 5)", result="self.norm(x)"), tmp_path, "op.py")
+    scope: dict[str, Any] = {"op": lambda x, weight, bias: weight.shape}
+    exec(parse_spec(text).module, scope)
+    assert scope["Model"](20)(torch.rand(2, 25)) == (25,)
 
 
 def test_a_function_becomes_a_spec(tmp_path: Path) -> None:

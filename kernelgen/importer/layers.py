@@ -6,10 +6,14 @@ An argument that has the functional's own default is left out, as a person would
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 Tensors = Callable[[str], str]
 """The name of a parameter or buffer of the layer by its attribute; `None` where the layer has none."""
+
+Noted = Callable[[str, Any], None]
+"""Told every attribute of a layer that a call was written by, with its value: the call holds for that value alone."""
 
 _NEEDED = object()
 
@@ -62,18 +66,35 @@ _POOLS: dict[str, tuple[tuple[str, Any], ...]] = {
 }
 
 
-def functional(layer: Any, arguments: list[str], tensors: Tensors) -> str | None:
+class _Reading:
+    """A layer of which every attribute that is read is noted."""
+
+    def __init__(self, layer: Any, noted: Noted) -> None:
+        self._layer, self._noted = layer, noted
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._layer, name)
+        self._noted(name, value)
+        return value
+
+    def unnoted(self, name: str) -> Any:
+        """An attribute that the call is right for whatever it is."""
+        return getattr(self._layer, name)
+
+
+def functional(module: Any, arguments: list[str], tensors: Tensors, noted: Noted) -> str | None:
     """The call that does what the layer does to the arguments; None for a layer that this table does not know."""
-    if not type(layer).__module__.startswith("torch.nn.modules.") or layer._forward_hooks or layer._forward_pre_hooks:
+    kind = type(module)
+    if not kind.__module__.startswith("torch.nn.modules.") or module._forward_hooks or module._forward_pre_hooks:
         return None
-    name = type(layer).__name__
+    name, layer = kind.__name__, _Reading(module, noted)
     if name in _PLAIN:
         function, *options = _PLAIN[name]
         required = [shown(getattr(layer, option)) for option in options if isinstance(option, str)]
         keywords = [option for option in options if isinstance(option, tuple)]
         return call(function, [*arguments, *required], _given(layer, keywords))
-    kind, dims = (name[:-2], name[-2]) if name[-1:] == "d" else (name, "")
-    maker = _MAKERS.get(kind)
+    stem, dims = (name[:-2], name[-2]) if name[-1:] == "d" else (name, "")
+    maker = _MAKERS.get(stem)
     return maker(layer, arguments, tensors, dims) if maker else None
 
 
@@ -148,17 +169,18 @@ def _group_norm(layer: Any, arguments: list[str], tensors: Tensors, dims: str) -
     return call("F.group_norm", [*arguments, str(layer.num_groups), *weights], _given(layer, [("eps", 1e-5)]))
 
 
-def _layer_norm(layer: Any, arguments: list[str], tensors: Tensors, dims: str) -> str:
+def _layer_norm(function: str, layer: Any, arguments: list[str], tensors: Tensors, dims: str) -> str:
     """Over `weight.shape`, so that the sizes stay free; without a weight over the last dimensions of the input."""
-    kind = type(layer).__name__
-    names = [tensors(key) for key in ("weight", "bias")[: 1 if kind == "RMSNorm" else 2]]
-    names = names[: len(names) if names[-1] != "None" else len(names) - 1]
-    plain = arguments[0].isidentifier() and len(layer.normalized_shape) == 1
-    last = f"({arguments[0]}.shape[-1],)" if plain else shown_shape(layer.normalized_shape)
-    shape = f"{names[0]}.shape" if names and names[0] != "None" else last
-    eps = _given(layer, [("eps", None if kind == "RMSNorm" else 1e-5)])
-    weights = [name for name in names if name != "None"]
-    return call("F.rms_norm" if kind == "RMSNorm" else "F.layer_norm", [*arguments, shape, *weights], eps)
+    keys = ("weight",) if function == "F.rms_norm" else ("weight", "bias")
+    weights = [name for name in map(tensors, keys) if name != "None"]
+    if weights:
+        shape = f"{weights[0]}.shape"
+    elif arguments[0].isidentifier() and len(layer.unnoted("normalized_shape")) == 1:
+        shape = f"({arguments[0]}.shape[-1],)"
+    else:
+        shape = shown_shape(layer.normalized_shape)
+    eps = _given(layer, [("eps", None if function == "F.rms_norm" else 1e-5)])
+    return call(function, [*arguments, shape, *weights], eps)
 
 
 def shown_shape(shape: Any) -> str:
@@ -202,8 +224,8 @@ _MAKERS: dict[str, Callable[..., str | None]] = {
     "BatchNorm": _batch_norm,
     "InstanceNorm": _instance_norm,
     "GroupNorm": _group_norm,
-    "LayerNorm": _layer_norm,
-    "RMSNorm": _layer_norm,
+    "LayerNorm": partial(_layer_norm, "F.layer_norm"),
+    "RMSNorm": partial(_layer_norm, "F.rms_norm"),
     "Conv": _conv("conv"),
     "ConvTranspose": _conv("conv_transpose"),
     "CrossEntropyLoss": _weighted_loss("F.cross_entropy", ("ignore_index", -100), ("label_smoothing", 0.0)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import re
 import textwrap
 from dataclasses import dataclass
@@ -52,6 +53,8 @@ class Rewritten:
     text: str
     inputs: tuple[Input, ...]
     scalars: tuple[Scalar, ...]
+    fixed: tuple[tuple[str, str], ...]
+    """What the module was found to be and the reference counts on: an expression such as `self.norm.eps`, its value."""
 
 
 def rewrite(loaded: Loaded, operator: str) -> Rewritten:
@@ -71,6 +74,7 @@ class _Rewriter:
         self.defaults: dict[str, tuple[str, str]] = {}
         """Constants of self that get a name, by path: the name and the value."""
         self.helpers: dict[str, str] = {}
+        self.fixed: dict[str, str] = {}
         self.locals: set[str] = set()
         self.owner: str | None = None
         """What the function being rewritten calls `self`."""
@@ -87,7 +91,8 @@ class _Rewriter:
         text = f"def {self.operator}({head}):\n{body}"
         if not (inputs or self.tensors):
             raise self.source.mistake(function, f"'{function.name}' takes no tensor")
-        return Rewritten("\n\n".join([*self.helpers.values(), text]), (*inputs, *self.tensors.values()), scalars)
+        whole = "\n\n".join([*self.helpers.values(), text])
+        return Rewritten(whole, (*inputs, *self.tensors.values()), scalars, tuple(self.fixed.items()))
 
     def _parameters(self, function: ast.FunctionDef) -> list[ast.arg]:
         """The parameters that examples are given for."""
@@ -207,6 +212,7 @@ class _Rewriter:
         path = ast.unparse(node)
         if isinstance(value, torch.Tensor):
             return self._tensor(path, value)
+        self._fix(path, value)
         if isinstance(value, float) and value == value:
             name = self.defaults.get(path, (None,))[0] or unique(node.attr, self._used())
             self.defaults[path] = (name, literal(value))
@@ -215,6 +221,20 @@ class _Rewriter:
         if text is None:
             raise self.source.mistake(node, f"{path} is a {type(value).__name__}, which is no constant")
         return self._operand(node, text)
+
+    def _fix(self, path: str, value: Any) -> None:
+        """The reference counts on a value that the constructor left: a constant, or that there is a tensor at all."""
+        import torch
+
+        text = _constant(value)
+        if isinstance(value, torch.Tensor):
+            self.fixed[f"{path} is None"] = "False"
+        elif value is None:
+            self.fixed[f"{path} is None"] = "True"
+        elif isinstance(value, str):
+            self.fixed[path] = json.dumps(value)
+        elif text is not None:
+            self.fixed[path] = re.sub(r"\bmath\.inf\b", 'float("inf")', text)
 
     def _operand(self, node: ast.AST, text: str) -> str:
         """A number in brackets where an operator binds tighter than its sign."""
@@ -325,15 +345,21 @@ class _Rewriter:
         import torch
 
         if type(layer) is torch.nn.Sequential:
+            self.fixed[f"len({_indexed(path)})"] = str(len(layer))
             for i, inner in layer.named_children():
                 arguments = [self._layer(node, inner, f"{path}.{i}", arguments)]
             return arguments[0]
 
         def tensors(attribute: str) -> str:
             value = getattr(layer, attribute, None)
+            noted(attribute, value)
             return "None" if value is None else self._tensor(_indexed(f"{path}.{attribute}"), value)
 
-        text = functional(layer, arguments, tensors)
+        def noted(attribute: str, value: Any) -> None:
+            self._fix(_indexed(f"{path}.{attribute}"), value)
+
+        self.fixed[f"type({_indexed(path)}).__name__"] = f'"{type(layer).__name__}"'
+        text = functional(layer, arguments, tensors, noted)
         if text is None:
             raise self.source.mistake(node, f"{path} is a {type(layer).__name__}, whose forward cannot be written out")
         return text

@@ -16,9 +16,9 @@ from kernelgen.errors import Mistake, SpecError
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.load import Loaded, said
+from kernelgen.importer.module import module_text
 from kernelgen.importer.rewrite import Input, Rewritten, rewrite
 from kernelgen.importer.shapes import Shapes, Size
-from kernelgen.importer.trees import body_of, body_span
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.sizes import names_in
@@ -62,7 +62,7 @@ def spec_of(loaded: Loaded, name: str) -> Imported:
         reference=written.text,
         accuracy=[_binding(case) for case in shapes.accuracy] if shapes.sizes else [],
         performance=_binding(shapes.sizes),
-        module=_module(loaded, written, name) if loaded.owner else "",
+        module=module_text(loaded, written, shapes.inputs, name) if loaded.owner else "",
     )
     try:
         parse_spec(text, f"{name}.yaml")
@@ -183,26 +183,6 @@ def _names(loaded: Loaded) -> list[str]:
     arguments = loaded.function.args
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
     return names[1:] if loaded.module is not None else names
-
-
-def _module(loaded: Loaded, written: Rewritten, name: str) -> str:
-    """The file with a forward that calls the operator."""
-    source, function = loaded.source, loaded.function
-    statements = body_of(function)
-    begin, end = body_span(source.text, source.span(statements[0])[0], source.span(statements[-1])[1])
-    indent = " " * statements[0].col_offset
-    lines = []
-    for scalar in written.scalars:
-        test = f"{scalar.name} is not None" if scalar.text == "None" else f"{scalar.name} != {scalar.text}"
-        message = f"{name} is compiled for {scalar.name} = {scalar.text}"
-        lines += [f"if {test}:", f"    raise ValueError({json.dumps(message)})"]
-    lines.append(f"return {name}({', '.join(t.expression for t in written.inputs)})")
-    if source.text[source.text.rfind("\n", 0, begin) + 1 : begin].strip():  # behind the colon of `def forward(...):`
-        inner = " " * (function.col_offset + 4)
-        body = "\n" + "\n".join(inner + line for line in lines)
-    else:
-        body = "\n".join(indent + line for line in lines)
-    return (source.text[:begin].rstrip(" ") + body + source.text[end:]).strip("\n")
 
 
 def _summary(loaded: Loaded, name: str) -> str:
