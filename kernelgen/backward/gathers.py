@@ -53,7 +53,7 @@ def through_index(tape: Tape, node: Node, g: Ref) -> Ref:
         tape.pieces.add(chosen)
         return chosen
     shape, zeros = tape.node(found.source).shape, tape.full(0.0, tape.node(found.source).shape, "float")
-    tape.call(zeros, "zeros")
+    tape.keep(zeros, "zeros")
     g = tape.view("expand", g, node.shape)
     if found.dim is not None:
         return tape.scatter("scatter_add", (zeros, found.index, g), shape, "float", found.dim)

@@ -101,7 +101,7 @@ def _added(t: Tape, node: Node, shape: Shape, g: Ref, times: dict[int, int]) -> 
         split += [length] if n is None else [(n,), length] if node.op == "repeat" else [length, (n,)]
         axes += [] if n is None else [len(split) - (2 if node.op == "repeat" else 1)]
     whole = t.view("reshape", g, tuple(split))
-    t.call(whole, "copies")
+    t.keep(whole, "copies")
     counts = [n for d, n in sorted(times.items())]
     if prod(counts) > MOST:
         summed = t.reduce("sum", whole, tuple(a - len(split) for a in axes))

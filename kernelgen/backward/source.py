@@ -54,8 +54,6 @@ _CALLED = {
 }  # fmt: skip
 _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
-_NAMED = ("zeros", "copies")
-"""Names under which such values are kept all the same."""
 _REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
 
 
@@ -77,23 +75,24 @@ class Source:
         self.used |= set(outputs.values())
         for i in order:
             node = self.tape.nodes[i]
-            plain = self._is_plain(node)
+            plain = self._is_plain(i)
             if i in outputs:
                 self._assign(i, outputs[i])
             elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
                 self._assign(i, self._unique(self._name(i)))
 
-    def _is_plain(self, node: Node) -> bool:
+    def _is_plain(self, i: int) -> bool:
         """Whether a value is written wherever it is used: one that only looks at another, unless that is long."""
+        node = self.tape.nodes[i]
         long = node.op == "reshape" and sum(dim != () for dim in node.shape) > 3
-        return node.op in _PLAIN and not long and node.name not in _NAMED
+        return node.op in _PLAIN and not long and i not in self.tape.kept
 
     def _uses(self, order: list[int]) -> Counter[int]:
         """How often values are written, those of views being written where the views are."""
         uses: Counter[int] = Counter()
         for i in reversed(order):
             node = self.tape.nodes[i]
-            count = max(uses[i], 1) if self._is_plain(node) and i not in self.outputs else 1
+            count = max(uses[i], 1) if self._is_plain(i) and i not in self.outputs else 1
             for arg in node.args:
                 if isinstance(arg, Ref):
                     uses[arg.node] += count
@@ -217,7 +216,7 @@ class Source:
         if op == OPERATION:
             return self._mask(node)
         if op == "full":
-            return self._zeros(node) if node.name == "zeros" else self._arg(args[0])
+            return self._zeros(node) if i in self.tape.kept else self._arg(args[0])
         raise Refused(f"the gradient of what {node.op} gave")
 
     def _scatter(self, node: Node) -> ast.expr:

@@ -25,6 +25,8 @@ class Tape(Builder):
         """Values that are zero where a condition does not hold, because something else is the result there."""
         self.first = len(self.nodes)
         """The first node that is not the reference's."""
+        self.kept: set[int] = set()
+        """Views and numbers that get a statement of their own."""
         self.hints: dict[int, str] = {}
         """What values without a name may be called."""
         self.known = {_key(node): Ref(i) for i, node in reversed(list(enumerate(graph.nodes)))}
@@ -40,6 +42,11 @@ class Tape(Builder):
         """Name a value that has no name yet."""
         if self.node(ref).name is None:
             self.nodes[ref.node] = replace(self.node(ref), name=name)
+
+    def keep(self, ref: Ref, name: str) -> None:
+        """Name a value, and give it a statement of its own although it looks at another or is a number."""
+        self.call(ref, name)
+        self.kept.add(ref.node)
 
     def times(self, a: Arg, b: Arg) -> Ref:
         """A product, of which at least one factor is a tensor; the numbers in it are multiplied beforehand."""

@@ -187,7 +187,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
             "arithmetic in float32, rounded once where a result is stored or the reference casts; "
             "eager rounds every operation"
         )
-    if any(v.op == "div" and v.args[0] == 1.0 and (v.name or "").startswith("inverse") for v in body.lowered.values):
+    if body.lowered.has_reciprocals:
         notes.append("a row is multiplied by the reciprocal of what divides it: at most one more rounding an element")
     scans = {v.op for v in body.lowered.values} & set(SCANS)
     if scans - {"cummax", "cummin"}:

@@ -80,7 +80,7 @@ def _lowered(
             raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
     variables = element_types(spec, lowering.values)
     values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
-    return Lowered(space, values, tuple(stored))
+    return Lowered(space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals)
 
 
 class _Lowering:
@@ -99,6 +99,7 @@ class _Lowering:
         self.later: dict[int, Expr] = {}
         """Scans that are read later than they begin, and from which place on: before, nothing is added."""
         self.scanned = any(n.op in SCANS for n in graph.nodes)
+        self.has_reciprocals = False
         self.flipped = False
         """Whether indices now run along the rows from their ends."""
 
@@ -293,6 +294,7 @@ class _Lowering:
             op = "div_rn"
         elif op == "div" and divides_row(self.values, self.space.inner_axes(), args):
             op, args[1] = "mul", Use(self.add(inverse(self.values, args[1], node.statement)))
+            self.has_reciprocals = True
         elif op == "where" and (settled := settled_scan(self.values, self.later, args)) is not None:
             return settled
         constants = [constant_of(self.values, arg) for arg in args]

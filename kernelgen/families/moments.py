@@ -28,9 +28,7 @@ def carried_moments(lowered: Lowered) -> list[Moments]:
     values = lowered.values
     found = []
     for mean, value in enumerate(values):
-        if value.op != "div" or not value.name:
-            continue
-        if not isinstance(value.args[0], Use) or not isinstance(value.args[1], Length):
+        if value.op != "div" or not isinstance(value.args[0], Use) or not isinstance(value.args[1], Length):
             continue
         total = value.args[0].value
         source = values[total].args[0] if values[total].op == "sum" else None

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kernelgen.families.triton_text import DEVICE_FUNCTIONS
 from kernelgen.families.values import Lowered, Use, Value
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
 
@@ -33,18 +34,11 @@ RESERVED = {
     "block_share", "block_shift", "block_mean", "block_centered", "block_squares", "num_tiles_n", "float", "range",
     "num_tiles_m", "tiles", "plane", "run", "lane_mask", "pair", "quad", "octet",
     "BLOCK_SIZE", "BLOCK_SIZE_M", "BLOCK_SIZE_N", "ROW_TILES", "NUM_STAGES", "LINES_AHEAD", "lines",
-    "_tanh", "_expm1", "_log1p", "_softplus", "_mish", "_precise_exp", "_quotient", "_lifted_quotient", "_trunc",
-    "_rint", "_rint_between", "_isinf", "_clamp", "_size_max", "_nan_max", "_nan_min", "_nan_maximum", "_nan_minimum",
-    "_random_mask", "_from_end", "_turned", "_argmax", "_argmin", "_is_above", "_is_below", "_multiply",
-    "_frexp", "_ldexp", "_multiply_scaled", "_running_products", "_cumprod",
-    "_multiply_growing", "_growing_products", "_last_of", "_product", "_products_after",
-    "_power_of_two", "_log_add_exp", "_int_maximum", "_int_minimum", "is_last",
-    "_signbit", "_copysign", "_erfc", "_pow", "_fmod", "_atan", "_atan2", "_asin", "_acos", "_sinh", "_cosh", "_asinh",
-    "_acosh", "_atanh",
-    "_ordered", "_from_ordered", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
+    *DEVICE_FUNCTIONS,
+    "is_last", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
-    "is_part", "part_count", "_", "words_ptr", "_leave", "_await",
+    "is_part", "part_count", "_", "words_ptr",
 }  # fmt: skip
 
 _DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts")
@@ -83,7 +77,6 @@ def name_values(
     levels = tuple(level(v, columns, fixed) for v in lowered.values)
     uses = Counter(a.value for v in lowered.values for a in v.args if isinstance(a, Use))
     uses.update(o.value for o in lowered.outputs)
-    targets = {s.target for s in statements if s.target}
     outputs = {o.value for o in lowered.outputs}
     assigned = set()
     for i, value in enumerate(lowered.values):
@@ -94,9 +87,10 @@ def name_values(
         located = any(Use(i) in u.args and u.op in ARG_REDUCTIONS for u in lowered.values)
         located |= any(Use(i) in u.args and u.op in ("load", "place") for u in lowered.values)
         shared = uses[i] > (1 if value.name else 2)
-        if value.op == "place" and not (i in outputs or value.name in targets or shared or located):
+        variable = _is_variable(value, statements)
+        if value.op == "place" and not (i in outputs or variable or shared or located):
             continue
-        if value.op in ("load", "iota") or located or i in outputs or value.name in targets or uses[i] > 1 or crosses:
+        if value.op in ("load", "iota") or located or i in outputs or variable or uses[i] > 1 or crosses:
             assigned.add(i)
     used = RESERVED | set(taken)
     names: dict[int, str] = {}
@@ -116,6 +110,11 @@ def name_values(
                 name = _OF_ALL.get(value.op, name)
             names[i] = unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
     return Names(_beside_derived(lowered, levels, names, used), levels, frozenset(assigned))
+
+
+def _is_variable(value: Value, statements: Sequence[Statement]) -> bool:
+    """Whether its own statement calls it so, and not a composite, whose name may be that of another variable."""
+    return value.statement is not None and value.name is not None and statements[value.statement].target == value.name
 
 
 def _beside_derived(lowered: Lowered, levels: tuple[str, ...], names: dict[int, str], used: set[str]) -> dict[int, str]:

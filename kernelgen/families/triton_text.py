@@ -75,6 +75,14 @@ HELPERS = (
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""
 
+_OF_HELPERS = {
+    "above": ("is_above",), "below": ("is_below",), "ldexp": ("power_of_two", "ldexp"),
+    "random_mask": ("multiply_high", "random_mask"),
+}  # fmt: skip
+"""What helpers define that is not called after them; on some devices alone, as the halves of a random mask are."""
+DEVICE_FUNCTIONS = frozenset(f"_{name}" for helper in HELPERS for name in _OF_HELPERS.get(helper, (helper,)))
+"""The names of all functions that kernels of a generated file may call, which nothing else in a kernel may have."""
+
 
 def number(value: float | int | bool) -> Text:
     """A Python number as it stands in a kernel, where Triton takes one that is no normal float32 for a float64."""

@@ -115,6 +115,8 @@ class Lowered:
     outputs: tuple[Stored, ...]
     whole: Lowered | None = None
     """Of parts whose elements are not neighbours in the outputs, the same over the whole outputs."""
+    has_reciprocals: bool = False
+    """Whether what the reference divides by a row's number is multiplied by the reciprocal of it."""
 
 
 def axes_of(entry: Entry) -> tuple[int, ...]:
