@@ -16,6 +16,7 @@ from cli_process import contents, refused
 from rounds_fakes import make_plan, run, write_kernel
 
 from kernelgen import journal
+from kernelgen.ascend import lowering
 from kernelgen.cli import main
 from kernelgen.errors import KernelgenError
 from kernelgen.manifest import MANIFEST
@@ -256,3 +257,22 @@ def test_a_record_is_a_mapping(data: Any, tmp_path: Path) -> None:
     (tmp_path / journal.FILE).write_bytes(record.line() + journal.Record(2, "step", "now", {}).line())
     with pytest.raises(KernelgenError, match=r":1: damaged record"):
         journal.read(tmp_path)
+
+
+LOWERED = {
+    "findings": [{"kind": "int64", "line": 3, "text": "slow"}], "cores": "aiv", "planned": True, "overflow": ["ub", 9, 8],
+    "multibuffer_dropped": False, "ub_bytes": 8, "l0c_bytes": 0, "l1_bytes": 0, "object": "", "object_message": "none",
+    "message": "", "line": 0,
+}  # fmt: skip
+
+
+def test_a_damaged_lowering_is_made_anew(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / lowering.ANSWER).write_text(json.dumps(LOWERED))
+    assert lowering.known(kept) is not None
+    for content in [*WHOLE, json.dumps({**LOWERED, "planned": "2d"}).encode(), b'{"refused": 1}']:
+        kept.mkdir(exist_ok=True)
+        (kept / lowering.ANSWER).write_bytes(content)
+        assert lowering.known(kept) is None
+        assert not kept.exists()

@@ -9,7 +9,6 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypedDict, final
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -81,26 +80,27 @@ def lower(request: Request) -> Lowered:
     """Lower one kernel. Raises NoDeviceError where no compiler is set up, RoomError where it refuses the kernel."""
     python = venv.require()
     kept = cache_folder() / "ascend" / _key(request)
-    answer = _known(kept)
+    answer = known(kept)
     if answer is None:
         _ask(python, request, kept)
-        answer = _known(kept)
+        answer = known(kept)
     if answer is None:
         raise DamagedError(f"{kept / ANSWER}: damaged just after it was written")
     return _read(answer, kept, request)
 
 
-class _Found(TypedDict):
+@dataclass(frozen=True)
+class _Found:
     kind: str
     line: int
     text: str
 
 
-@final
-class _Answer(TypedDict):
+@dataclass(frozen=True)
+class _Answer:
     """What the compiler's script says of a kernel."""
 
-    findings: list[_Found]
+    findings: tuple[_Found, ...]
     cores: str
     planned: bool
     overflow: tuple[str, int, int] | None
@@ -114,19 +114,19 @@ class _Answer(TypedDict):
     line: int
 
 
-@final
-class _Refused(TypedDict):
+@dataclass(frozen=True)
+class _Refused:
     refused: str
 
 
-def _known(kept: Path) -> _Answer | _Refused | None:
+def known(kept: Path) -> _Answer | _Refused | None:
     """What was kept of a lowering, every field checked; None where there is nothing whole, which is then made anew."""
     text = read_text(kept / ANSWER)
     if text is None:
         return None
     try:
         found: _Answer | _Refused = TypeAdapter(_Answer | _Refused).validate_json(text)
-        if "refused" in found or not found["object"] or (kept / Path(found["object"]).name).is_file():
+        if isinstance(found, _Refused) or not found.object or (kept / Path(found.object).name).is_file():
             return found
     except (ValidationError, ValueError):
         pass
@@ -170,25 +170,25 @@ def _ask(python: Path, request: Request, kept: Path) -> None:
 
 
 def _read(answer: _Answer | _Refused, kept: Path, request: Request) -> Lowered:
-    if "refused" in answer:
-        raise RoomError(answer["refused"])
-    findings = [Finding(**one) for one in answer["findings"]]
-    overflow = answer["overflow"]
+    if isinstance(answer, _Refused):
+        raise RoomError(answer.refused)
+    findings = [Finding(one.kind, one.line, one.text) for one in answer.findings]
+    overflow = answer.overflow
     text = Path(request.path).read_text(encoding="utf-8")
     start = _line_of(text, request.kernel)
     if overflow:
         memory, needs, has = overflow
         line = largest_line(text, request.kernel, dict(request.constants))
         findings.append(Finding("overflow", line, f"{memory} overflows: {needs} bytes are needed, {has} there are"))
-    elif not answer["planned"]:
-        findings.append(Finding("unsupported", answer["line"] or start, answer["message"]))
-    if answer["multibuffer_dropped"]:
+    elif not answer.planned:
+        findings.append(Finding("unsupported", answer.line or start, answer.message))
+    if answer.multibuffer_dropped:
         findings.append(Finding("multibuffer", start, "no room for second buffers: copies wait for arithmetic"))
     return Lowered(
-        findings=tuple(findings), cores=answer["cores"], planned=answer["planned"], overflow=overflow,
-        multibuffer_dropped=answer["multibuffer_dropped"], ub_bytes=answer["ub_bytes"], l0c_bytes=answer["l0c_bytes"],
-        l1_bytes=answer["l1_bytes"], object=kept / Path(answer["object"]).name if answer["object"] else None,
-        object_message=answer["object_message"], message=answer["message"],
+        findings=tuple(findings), cores=answer.cores, planned=answer.planned, overflow=overflow,
+        multibuffer_dropped=answer.multibuffer_dropped, ub_bytes=answer.ub_bytes, l0c_bytes=answer.l0c_bytes,
+        l1_bytes=answer.l1_bytes, object=kept / Path(answer.object).name if answer.object else None,
+        object_message=answer.object_message, message=answer.message,
     )  # fmt: skip
 
 
