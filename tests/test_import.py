@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import torch
 from cli_process import contents, kernelgen, refused
 
-from kernelgen.errors import KernelgenError
+from kernelgen.errors import KernelgenError, SpecError
+from kernelgen.importer import process
 from kernelgen.importer.naming import operator_name
 from kernelgen.importer.process import imported
 from kernelgen.spec import parse_spec
@@ -313,7 +315,7 @@ def forward(body: str) -> str:
         (forward("return self.nothing(y)"), ":20:16: self.nothing is not set by the constructor"),
         (forward("self.gain = y; return y"), ":20:9: forward changes self.gain; a reference changes nothing"),
         (forward("return y + self.gain.add_(1)"), ":20:20: forward changes self.gain; a reference changes nothing"),
-        (forward("return self.norm"), ":20:16: self.norm is a LayerNorm, which is no constant"),
+        (forward("return self.norm"), ":20:16: self.norm is a LayerNorm; forward calls layers that"),
         (forward("return self.train(y)"), ":20:16: self.train() is a method; write what it does in forward"),
         (forward("return nn.ReLU()(y)"), ":20:16: torch.nn.ReLU in 'forward'; make layers in the constructor"),
         (forward("return y if self is x else x"), ":20:21: 'self' itself is used; a reference has no object"),
@@ -331,6 +333,88 @@ def test_what_is_not_understood_is_one_line_with_its_place(text: str, message: s
     assert "\n" not in line
     assert line.startswith(f"{tmp_path / '36_RMSNorm_.py'}:")
     assert message in line
+
+
+STACKED = """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.relu(self.lin(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block, self.stack, self.net = Block(), nn.ModuleList([nn.ReLU(), nn.Tanh()]), nn.Sequential(nn.ReLU())
+
+    def forward(self, x):
+        {body}
+
+    def _act(self, y):
+        return torch.relu(y)
+
+
+def get_inputs():
+    return [torch.rand(4, 8)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "message"),
+    [
+        ("return self.stack[0](x)", "20:16", "self.stack is a ModuleList; forward calls layers that have names of"),
+        ("return sum(m(x) for m in self.stack)", "20:34", "self.stack is a ModuleList; forward calls layers"),
+        ("return self.net[:1](x)", "20:16", "self.net is a Sequential; forward calls layers"),
+        ("return self.block(x)", "20:16", "self.block is a Block, whose forward cannot be written out"),
+        ("return self._act(x)", "20:16", "self._act() is a method; write what it does in forward"),
+        ("return self(x)", "20:16", "self() calls forward in forward itself"),
+        ("return {'out': x}", "19:5", "it returns a dict, not a tensor or several"),
+        ("x + 1", "19:5", "it returns a NoneType, not a tensor or several"),
+    ],
+)
+def test_layers_that_cannot_be_written_out_are_one_line_with_its_place(
+    body: str, place: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=re.escape(f"op.py:{place}: {message}")):
+        of(STACKED.replace("{body}", body), tmp_path, "op.py")
+
+
+@pytest.mark.parametrize(
+    ("result", "dtype"),
+    [("(x * 2).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)", "float8_e4m3fn"), ("x * self.q.to(x.dtype)", "float32")],
+)
+def test_float8_is_compared(result: str, dtype: str, tmp_path: Path) -> None:
+    made = 'self.register_buffer("q", torch.ones(9).to(torch.float8_e4m3fn))'
+    text = of(ARGUMENTS.format(made=made, result=result), tmp_path, "op.py")
+    assert parse_spec(text).outputs[0].dtype == dtype
+
+
+def test_an_error_that_nobody_foresaw_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr(process, "spec_of", broken)
+    (tmp_path / "op.py").write_text(STACKED.replace("{body}", "return x"))
+    (tmp_path / "request").write_text(json.dumps({"path": "op.py", "name": None, "function": None}))
+    monkeypatch.chdir(tmp_path)
+    process.main(tmp_path / "request", tmp_path / "answer")
+    said = json.loads((tmp_path / "answer").read_text())
+    assert said["placed"]
+    assert re.fullmatch(
+        r"op\.py:1:1: cannot be imported: ZeroDivisionError: of ours \(kernelgen/importer/process\.py:\d+\)",
+        said["error"],
+    )
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ def imported(path: Path, name: str | None, function: str | None) -> Imported:
     loaded = load(text, function)
     default = loaded.function.name if loaded.module is None else naming.operator_name(path)
     if not naming.usable(name or default):
-        raise text.mistake(None, f"the operator cannot be called '{name or default}': choose a name with --name")
+        wanted = name or default or path.stem
+        raise text.mistake(None, f"the operator cannot be called '{wanted}': choose a name with --name")
     chosen = name or default
     if loaded.module is not None and chosen in {*loaded.scope, *(a.arg for a in loaded.function.args.args)}:
         raise text.mistake(None, f"'{chosen}' is a name of the file already: choose another with --name")

@@ -218,6 +218,12 @@ class _Rewriter:
             self.defaults[path] = (name, literal(value))
             return name
         text = _constant(value)
+        if isinstance(value, torch.nn.Module):
+            raise self.source.mistake(
+                node,
+                f"{path} is a {type(value).__name__}; forward calls layers that have names of their own, "
+                "such as self.first(x), or a whole nn.Sequential",
+            )
         if text is None:
             raise self.source.mistake(node, f"{path} is a {type(value).__name__}, which is no constant")
         return self._operand(node, text)
@@ -316,7 +322,8 @@ class _Rewriter:
         if value is _UNRESOLVED:
             self._refuse_in_place(node)
             return None
-        assert isinstance(node.func, ast.Attribute)
+        if value is self.loaded.module:
+            raise self.source.mistake(node, f"{ast.unparse(node.func)}() calls forward in forward itself")
         if isinstance(value, torch.nn.Module):
             if node.keywords or any(isinstance(a, ast.Starred) for a in node.args):
                 raise self.source.mistake(node, "a layer called with arguments by name or with '*'")

@@ -52,13 +52,25 @@ def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     accepted = [binding for binding in _small(sizes) if results(function, inputs, declared, binding) is not None]
     accepted = _grown(function, inputs, declared, sizes) if len(accepted) < 2 else accepted
     if sizes and not accepted:
-        raise ShapeError("no small shape was found that the reference accepts")
+        raise ShapeError(_returned(function, inputs) or "no small shape was found that the reference accepts")
     accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
     found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs), accuracy)
     outputs = _outputs(function, inputs, found, _expressions(results_of, shapes, declared))
     names = {name: f"{factor} * {name}" for name, factor in _factors(shapes, declared).items()}
     fixed = {name: str(value) for name, value in _fixed(function, inputs, declared, sizes, accuracy).items()}
     return _written(replace(found, outputs=outputs), names | fixed)
+
+
+def _returned(function: Function, inputs: Sequence[Input]) -> str | None:
+    """What the reference returns that is no tensor, as a complaint; None where it returns tensors."""
+    import torch
+
+    try:
+        found = function(*(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs))
+    except Exception:  # the trace was made in the same way, so it is not this
+        return None
+    wrong = [v for v in (found if isinstance(found, tuple | list) else (found,)) if not isinstance(v, torch.Tensor)]
+    return f"it returns a {type(wrong[0]).__name__}, not a tensor or several" if wrong else None
 
 
 def _traced(
