@@ -7,15 +7,16 @@ An element with fp64 reference r and error e passes if
 
 T: dtype of the output, in CAP(T) the least precise of it and of what the reference casts to; S: largest |r|, or the
 largest element of the operator's terms if that is larger; g: the binade of r; E(g), P(g), R(g): the largest error of
-PyTorch, of the disturbed oracle and of the oracle that rounds what lies in memory around calls of torch's, or that is
-off by the worst order of its sums (0 where neither is), among elements up to binade g (at least POOL of them); f: the
-operator's tolerance_factor.
+PyTorch, of the disturbed oracle and of the oracle whose calls of torch's round what lies in memory and sum as wrongly
+as honest ones may (contractions.py has the formula), or that is off by the worst order of its sums (0 where neither
+is), among elements up to binade g (at least POOL of them); f: the operator's tolerance_factor.
 docs/measuring.md gives the reasons.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -77,14 +78,13 @@ class Tally:
         eager: torch.Tensor,
         ref: torch.Tensor,
         probes: list[torch.Tensor],
-        stored: torch.Tensor | None = None,
+        stored: Sequence[torch.Tensor] = (),
     ) -> None:
-        """Take in one tile: the candidate, PyTorch's result, the oracle, disturbed oracles, and the oracle that rounds
-        what is stored around calls of torch's."""
-        pieces = [torch.split(x.reshape(-1), PIECE) for x in (got, eager, ref, *probes)]
-        rounded = [None] * len(pieces[0]) if stored is None else torch.split(stored.reshape(-1), PIECE)
-        for (got_, eager_, ref_, *probes_), stored_ in zip(zip(*pieces, strict=True), rounded, strict=True):
-            self._add(got_, eager_, ref_, probes_, stored_)
+        """Take in one tile: the candidate, PyTorch's result, the oracle, disturbed oracles, and oracles with what calls
+        of torch's store and are off by."""
+        pieces = [torch.split(x.reshape(-1), PIECE) for x in (got, eager, ref, *probes, *stored)]
+        for got_, eager_, ref_, *others in zip(*pieces, strict=True):
+            self._add(got_, eager_, ref_, others[: len(probes)], others[len(probes) :])
 
     def _add(
         self,
@@ -92,7 +92,7 @@ class Tally:
         eager: torch.Tensor,
         ref: torch.Tensor,
         probes: list[torch.Tensor],
-        stored: torch.Tensor | None,
+        stored: list[torch.Tensor],
     ) -> None:
         if not ref.numel():
             return
@@ -102,12 +102,11 @@ class Tally:
         self.scale = max(self.scale, float(torch.where(finite, ref, 0).abs().max()))
         error = difference(got, ref)
         eager_error = difference(eager, ref)
-        probe = torch.stack([difference(p, ref) for p in probes]).amax(0) if probes else torch.zeros_like(error)
-        rounded = torch.zeros_like(error) if stored is None else difference(stored, ref)
+        probe, rounded = _furthest(probes, ref), _furthest(stored, ref)
         self.max_error = max(self.max_error, float(error.max()))
         self.eager_error = max(self.eager_error, float(eager_error.max()))
         if not self.dtype.is_floating_point:
-            for i, e in enumerate((error, eager_error, probe)):
+            for i, e in enumerate((error, eager_error, torch.maximum(probe, rounded))):
                 self.differing[i] += int((e != 0).sum())
         beyond = torch.where(error > self._floor(ref), error, 0)
         self._group(self._binade(ref), torch.stack([beyond, eager_error, probe, rounded]))
@@ -214,6 +213,14 @@ def difference(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     if not ref.dtype.is_floating_point:  # float64 does not tell neighbouring large integers apart
         return torch.where(value != ref, error.clamp_(min=1.0), 0.0)
     return error.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _furthest(others: Sequence[torch.Tensor], ref: torch.Tensor) -> torch.Tensor:
+    """The largest difference of each element in any of the others; 0 where there are none."""
+    furthest = torch.zeros(ref.shape, dtype=torch.float64, device=ref.device)
+    for other in others:
+        furthest = torch.maximum(furthest, difference(other, ref))
+    return furthest
 
 
 def misplaced(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import torch
 from .model import Function
 from .oracle import Box, Noise, in_float64
 from .selections import Selection, Selections, enriched
+from .stored import Storing
 
 Taken = Mapping[int, torch.Tensor]
 """Places by the number of the selection."""
@@ -33,9 +34,8 @@ class Part:
     """The oracle."""
     probes: list[torch.Tensor]
     """Disturbed oracles."""
-    stored: torch.Tensor | None
-    """The oracle that rounds what is stored between kernels and calls of torch's, or is off by the worst order of its
-    sums."""
+    stored: list[torch.Tensor]
+    """Oracles with what calls of torch's store and are off by, or one that is off by the worst order of its sums."""
     selection: Selection | None = None
     """Where the output is the places of one, which are judged by what they name."""
     undecided: int = 0
@@ -54,8 +54,8 @@ class Measure:
     generator: torch.Generator
     probes: int
     """Disturbed oracles."""
-    stored: torch.dtype | None
-    """What is stored around calls of torch's."""
+    stored: Sequence[Storing]
+    """What calls of torch's do, in each oracle that says what that costs."""
     nearly: float
     """Relative to a score, what the reference's own casts may move it by."""
 
@@ -67,9 +67,9 @@ class Measure:
         heard = Selections(taken=taken)
         return in_float64(self.reference, self.cut, noise, heard), heard.found
 
-    def as_stored(self, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
+    def as_stored(self, storing: Storing, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
         heard = Selections(taken=taken)
-        return in_float64(self.reference, self.cut, selections=heard, stored=self.stored), heard.found
+        return in_float64(self.reference, self.cut, selections=heard, stored=storing), heard.found
 
     def as_given(self) -> list[Selection]:
         """What PyTorch selects in the inputs' own dtype."""
@@ -89,7 +89,7 @@ class Oracle:
     found: list[Selection]
     moved: list[tuple[torch.Tensor, ...]]
     """Disturbed oracles."""
-    stored: tuple[torch.Tensor, ...] | None
+    stored: list[tuple[torch.Tensor, ...]]
     named: dict[int, Selection] = field(default_factory=dict)
     """By the position of an output that holds places, the selection that they are of."""
     _counted: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
@@ -141,7 +141,7 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
     refs, found = measure.exactly({})
     numbers = {i: n for i, ref in enumerate(refs) if (n := _number(found, ref)) is not None}
     if len(numbers) == len(refs) and all(found[n].exact for n in numbers.values()):
-        return Oracle(measure, refs, eagers, found, [], None, {i: found[n] for i, n in numbers.items()})
+        return Oracle(measure, refs, eagers, found, [], [], {i: found[n] for i, n in numbers.items()})
     oracle = _oracle(measure, refs, eagers, found, {n: s.places for n, s in enumerate(found)})
     for i, n in numbers.items():
         oracle.found[n] = replace(oracle.found[n], eager=eagers[i].reshape(oracle.found[n].places.shape))
@@ -173,9 +173,9 @@ def _oracle(
     """An oracle with the disturbed ones beside it, all of which select alike."""
     alike = [n % 2 > 0 for n in range(measure.probes)]
     moved = [measure.disturbed(Noise(measure.generator, alike=a), taken) for a in alike]
-    stored = measure.as_stored(taken) if measure.stored else None
-    rich = enriched(found, [m[1] for m in moved], alike, stored[1] if stored else None, measure.nearly)
-    return Oracle(measure, refs, eagers, rich, [m[0] for m in moved], stored[0] if stored else None)
+    stored = [measure.as_stored(storing, taken) for storing in measure.stored]
+    rich = enriched(found, [m[1] for m in moved], alike, [s[1] for s in stored], measure.nearly)
+    return Oracle(measure, refs, eagers, rich, [m[0] for m in moved], [s[0] for s in stored])
 
 
 def _number(found: Sequence[Selection], output: torch.Tensor) -> int | None:
@@ -232,6 +232,6 @@ def undoubted(part: Part, alternatives: Sequence[torch.Tensor], slack: float) ->
         got=torch.where(far, nearest.to(part.got.dtype), part.got),
         eager=torch.where(led, nearest.to(eager.dtype), eager),
         probes=[torch.where(chosen, nearest, probe) for probe in part.probes],
-        stored=None if part.stored is None else torch.where(chosen, nearest, part.stored),
+        stored=[torch.where(chosen, nearest, stored) for stored in part.stored],
         undecided=int(far.sum()),
     )

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 
 import torch
 
@@ -29,6 +30,7 @@ ADVICE = {
     "first element": "a shape with several results that differ would",
     "last tile": "a shape with several results that differ would",
     "one element": "results that are not drowned in one far larger one would",
+    "a product": "longer sums or larger results of calls of torch's would",
     "precision": "shorter rows would: an average over many elements hides how precise each is; so would results that "
     "the lower precision cannot hold",
     "former call": "inputs that change the results from call to call would",
@@ -63,11 +65,17 @@ class Suite:
         right: Sequence[torch.Tensor],
         rejects: Sequence[Reject],
         places: Mapping[int, Selection],
+        called: Mapping[str, Callable[[], Sequence[torch.Tensor]]] = MappingProxyType({}),
     ) -> None:
         """Hold the mutants of one trial's right outputs, that are still open, against its bound.
 
-        `places`: by the position of an output that is the places of a selection, that selection.
+        `places`: by the position of an output that is the places of a selection, that selection. `called`: by name, how
+        the outputs are made whose calls of torch's are wrong; one that is rejected will do.
         """
+        for name, outputs in called.items():
+            if name not in self.told and any(r.numel() for r in right):
+                wrong = [bool(r(o)) for r, o in zip(rejects, outputs(), strict=True)]
+                self._hold(name, distribution, any(wrong))
         for i, (tensor, output) in enumerate(zip(operator.outputs, right, strict=True)):
             if not output.numel():
                 continue
@@ -79,13 +87,17 @@ class Suite:
                     continue
                 if make is None:
                     self.told[name] = ANY
-                elif rejects[i](make()):
-                    self.told[name] = distribution
-                    if name in self.open:
-                        self.open.remove(name)
-                elif name not in self.open:
-                    self.open.append(name)
+                else:
+                    self._hold(name, distribution, rejects[i](make()))
         self._former = [output.clone() for output in right]
+
+    def _hold(self, name: str, distribution: str, rejected: bool) -> None:
+        if rejected:
+            self.told[name] = distribution
+            if name in self.open:
+                self.open.remove(name)
+        elif name not in self.open:
+            self.open.append(name)
 
 
 def bounded(tally: Tally, eager: torch.Tensor, ref: torch.Tensor) -> Reject:

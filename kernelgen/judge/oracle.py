@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from .eager import EagerMode
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
-from .stored import Stored
+from .stored import Attention, Stored, Storing
 
 TILE_BYTES = 64 * 2**20
 """fp64 bytes of one tile's inputs and outputs together."""
@@ -147,7 +147,7 @@ def in_float64(
     inputs: Sequence[torch.Tensor],
     noise: Noise | None = None,
     selections: Selections | None = None,
-    stored: torch.dtype | None = None,
+    stored: Storing | None = None,
     spelled_out: bool = False,
 ) -> tuple[torch.Tensor, ...]:
     """The function of the inputs, upcast exactly, with all float arithmetic in float64.
@@ -157,7 +157,7 @@ def in_float64(
     `noise`: every input and the result of every step is moved by one ulp of fp32. What the result
     moves by is what the formula itself does to the rounding errors of any kernel that computes in fp32: 1 - x * x / y
     is sensitive where x * x is close to y, although not to x.
-    `stored`: what calls of torch's read and return is rounded to this dtype.
+    `stored`: what calls of torch's read and return is rounded, and their sums are disturbed.
     `spelled_out`: fused operations are computed by the formula that torch documents for them.
     """
     raised = [x.double() if x.dtype.is_floating_point else x for x in inputs]
@@ -170,9 +170,11 @@ def in_float64(
     torch.set_default_dtype(torch.float64)
     try:
         disturbed = _Disturb(noise) if noise else nullcontext()
-        rounded = Stored(stored, raised) if stored else nullcontext()
+        rounded = Stored(stored, raised) if stored else None
         spelled = _SpelledOut() if spelled_out else nullcontext()
-        with torch.no_grad(), _Raise(), spelled, selections or nullcontext(), disturbed, rounded:
+        attended = Attention(rounded) if rounded else nullcontext()
+        heard, calls = selections or nullcontext(), rounded or nullcontext()
+        with torch.no_grad(), _Raise(), spelled, attended, heard, disturbed, calls:
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

@@ -328,11 +328,11 @@ def enriched(
     found: Sequence[Selection],
     disturbed: Sequence[Sequence[Selection]],
     alike: Sequence[bool],
-    stored: Sequence[Selection] | None,
+    stored: Sequence[Sequence[Selection]],
     nearly: float,
 ) -> list[Selection]:
-    """Selections with what the same ones of disturbed oracles, and of one that rounds what is stored, tell of their
-    scores."""
+    """Selections with what the same ones of disturbed oracles, and of those with what calls of torch's are off by, tell
+    of their scores."""
     result = []
     for n, selection in enumerate(found):
         if selection.exact:
@@ -340,8 +340,8 @@ def enriched(
             continue
         others = [(run[n].scores, a) for run, a in zip(disturbed, alike, strict=True) if n < len(run)]
         moved = [(scores, K * BACKWARD) for scores, _ in others]
-        moved += [(stored[n].scores, K)] if stored is not None and n < len(stored) else []
+        moved += [(run[n].scores, K) for run in stored if n < len(run)]
         # calls of torch's may round equal rows differently
-        held = () if stored is not None else tuple(scores for scores, a in others if a)
+        held = () if stored else tuple(scores for scores, a in others if a)
         result.append(replace(selection, moved=tuple(moved), alike=held, nearly=max(nearly, NEARLY)))
     return result

@@ -1,61 +1,136 @@
-"""What storing tensors between kernels and calls of torch's does to a result that is exact otherwise.
+"""What calls of torch's do to a result that is exact otherwise: they store tensors, and they sum.
 
 An operator with calls of torch's (products of matrices, convolutions, attention) writes what a call reads, and the call
-writes what it computes, in the dtype of the operator: that rounding is no fault of the kernels around it. The oracle is
-computed once more with these values rounded, and what its result then differs by is accepted like PyTorch's own error.
+writes what it computes, in the dtype of the operator: that rounding is no fault of the kernels around it. Nor is what
+their long sums are off by at the precision that torch is set to (contractions.py). The oracle is computed again with
+both, through all that follows them, and what its result then differs by is accepted like PyTorch's own error.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
+from .contractions import PRODUCTS, Errors, Precision, contraction, of_matrices, precision
 from .eager import EagerMode
+from .wrong_products import Change
 
-CALLS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
-"""What calls of torch's in generated wrappers arrive as at the dispatcher; attention beside these."""
 _TF32_BITS = 13
 """Bits of a float32's mantissa that the matrix units leave out."""
 
 
-class Stored(EagerMode):
-    """Rounds what calls read and return to a dtype; what lies in the inputs' memory is of that dtype already.
+@dataclass(frozen=True)
+class Storing:
+    """How one oracle is to treat calls of torch's."""
 
-    A convolution of float32 on a GPU may leave out bits of all that it reads (TF32), a product of matrices where it was
-    told to.
+    dtype: torch.dtype
+    """What lies in memory around them."""
+    errors: Errors | None = None
+    """Of their sums; None: the sums are exact."""
+    wrong: Change | None = None
+    """What they multiply instead, in a mutant."""
+
+
+class Stored(EagerMode):
+    """Rounds what calls read and return to a dtype, and disturbs their sums; what lies in the inputs' memory is of that
+    dtype already.
     """
 
-    def __init__(self, dtype: torch.dtype, inputs: Sequence[torch.Tensor]) -> None:
+    def __init__(self, storing: Storing, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._dtype = dtype
+        self._dtype = storing.dtype
+        self._errors, self._wrong = storing.errors, storing.wrong
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
+        self._attends = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        name = func.overloadpacket.__name__.strip("_")
-        if name not in CALLS and not name.startswith("scaled_dot_product"):
-            return func(*args, **(kwargs or {}))
-        short = self._dtype == torch.float32 and _in_tf32(name)
-        args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, short), (args, kwargs or {}))
-        return tree_map_only(torch.Tensor, self._rounded, func(*args, **kwargs))
+        name, kwargs = func.overloadpacket.__name__.strip("_"), kwargs or {}
+        if name not in PRODUCTS or self._attends:
+            return func(*args, **kwargs)
+        at = precision(name, self._dtype, next(x.device.type for x in args if isinstance(x, torch.Tensor)))
+        args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
+        called = contraction(func, name, args, kwargs)
+        pair = tuple(args[place] for place in called.places)
+        if self._wrong is not None:
+            changed = dict(zip(called.places, self._wrong(called, pair, at), strict=True))
+            args = tuple(changed.get(i, x) for i, x in enumerate(args))
+        result = func(*args, **kwargs)
+        if self._errors is not None and result.dtype == torch.float64:
+            result = result + self._errors.of(called, pair[0], pair[1], at)
+        return self._rounded(result)
 
-    def _read(self, x: torch.Tensor, short: bool) -> torch.Tensor:
+    def attended(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        """softmax(query @ key.mT * scale + mask) @ value as one call computes it: the scores are never stored, the
+        weights are rounded as they are multiplied. Without dropout, which no oracle has."""
+        at = precision("matmul", self._dtype, query.device.type)
+        query, key, value = (self._read(x, at) for x in (query, key, value))
+        self._attends = True
+        try:
+            if enable_gqa:
+                key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
+            scores = self._summed(query, key.mT, at) * (query.shape[-1] ** -0.5 if scale is None else scale)
+            if is_causal:
+                causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+                scores = torch.where(causal, scores, -math.inf)
+            if attn_mask is not None:
+                kept = attn_mask.dtype == torch.bool
+                scores = torch.where(attn_mask, scores, -math.inf) if kept else scores + attn_mask
+            powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+            multiplied = self._rounded(powers) if self._dtype.itemsize < 4 else powers
+            return self._rounded(self._summed(multiplied / powers.sum(-1, keepdim=True), value, at))
+        finally:
+            self._attends = False
+
+    def _summed(self, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
+        called = of_matrices(a)
+        if self._wrong is not None:
+            a, b = self._wrong(called, (a, b), at)
+        exact = torch.matmul(a, b)
+        return exact if self._errors is None else exact + self._errors.of(called, a, b, at)
+
+    def _read(self, x: torch.Tensor, at: Precision) -> torch.Tensor:
         if x.dtype != torch.float64:
             return x
         if x.untyped_storage().data_ptr() not in self._inputs:
             x = self._rounded(x)
-        return tf32(x) if short and x.device.type == "cuda" else x
+        # where sums are disturbed, what operands lose is among the errors
+        return tf32(x) if at.operand and self._errors is None else x
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._dtype).double() if x.dtype == torch.float64 else x
 
 
-def _in_tf32(name: str) -> bool:
-    return bool(torch.backends.cudnn.allow_tf32 if name == "convolution" else torch.backends.cuda.matmul.allow_tf32)
+class Attention(TorchFunctionMode):
+    """Hands attention to `stored`, before torch takes it apart or not."""
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__()
+        self._stored = stored
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            return self._stored.attended(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 def tf32(x: torch.Tensor) -> torch.Tensor:

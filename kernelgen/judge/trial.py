@@ -16,6 +16,7 @@ from .fences import Fences
 from .model import Case, Function, Operator, Trial
 from .mutants import Suite
 from .oracle import as_tuple
+from .replay import Replay
 
 
 class WrongError(Exception):
@@ -181,8 +182,20 @@ def _check_repeat(setting: Setting, buffers: Sequence[inputs.Buffer], got: list[
     got.clear()
     with guards.poison(_output_sizes(setting), guards.POISONS[1], setting.device):
         again = _call(setting, buffers, Fences(guards.POISONS[1], devices.allocated_on(setting.device)))
-    if guards.fingerprints(again) != first:
+    if guards.fingerprints(again) != first and not (setting.operator.stored and _repeats_replayed(setting, buffers)):
         raise WrongError("a second call on the same inputs gives other bits")
+
+
+def _repeats_replayed(setting: Setting, buffers: Sequence[inputs.Buffer]) -> bool:
+    """Whether two calls agree in all bits if calls of torch's give what they gave before: a library may add in an order
+    that changes, which is no fault of the kernels around it."""
+    found, replay = [], Replay()
+    for byte in guards.POISONS:
+        with guards.poison(_output_sizes(setting), byte, setting.device), replay:
+            outputs = _call(setting, buffers, Fences(byte, devices.allocated_on(setting.device)))
+        found.append(guards.fingerprints(outputs))
+        del outputs
+    return found[0] == found[1]
 
 
 def first_line(error: BaseException) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
 from .bounds import CAP, Tally, misplaced
 from .casts import narrowed
 from .choices import Measure, Part, selected_alike, undoubted
+from .contractions import Errors
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Noise, Tiling, in_float64
 from .selections import Selection
+from .stored import Storing
+from .wrong_products import WRONG, Change
 
 _LARGE = 2.0**14
 """In place of an infinite gradient: no less than other elements are, and finite in float16."""
@@ -167,7 +171,14 @@ def _mutate(
 ) -> None:
     assert run.mutants is not None
     rounded = [r.to(run.case.dtype(t)) for t, r in zip(run.operator.outputs, right, strict=True)]
-    run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects, named)
+
+    def wrongly(wrong: Change) -> Sequence[torch.Tensor]:
+        assert run.stored is not None
+        outputs = in_float64(run.operator.reference, run.arguments, stored=Storing(run.stored, wrong=wrong))
+        return [o.to(r.dtype) for o, r in zip(outputs, rounded, strict=True)]
+
+    called = {name: partial(wrongly, wrong) for name, wrong in WRONG.items()} if run.stored else {}
+    run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects, named, called)
 
 
 def _terms(operator: Operator, arguments: Sequence[torch.Tensor]) -> float:
@@ -188,13 +199,14 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
             [tiling.cut(t, x, box) for t, x in zip(operator.outputs, outputs, strict=True)]
             for outputs in (run.got, run.eager)
         )
-        measure = Measure(operator.reference, cut, generator, probes, run.stored if probe else None, _nearly(casts))
+        storing = _storing(run, probes, generator) if probe else ()
+        measure = Measure(operator.reference, cut, generator, probes, storing, _nearly(casts))
         oracle = selected_alike(measure, gots, eagers)
-        stored = _worst_order(operator, cut, oracle.refs) if operator.any_order and probe else oracle.stored
+        stored = [*oracle.stored, *([_worst_order(operator, cut, oracle.refs)] if operator.any_order and probe else ())]
         for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
             if i in oracle.named:
                 right = oracle.refs[i]
-                visit(Part(i, box, got, right.to(eager.dtype), right, [], None, oracle.named[i], selects=True))
+                visit(Part(i, box, got, right.to(eager.dtype), right, [], [], oracle.named[i], selects=True))
                 continue
             ref = oracle.refs[i]
             if bool(misplaced(got, eager, ref).any()):
@@ -204,10 +216,9 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                     ref = _on_host(operator, cut, i, got, ref)
                 ref = _spelled_out(operator, cut, i, got, eager, ref)
                 ref = _added_first(operator, cut, i, got, ref)
-                ref = _settled(operator, cut, i, got, eager, ref, generator)
+                ref = _settled(run, cut, i, got, eager, ref, generator)
             probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
-            rounded = stored[i] if stored else None
-            part = Part(i, box, got, eager, ref, probed, rounded, selects=bool(oracle.found))
+            part = Part(i, box, got, eager, ref, probed, [s[i] for s in stored], selects=bool(oracle.found))
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
 
@@ -220,6 +231,14 @@ def _probes(run: _Run) -> int:
     if results + sum(x.numel() for x in run.arguments) > _MANY:
         return min(_PROBES, max(1, 2**10 // max(results, 1)))
     return min(_PROBES, max(2, 2**17 // max(results, 1)))
+
+
+def _storing(run: _Run, probes: int, generator: torch.Generator) -> Sequence[Storing]:
+    """What calls of torch's do in each oracle: they store what they read and return, and their sums are off."""
+    if run.stored is None:
+        return ()
+    errors = [Errors(generator, truncating=n % 2 > 0) for n in range(max(probes, 2))]
+    return [Storing(run.stored), *(Storing(run.stored, drawn) for drawn in errors)]
 
 
 def _worst_order(
@@ -294,7 +313,7 @@ def _added_first(
 
 
 def _settled(
-    operator: Operator,
+    run: _Run,
     cut: Sequence[torch.Tensor],
     output: int,
     got: torch.Tensor,
@@ -304,10 +323,12 @@ def _settled(
 ) -> torch.Tensor:
     """The oracle with the candidate's value where inputs that differ by an ulp of fp32 decide between NaN, infinity
     and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding. It is the
-    documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt."""
+    documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt. What the
+    sums of calls of torch's are off by decides as well."""
+    stored = Storing(run.stored, Errors(generator)) if run.stored else None
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
-        moved = in_float64(operator.reference, cut, Noise(generator), spelled_out=True)[output]
+        moved = in_float64(run.operator.reference, cut, Noise(generator), stored=stored, spelled_out=True)[output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
     return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 

@@ -1,0 +1,144 @@
+"""How wrong a sum of products may honestly be: of a product of matrices, a convolution, an attention.
+
+Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is taken for a random number
+
+    e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + K/3 * r**2))  -  t * 3/2 o * r
+
+u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
+o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
+where all bits of the operands are multiplied; t: 1 in every second oracle, where the bits that an operand loses are
+cut off instead of rounded, as matrix units do that read float32 from memory.
+
+Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
+Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
+alike. Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has
+the square k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
+bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
+41, 2019); the sizes of the partial sums stand in it in the place of their largest, sum(|p_k|), which for terms of
+random signs is sqrt(K) times too much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .bounds import POOL, K
+
+LOOSEST = 16.0
+"""What is accepted of a product in float32 is at most so many times the largest error that torch's own has there, over
+POOL results or more: torch sums in blocks, whose errors are less, and a product of integers may be exact."""
+
+PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
+"""What sums of products arrive as at the dispatcher."""
+
+_FLOAT32 = 2.0**-24
+_SET = {"tf32": 2.0**-11, "bf16": 2.0**-8}
+"""Unit roundoff of an operand, by what torch calls the precision of products of float32; any other is float32's own."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """At which a call of torch's multiplies and adds."""
+
+    kept: float
+    """Unit roundoff of an operand's dtype, or of what the call reads of it."""
+    operand: float = 0.0
+    """What an operand loses as it is read: `kept`, or 0 where that is all of its bits."""
+    sum: float = _FLOAT32
+    """Unit roundoff of the sum."""
+
+
+def precision(name: str, dtype: torch.dtype, device: str) -> Precision:
+    """That of a call on operands of a dtype, as torch is set."""
+    own = torch.finfo(dtype).eps / 2
+    if dtype == torch.float64:
+        return Precision(own, sum=own)
+    read = _SET.get(_float32_precision(name == "convolution", device), 0.0) if dtype == torch.float32 else 0.0
+    return Precision(read or own, read)
+
+
+def _float32_precision(convolves: bool, device: str) -> str:
+    backends: Any = torch.backends
+    try:
+        if device == "cuda":
+            return str((backends.cudnn.conv if convolves else backends.cuda.matmul).fp32_precision)
+        return str((backends.mkldnn.conv if convolves else backends.mkldnn.matmul).fp32_precision)
+    except AttributeError:  # torch before 2.9, as an NPU's is
+        allowed = backends.cudnn.allow_tf32 if convolves else backends.cuda.matmul.allow_tf32
+        return "tf32" if allowed and device == "cuda" else ""
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """A call as it arrives at the dispatcher: sums of products of the elements of two tensors."""
+
+    places: tuple[int, int]
+    """Where the two stand among the call's arguments."""
+    product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    """The sums alone, of other tensors in their place."""
+    length: int
+    """Products in a sum, at most."""
+    summed: tuple[int, int]
+    """Which of the two, 0 or 1, and along which dimension of it the last elements are the last of every sum."""
+    row: tuple[int, int] | None
+    """The same of the last row, or channel, of the result; None for a single sum."""
+
+
+def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Contraction:
+    """What a call of PRODUCTS sums."""
+    if name == "convolution":
+        weight, rest = args[1], args[3:]
+        transposed, groups = rest[3], rest[5]
+        channels = weight.shape[0] // groups if transposed else weight.shape[1]
+        summed = 0 if transposed else 1 if channels > 1 else weight.ndim - 1
+        length = channels * math.prod(weight.shape[2:])
+        row = (1, 1 if transposed else 0)
+        return Contraction((0, 1), lambda a, b: func(a, b, None, *rest), length, (1, summed), row)
+    place = 1 if name in ("addmm", "baddbmm", "addmv") else 0
+    multiply = torch.nn.functional.linear if name == "linear" else torch.matmul
+    alpha = kwargs.get("alpha", 1)
+    return of_matrices(args[place], (place, place + 1), lambda a, b: alpha * multiply(a, b))
+
+
+def of_matrices(
+    given: torch.Tensor,
+    places: tuple[int, int] = (0, 1),
+    product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = torch.matmul,
+) -> Contraction:
+    """A product whose left operand, `given`, is a matrix, several, or a vector."""
+    row = (0, given.ndim - 2) if given.ndim > 1 else None
+    return Contraction(places, product, given.shape[-1], (0, given.ndim - 1), row)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Draws the errors of sums for one oracle."""
+
+    generator: torch.Generator
+    truncating: bool = False
+    """Whether the operands' bits are cut off."""
+
+    def of(self, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
+        """What the sums of products of a and b, in float64, may be off by; 0 where that is not finite."""
+        exact, squares = called.product(a, b), called.product(a * a, b * b)
+        per_product = at.operand**2 * 2 / 3 + at.sum**2 * called.length / 2
+        variance = squares * per_product + exact * exact * (at.sum**2 * called.length / 3)
+        drawn = torch.empty_like(exact).normal_(generator=self.generator)
+        error = drawn * variance.clamp_(min=0).sqrt_()
+        if self.truncating:
+            error -= 1.5 * at.operand * exact
+        error = torch.where(error.isfinite(), error, 0)
+        if at != Precision(_FLOAT32) or error.numel() < POOL:
+            return error
+        own = called.product(a.float(), b.float()).double() - exact
+        largest = LOOSEST / K * _largest(own)
+        return error * min(1.0, largest / max(_largest(error), largest or 1.0))
+
+
+def _largest(errors: torch.Tensor) -> float:
+    return float(errors.abs().nan_to_num_(0.0, 0.0, 0.0).max())

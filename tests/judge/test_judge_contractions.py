@@ -1,0 +1,231 @@
+"""Products, convolutions and attention: what their long sums may be off by, and what is wrong all the same."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernelgen import judge
+from kernelgen.judge import contractions, oracle
+from kernelgen.judge.bounds import K as TIMES
+from kernelgen.judge.contractions import LOOSEST, Errors
+from kernelgen.judge.stored import Storing, tf32
+from kernelgen.judge.wrong_products import WRONG
+
+DTYPES = ("float32", "float16", "bfloat16")
+MATRICES = (judge.Tensor("x", ("M", "L"), "T"), judge.Tensor("w", ("L", "N"), "T"))
+IMAGES = (judge.Tensor("x", ("B", "C", "H", "H"), "T"), judge.Tensor("w", ("J", "C", 3, 3), "T"))
+QKV = tuple(judge.Tensor(name, ("B", "S", "D"), "T") for name in ("q", "k", "v"))
+SHAPES = {MATRICES: ("M", "N"), IMAGES: ("B", "J", "H", "H"), QKV: ("B", "S", "D")}
+
+
+def product(x, w):
+    return x @ w
+
+
+def convolution(x, w):
+    return F.conv2d(x, w, padding=1)
+
+
+def attention(q, k, v):
+    return F.scaled_dot_product_attention(q, k, v)
+
+
+def operator(inputs, reference, kernel=None, baseline=None, stored="T"):
+    out = (judge.Tensor("out", SHAPES[inputs], "T"),)
+    return judge.Operator("o", kernel or reference, baseline or reference, reference, inputs, out, stored=stored)
+
+
+def judged(op, sizes, dtype="float32", distributions=("normal",), seeds=1, **kwargs):
+    case = judge.Case(sizes, {"T": dtype})
+    return judge.accuracy_case(op, case, distributions=distributions, seeds=seeds, **kwargs)
+
+
+def cut_off(x):
+    """What matrix units read of float32 that lies in memory."""
+    return x.view(torch.int32).bitwise_and(-(2**13)).view(torch.float32)
+
+
+def rounded_to_tf32(x):
+    return tf32(x.double()).float()
+
+
+@pytest.fixture
+def set_to_tf32(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32")
+    monkeypatch.setattr(torch.backends.mkldnn.conv, "fp32_precision", "tf32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("inputs", "reference", "sizes"),
+    [
+        *((MATRICES, product, {"M": 8, "L": n, "N": 32}) for n in (1, 129, 4096)),
+        *((IMAGES, convolution, {"B": 1, "C": n, "H": 5, "J": 8}) for n in (1, 3, 50)),
+        *((QKV, attention, {"B": 2, "S": n, "D": 16}) for n in (5, 65)),
+    ],
+    ids=lambda x: x.__name__ if callable(x) else "-".join(map(str, x.values())) if isinstance(x, dict) else "",
+)
+def test_torchs_own_is_right_and_every_wrong_product_is_told(inputs, reference, sizes, dtype):
+    found = judged(operator(inputs, reference), sizes, dtype)
+    assert found.passed, found.message
+    assert found.undiscriminated == ()
+    assert found.told.keys() >= WRONG.keys()
+
+
+def in_order(x, w):
+    """A sum as one thread takes it, one product after the other."""
+    total = torch.zeros(x.shape[0], w.shape[1])
+    for k in range(x.shape[1]):
+        total += x[:, k : k + 1].float() * w[k].float()
+    return total.to(x.dtype)
+
+
+def by_blocks(x, w):
+    return sum(x[:, k : k + 32].float() @ w[k : k + 32].float() for k in range(0, x.shape[1], 32)).to(x.dtype)
+
+
+@pytest.mark.parametrize("order", [in_order, by_blocks])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_order_of_a_sum_is_free(order, dtype):
+    found = judged(
+        operator(MATRICES, product, order), {"M": 8, "L": 1000, "N": 32}, dtype, ("normal", "uniform"), 2, mutants=False
+    )
+    assert found.passed, found.message
+
+
+def normalized(multiply):
+    """A sum, and steps that make much of its errors."""
+
+    def function(x, w):
+        return torch.tanh(F.batch_norm(multiply(x, w), None, None, training=True))
+
+    return function
+
+
+@pytest.mark.parametrize("read", [rounded_to_tf32, cut_off])
+@pytest.mark.parametrize(
+    ("inputs", "multiply", "sizes"),
+    [(MATRICES, product, {"M": 16, "L": 100, "N": 16}), (IMAGES, convolution, {"B": 2, "C": 3, "H": 6, "J": 8})],
+    ids=["product", "convolution"],
+)
+def test_a_kernel_as_wrong_as_eager_is_right_where_torch_is_set_to_tf32(set_to_tf32, read, inputs, multiply, sizes):
+    eager = normalized(lambda x, w: multiply(read(x), read(w)))
+    op = operator(inputs, normalized(multiply), eager, eager)
+    found = judged(op, sizes, distributions=("normal", "large", "normal"), seeds=3)
+    assert found.passed, found.message
+    lower = normalized(lambda x, w: multiply(x.bfloat16().float(), w.bfloat16().float()))
+    assert "over the bound" in judged(op, sizes, kernel=lower).message
+    assert {"a product in lower precision", "a product without its last block"} <= found.told.keys()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "multiply", "sizes"),
+    [(MATRICES, product, {"M": 16, "L": 100, "N": 16}), (IMAGES, convolution, {"B": 2, "C": 3, "H": 6, "J": 8})],
+    ids=["product", "convolution"],
+)
+def test_tf32_is_wrong_where_torch_is_not_set_to_it(inputs, multiply, sizes):
+    op = operator(inputs, normalized(multiply))
+    lower = normalized(lambda x, w: multiply(rounded_to_tf32(x), rounded_to_tf32(w)))
+    assert judged(op, sizes, mutants=False).passed
+    assert "over the bound" in judged(op, sizes, kernel=lower).message
+
+
+@pytest.mark.parametrize("length", [16, 256, 4096])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_no_more_is_accepted_than_a_stated_multiple_of_torchs_own_error(length, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=generator).to(dtype) for shape in ((32, length), (length, 64)))
+    [exact] = oracle.in_float64(product, (x, w))
+    own = float(((x @ w).double() - exact).abs().max())
+    storing = Storing(dtype, Errors(generator))
+    accepted = TIMES * max(
+        float((oracle.in_float64(product, (x, w), stored=storing)[0] - exact).abs().max()) for _ in range(8)
+    )
+    assert own <= accepted <= 1.05 * LOOSEST * own  # the result is rounded as well
+
+
+def test_what_torch_is_set_to_decides_the_precision(set_to_tf32):
+    assert contractions.precision("mm", torch.float32, "cpu").operand == 2.0**-11
+    assert contractions.precision("convolution", torch.float32, "cpu").operand == 2.0**-11
+    assert contractions.precision("mm", torch.float16, "cpu").operand == 0
+    assert contractions.precision("mm", torch.float32, "cuda").operand == 0
+    assert contractions.precision("convolution", torch.float32, "cuda").operand == 2.0**-11  # torch's default
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        product,
+        lambda x, w: torch.addmm(x[:, :1], x, w, alpha=0.5),
+        lambda x, w: torch.baddbmm(x[None, :, :1], x[None], w[None], beta=2)[0],
+        lambda x, w: F.linear(x, w.t(), x[0, :1].expand(w.shape[1])),
+        lambda x, w: torch.einsum("mk,kn->mn", x, w),
+        lambda x, w: torch.stack([torch.mv(w.t(), row) for row in x]),
+        lambda x, w: F.conv1d(x[None], w.t()[:, :5, None].expand(-1, -1, 3), groups=2),
+        lambda x, w: F.conv_transpose2d(x[None, :, :, None], w[:10, None, :2, None], groups=2),
+    ],
+)
+def test_the_error_of_every_call_is_known(function):
+    """It is that of sums in float32: more than the rounding of the results, and small."""
+    generator = torch.Generator().manual_seed(1)
+    x, w = (torch.randn(shape, generator=generator) for shape in ((10, 300), (300, 40)))
+    [exact] = oracle.in_float64(function, (x, w))
+    [stored] = oracle.in_float64(function, (x, w), stored=Storing(torch.float32))
+    [off] = oracle.in_float64(function, (x, w), stored=Storing(torch.float32, Errors(generator)))
+    rounding, error, size = (float(e.abs().max()) for e in (stored - exact, off - exact, exact))
+    assert 1.5 * rounding < error < 1e-5 * size
+
+
+def test_errors_of_infinite_and_empty_sums_are_none():
+    errors = Storing(torch.float32, Errors(torch.Generator()))
+    x, w = torch.ones(2, 3), torch.ones(3, 2)
+    x[0, 0] = torch.inf
+    [found] = oracle.in_float64(product, (x, w), stored=errors)
+    assert found[0].isinf().all()
+    assert torch.allclose(found[1], torch.full((2,), 3.0, dtype=torch.float64))
+    assert oracle.in_float64(product, (x[:, :0], w[:0]), stored=errors)[0].eq(0).all()
+
+
+def test_attention_is_taken_as_one_call():
+    q, k, v = (torch.randn(1, 2, 6, 8) for _ in range(3))
+    mask = torch.randn(6, 6) > -1
+    mask[:, 0] = True
+    for kwargs in ({}, {"is_causal": True}, {"attn_mask": mask}, {"attn_mask": mask.float()}, {"scale": 0.3}):
+
+        def attend(q, k, v, kwargs=kwargs):
+            return F.scaled_dot_product_attention(q, k, v, **kwargs)
+
+        [exact] = oracle.in_float64(attend, (q, k, v))
+        [stored] = oracle.in_float64(attend, (q, k, v), stored=Storing(torch.float64))
+        torch.testing.assert_close(stored, exact)
+
+    def grouped(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+    one = (q, k[:, :1], v[:, :1])
+    [exact] = oracle.in_float64(grouped, one)
+    torch.testing.assert_close(oracle.in_float64(grouped, one, stored=Storing(torch.float64))[0], exact)
+
+
+@pytest.mark.filterwarnings("ignore:.*only once for all operators")
+def test_a_library_that_adds_in_another_order_each_time_is_no_fault():
+    calls = itertools.count()
+    library = torch.library.Library("aten", "IMPL")
+    bmm = torch.ops.aten.bmm
+
+    def unsteady(a, b):
+        return bmm(a[None], b[None])[0] * (1 + 2.0**-23 * (next(calls) % 2))
+
+    op = operator(MATRICES, product, lambda x, w: x @ w)
+    sizes = {"M": 4, "L": 30, "N": 8}
+    try:
+        library.impl("mm", unsteady, "CPU")
+        assert not torch.equal(torch.ones(2, 2) @ torch.ones(2, 2), torch.ones(2, 2) @ torch.ones(2, 2))
+        assert judged(op, sizes, mutants=False).passed
+        own = itertools.count()
+        ours = judged(op, sizes, kernel=lambda x, w: (x @ w) * (1 + 2.0**-21 * (next(own) % 2)), mutants=False)
+        assert "other bits" in ours.message
+    finally:
+        library._destroy()
