@@ -177,8 +177,10 @@ class PlaneLines(PairLines):
         return Access(0, access.tensor, tuple(term for term in access.terms if self._is_fixed(term[0])), (), None)
 
     def _is_fixed(self, index: str | Expr) -> bool:
+        """Whether it is known of a plane before anything is read: an index that was loaded is not."""
         if isinstance(index, Expr):
-            return self.index_text.level(index) == SCALAR and index.op not in ("number", "size")
+            loaded = any(leaf.op == "value" for leaf in leaves(index))
+            return self.index_text.level(index) == SCALAR and not loaded and index.op not in ("number", "size")
         return index in {g.index for g in self.outer}
 
     def load(self, i: int, other: float) -> str:
