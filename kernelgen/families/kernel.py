@@ -11,7 +11,7 @@ from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, mentions, name_values, spread
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.triton_text import PRODUCT, is_scaled, number
-from kernelgen.families.values import REVERSE, Lowered, Operand, Stored, Use
+from kernelgen.families.values import REVERSE, Lowered, Stored, only_moves
 from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import SCANS, Statement
@@ -179,23 +179,8 @@ def make_body(
     taken |= {stride for access in layout.all() for stride, _ in access.strides}
     names = name_values(lowered, statements, columns, taken, fixed)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
-    exact = _only_moves(lowered)
+    exact = only_moves(lowered)
     return Body(lowered, statements, layout, names, tuple(sorted(others.items())), nan_safe(lowered), exact)
-
-
-def _only_moves(lowered: Lowered) -> bool:
-    """Whether elements are chosen by places and integers alone: no float is computed with or compared."""
-    compared = [a.value for v in lowered.values if v.dtype != "float" for a in v.args if isinstance(a, Use)]
-    return not any(lowered.values[i].dtype == "float" for i in compared) and all(
-        _is_moved(lowered, Use(o.value)) for o in lowered.outputs
-    )
-
-
-def _is_moved(lowered: Lowered, arg: Operand) -> bool:
-    if not isinstance(arg, Use):
-        return True
-    value = lowered.values[arg.value]
-    return value.op in ("load", "const") or (value.op == "where" and all(_is_moved(lowered, a) for a in value.args[1:]))
 
 
 class Lines:
@@ -264,8 +249,9 @@ class Lines:
     def load(self, i: int, other: float) -> str:
         access, level = self.access[i], self.level(i)
         value = self.body.lowered.values[i]
-        args = [self.pointer(access, FULL if self.variant == "flat" else level)]
         mask = self.index_text.mask(self.mask(level), value.conditions, level)
+        pointer = self.pointer(access, FULL if self.variant == "flat" else level)
+        args = [self.spread_pointer(pointer, access, level) if value.conditions else pointer]
         if mask:
             args.append(f"mask={mask}")
             if value.fill is not None:
@@ -273,6 +259,19 @@ class Lines:
             elif self.body.lowered.space.inner_axes() and level in (FULL, COLUMN):
                 args.append(f"other={number(other).text}" if value.dtype == "float" else "other=0")
         return call(self.body.names.of[i], "tl.load", [*args, *self.policy(i, level)], self.widened(i))
+
+    def spread_pointer(self, pointer: str, access: Access, level: str) -> str:
+        """A pointer in the shape of a mask that asks for conditions, along which it may not move itself."""
+        moving = {self._term_level(index) for index, _ in access.terms} - {SCALAR}
+        shape = self.mask(level)
+        if shape is None or FULL in moving or moving >= {ROW, COLUMN} or moving == {level}:
+            return pointer
+        return pointer if moving and not self.two_d else f"tl.broadcast_to({pointer}, {shape}.shape)"
+
+    def _term_level(self, index: str | Expr) -> str:
+        if isinstance(index, Expr):
+            return self.index_text.level(index)
+        return COLUMN if self._along_columns(index) else ROW if self.several and self.broadcast(index) else SCALAR
 
     def policy(self, i: int, level: str) -> list[str]:
         """How the caches treat what a load reads."""

@@ -30,9 +30,12 @@ from kernelgen.families.values import (
     Unlowerable,
     Use,
     Value,
+    axes_along,
     axes_of,
     axes_read,
     constant_of,
+    moves_with,
+    values_in,
 )  # fmt: skip
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf, same_size
@@ -178,15 +181,13 @@ class _Lowering:
         # the first of a dimension is all that is left of one that follows another only where it has no more
         ahead = next((d for d, e in enumerate(index) if e != ix.number(0)), len(index))
         index = tuple(() if e == ix.number(0) and (d < ahead or not node.shape[d]) else e for d, e in enumerate(index))
-        used = [*index, *(side for c in self.conditions for side in (c.left, c.right))]
-        values = dict.fromkeys(
-            leaf.number for e in used if isinstance(e, Expr) for leaf in ix.leaves(e) if leaf.op == "value"
-        )
-        axes = {a for e in used for a in axes_of(e)}.union(*(self.values[v].axes for v in values))
+        conditions = tuple(c for c in self.conditions if self.fill is not None or moves_with(c, index, self.values))
+        used = [*index, *(side for c in conditions for side in (c.left, c.right))]
+        values = tuple(Use(v) for v in values_in(used))
         return self.add(
             Value(
-                "load", tuple(Use(v) for v in values), node.dtype, frozenset(axes), node.name, None, str(node.attrs[0]),
-                index, self.conditions, self.fill,
+                "load", values, node.dtype, axes_along(used, self.values), node.name, None, str(node.attrs[0]),
+                index, conditions, self.fill,
             )
         )  # fmt: skip
 

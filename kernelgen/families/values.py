@@ -6,7 +6,7 @@ over, none for a dimension that is broadcast, or the expression that says where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelgen.frontend.graph import Atom, Dim
@@ -133,6 +133,25 @@ def axes_read(read: Indexing, values: Sequence[Value], operands: Sequence[int]) 
     return mentioned.union(*(values[i].axes for i in operands))
 
 
+def values_in(entries: Iterable[Entry]) -> tuple[int, ...]:
+    """The values of the kernel that entries mention."""
+    found = (leaf.number for e in entries if isinstance(e, Expr) for leaf in leaves(e) if leaf.op == "value")
+    return tuple(dict.fromkeys(found))
+
+
+def axes_along(entries: Iterable[Entry], values: Sequence[Value]) -> frozenset[int]:
+    """The axes along which entries move, be it by the values that they mention."""
+    found = tuple(entries)
+    return frozenset(a for e in found for a in axes_of(e)).union(*(values[v].axes for v in values_in(found)))
+
+
+def moves_with(condition: Condition, index: Index, values: Sequence[Value]) -> bool:
+    """Whether a condition may decide if an index lies in its tensor: not where it moves along other axes alone, so that
+    the same element is meant wherever it holds."""
+    moving = axes_along((condition.left, condition.right), values)
+    return not moving or bool(moving & axes_along(index, values))
+
+
 def constant_of(values: Sequence[Value], operand: Operand) -> float | int | None:
     """The number that an operand is, if it is one."""
     if isinstance(operand, Use):
@@ -145,3 +164,18 @@ def expressions(value: Value) -> tuple[Expr, ...]:
     """The expressions by which a value is read or counted, those of its conditions included."""
     sides = tuple(side for c in value.conditions for side in (c.left, c.right))
     return (*(e for e in value.index if isinstance(e, Expr)), *sides)
+
+
+def only_moves(lowered: Lowered) -> bool:
+    """Whether elements are chosen by places and integers alone: no float is computed with or compared."""
+    compared = [a.value for v in lowered.values if v.dtype != "float" for a in v.args if isinstance(a, Use)]
+    return not any(lowered.values[i].dtype == "float" for i in compared) and all(
+        _is_moved(lowered, Use(o.value)) for o in lowered.outputs
+    )
+
+
+def _is_moved(lowered: Lowered, arg: Operand) -> bool:
+    if not isinstance(arg, Use):
+        return True
+    value = lowered.values[arg.value]
+    return value.op in ("load", "const") or (value.op == "where" and all(_is_moved(lowered, a) for a in value.args[1:]))
