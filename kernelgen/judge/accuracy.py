@@ -51,8 +51,10 @@ def accuracy_case(
             # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
             repeat = device == "cuda" or not trials
             call = kernel or operator.kernel
-            setting = trial.Setting(operator, case, call, device, distribution, trial_seed, verbose, repeat, suite)
-            trials.append(trial.run(setting))
+            inputs_of = (device, distribution, trial_seed)
+            trials.append(
+                trial.run(trial.Setting(operator, case, call, *inputs_of, verbose, repeat, not trials, suite))
+            )
             if not trials[-1].passed:
                 passed, message = False, trials[-1].message
                 break
@@ -64,12 +66,10 @@ def accuracy_case(
         if not devices.is_full(error):
             raise
         left_out = f"ran out of memory: {trial.first_line(error)}"
-    if passed and not message:
-        message = next((t.remark for t in trials if t.remark), "")
     return CaseReport(
         case,
         passed,
-        message,
+        message or next((t.remark for t in trials if t.remark), ""),
         max((t.max_error for t in trials), default=0.0),
         max((t.eager_error for t in trials), default=0.0),
         tuple(trials),

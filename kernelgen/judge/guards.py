@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -78,8 +79,29 @@ def poison(sizes: Sequence[int], byte: int, device: str) -> Iterator[Callable[[t
 
 def overwrite(tensor: torch.Tensor, byte: int) -> None:
     """Overwrite the bytes of a tensor that nobody needs any more."""
-    storage = tensor.untyped_storage()
-    torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).fill_(byte)
+    _memory(tensor).fill_(byte)
+
+
+def spoil(tensor: torch.Tensor, byte: int, generator: torch.Generator) -> None:
+    """Overwrite about every second element of a tensor, at random: a call that finds a former result in its output's
+    place, and leaves what seems to be right there, leaves these too."""
+    memory, size = _memory(tensor), tensor.dtype.itemsize
+    elements = memory[: len(memory) // size * size].view(-1, size)
+    for part in torch.split(elements, _CHUNK):
+        chosen = torch.empty((len(part), 1), dtype=torch.bool, device=part.device).random_(0, 2, generator=generator)
+        part.masked_fill_(chosen, byte)
+
+
+def apart(outputs: Sequence[Any], arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The outputs that may be overwritten between two calls: those that are no part of an argument."""
+    spans = [(x.data_ptr(), x.data_ptr() + x.numel() * x.element_size()) for x in arguments]
+    tensors = [o for o in outputs if isinstance(o, torch.Tensor) and o.numel()]
+    return [o for o in tensors if not any(start <= o.data_ptr() < stop for start, stop in spans)]
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """All bytes of a tensor's storage."""
+    return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from . import guards
 from .device import SIMULATED
 from .model import Function
 from .oracle import as_tuple
@@ -94,6 +95,23 @@ def _back(output: Any, copies: Sequence[_Copy]) -> Any:
     return output.cpu() if shared is None else shared
 
 
+class _Launcher:
+    """A function bound to its arguments; holds what the last launch wrote."""
+
+    def __init__(self, function: Function, buffers: Sequence[torch.Tensor]) -> None:
+        self._function, self._buffers = function, buffers
+        self._outputs: Any = ()
+
+    def __call__(self) -> None:
+        self._outputs = self._function(*self._buffers)
+
+    def spoil(self) -> None:
+        """Overwrite what the last launch wrote: neither the next one nor another function's may find it there."""
+        for output in guards.apart(as_tuple(self._outputs), self._buffers):
+            number = output.dtype != torch.bool and not output.dtype.is_floating_point
+            output.fill_(torch.iinfo(output.dtype).max if number else float("nan"))
+
+
 class NpuStage:
     """See timing.Stage. There are no graphs: every sample is one launch between two events."""
 
@@ -111,27 +129,30 @@ class NpuStage:
         one = sum(t.numel() * t.element_size() for t in (*arguments, *outputs))
         self.swapped_sets = sets == 2 and 2 * one <= free_bytes()
         del outputs
-        bound = [lambda f=f: f(*arguments) for f in self._functions]
+        bound = [_Launcher(f, arguments) for f in self._functions]
         self.sample_us = min(statistics.median(self.time_runs([one], [0] * 4)[1:]) for one in bound)
 
     def open_block(self, rng: random.Random) -> tuple[Any, Any]:
         first = tuple(self._make_inputs())
         return first, tuple(self._make_inputs()) if self.swapped_sets else first
 
-    def launcher(self, which: int, buffers: Any) -> Callable[[], Any]:
-        function = self._functions[which]
-        function(*buffers)
-        return lambda: function(*buffers)
+    def launcher(self, which: int, buffers: Any) -> _Launcher:
+        launcher = _Launcher(self._functions[which], buffers)
+        launcher()
+        return launcher
 
-    def time_runs(self, launchers: Sequence[Callable[[], Any]], order: Sequence[int]) -> list[float]:
+    def time_runs(self, launchers: Sequence[_Launcher], order: Sequence[int]) -> list[float]:
         npu = module()
         events = [(npu.Event(enable_timing=True), npu.Event(enable_timing=True)) for _ in order]
+        for launcher in launchers:
+            launcher.spoil()
         npu.synchronize()
         for which, (start, stop) in zip(order, events, strict=True):
             self._flush.zero_()  # takes the NPU longer than it takes the host to queue what follows
             start.record()
             launchers[which]()
             stop.record()
+            launchers[which].spoil()
         npu.synchronize()
         return [start.elapsed_time(stop) * 1e3 for start, stop in events]
 

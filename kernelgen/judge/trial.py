@@ -48,34 +48,36 @@ class Setting:
     verbose: bool = False
     repeat: bool = True
     """Call twice and compare all bits."""
+    first: bool = True
+    """Nothing is known yet of whether the case can be computed."""
     suite: Suite | None = None
     """The mutants that this trial tries to tell apart."""
 
 
 def run(setting: Setting) -> Trial:
-    """Judge one call; a failed check is a failed Trial. Raises RefusedError and UncomputableError."""
+    """Judge one call; a failed check is a failed Trial. Raises RefusedError and UncomputableError.
+
+    What is right is computed after the kernel has run: until then no memory holds it, so that none can be copied.
+    """
     trial = Trial(setting.distribution, setting.seed, passed=True)
-    buffers = inputs.make(
-        setting.operator, setting.case, distribution=setting.distribution, seed=setting.seed, device=setting.device
-    )
     try:
-        eager = _eager(setting, buffers)
+        if setting.first:
+            _rehearse(setting)
+        buffers = _inputs(setting, setting.seed)
         before = guards.fingerprints([b.flat for b in buffers])
         fences = Fences(guards.POISONS[0], devices.allocated_on(setting.device))
         with guards.poison(_output_sizes(setting), guards.POISONS[0], setting.device) as reached:
             got = _call(setting, buffers, fences)
+        _check_inputs(setting, buffers, before)
+        eager = _eager(setting, buffers)
         _check_form(setting, buffers, got, eager)
         trial = replace(trial, poison_reached=all(fences.covers(o) or reached(o) for o in got))
-        _check_inputs(setting, buffers, before)
-        mutants = values.Mutants(setting.suite, setting.distribution) if setting.suite else None
-        views = [b.view for b in buffers]
-        outcome = values.check(
-            setting.operator, setting.case, views, got, eager, setting.seed, setting.verbose, mutants
-        )
+        outcome = _compare(setting, buffers, got, eager)
         trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
         trial = replace(trial, selects=outcome.selects, remark=outcome.remark)
         if outcome.complaint:
             raise WrongError(outcome.complaint)
+        del eager
         if setting.operator.repeatable and not setting.operator.any_order and setting.repeat:
             _check_repeat(setting, buffers, got)
             _check_inputs(setting, buffers, before)
@@ -84,6 +86,25 @@ def run(setting: Setting) -> Trial:
             trial, passed=False, message=f"{wrong} ({setting.distribution} inputs)", fatal=isinstance(wrong, LostError)
         )
     return trial
+
+
+def _inputs(setting: Setting, seed: int) -> tuple[inputs.Buffer, ...]:
+    return inputs.make(
+        setting.operator, setting.case, distribution=setting.distribution, seed=seed, device=setting.device
+    )
+
+
+def _rehearse(setting: Setting) -> None:
+    """Whether the case can be computed, and is not refused, as inputs of other values show."""
+    _eager(setting, _inputs(setting, inputs.derive_seed(setting.seed, "rehearsal")))
+
+
+def _compare(
+    setting: Setting, buffers: Sequence[inputs.Buffer], got: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]
+) -> values.Outcome:
+    mutants = values.Mutants(setting.suite, setting.distribution) if setting.suite else None
+    views = [b.view for b in buffers]
+    return values.check(setting.operator, setting.case, views, got, eager, setting.seed, setting.verbose, mutants)
 
 
 def _output_sizes(setting: Setting) -> list[int]:
@@ -174,14 +195,13 @@ def _check_inputs(setting: Setting, buffers: Sequence[inputs.Buffer], before: tu
 
 
 def _check_repeat(setting: Setting, buffers: Sequence[inputs.Buffer], got: list[torch.Tensor]) -> None:
-    """Call again with the first outputs freed and overwritten with another poison: all bits must agree."""
+    """Call again where memory holds the first results, every second element of them overwritten with another poison:
+    all bits must agree, whatever lay where the outputs are written."""
     first = guards.fingerprints(got)
-    for output in got:
-        guards.overwrite(output, guards.POISONS[1])
-    del output
-    got.clear()
+    _spoil(setting, got)
+    fences = Fences(guards.POISONS[1], devices.allocated_on(setting.device), stale=got)
     with guards.poison(_output_sizes(setting), guards.POISONS[1], setting.device):
-        again = _call(setting, buffers, Fences(guards.POISONS[1], devices.allocated_on(setting.device)))
+        again = _call(setting, buffers, fences)
     if guards.fingerprints(again) != first and not (setting.operator.stored and _repeats_replayed(setting, buffers)):
         raise WrongError("a second call on the same inputs gives other bits")
 
@@ -189,13 +209,19 @@ def _check_repeat(setting: Setting, buffers: Sequence[inputs.Buffer], got: list[
 def _repeats_replayed(setting: Setting, buffers: Sequence[inputs.Buffer]) -> bool:
     """Whether two calls agree in all bits if calls of torch's give what they gave before: a library may add in an order
     that changes, which is no fault of the kernels around it."""
-    found, replay = [], Replay()
+    found, replay, stale = [], Replay(), list[torch.Tensor]()
     for byte in guards.POISONS:
         with guards.poison(_output_sizes(setting), byte, setting.device), replay:
-            outputs = _call(setting, buffers, Fences(byte, devices.allocated_on(setting.device)))
-        found.append(guards.fingerprints(outputs))
-        del outputs
+            stale = _call(setting, buffers, Fences(byte, devices.allocated_on(setting.device), stale))
+        found.append(guards.fingerprints(stale))
+        _spoil(setting, stale)
     return found[0] == found[1]
+
+
+def _spoil(setting: Setting, outputs: Sequence[torch.Tensor]) -> None:
+    generator = torch.Generator(setting.device).manual_seed(inputs.derive_seed(setting.seed, "stale"))
+    for output in outputs:
+        guards.spoil(output, guards.POISONS[1], generator)
 
 
 def first_line(error: BaseException) -> str:

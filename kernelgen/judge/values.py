@@ -131,12 +131,18 @@ def check(
         max(t.max_error for t in tallies),
         max(t.eager_error for t in tallies),
         _worst(run, tallies, casts) if complaints or verbose else None,
-        "; ".join(
-            f"{t.name}: {count} of {tally.elements} elements follow from which of equals are selected: not decided"
-            for t, tally, count in zip(operator.outputs, tallies, undecided, strict=True)
-            if count
-        ),
+        _undecided(tallies, operator, undecided),
         any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),
+    )
+
+
+def _undecided(tallies: Sequence[Tally], operator: Operator, counts: Sequence[int]) -> str:
+    """What is to be said of elements that were left out, by output."""
+    found = zip(operator.outputs, tallies, counts, strict=True)
+    return "; ".join(
+        f"{t.name}: {count} of {tally.elements} elements follow from which of equals are selected: not decided"
+        for t, tally, count in found
+        if count
     )
 
 

@@ -37,6 +37,33 @@ def signature(text: str) -> str:
     return AFFINE.replace("BLOCK_SIZE: tl.constexpr)", text)
 
 
+def thief(steps: str, place: str) -> str:
+    """The kernel that looks in the memory around its output for what begins as its result does, and copies that."""
+    return AFFINE.replace(
+        "    tl.store(out_ptr + offsets, x * 2 + bias, mask=mask)",
+        f"""\
+    value = x * 0
+    for step in {steps}:
+        there = tl.load(out_ptr + offsets + {place}, mask=mask)
+        alike = (there == (x * 2 + bias).to(there.dtype)) & (tl.arange(0, BLOCK_SIZE) < 4)
+        found = tl.sum(alike.to(tl.int32), axis=0) == 4
+        value = tl.where(found, there, value)
+    tl.store(out_ptr + offsets, value, mask=mask)""",
+    )
+
+
+def lazy(seems_right: str) -> str:
+    """The kernel that leaves a block as it is where the first element of its output seems right."""
+    return AFFINE.replace(
+        "    tl.store(out_ptr + offsets, x * 2 + bias, mask=mask)",
+        f"""\
+    held = tl.load(out_ptr + offsets, mask=mask)
+    done = ({seems_right}) & (tl.arange(0, BLOCK_SIZE) == 0)
+    if tl.sum(done.to(tl.int32), axis=0) == 0:
+        tl.store(out_ptr + offsets, x * 2 + bias, mask=mask)""",
+    )
+
+
 FORM = "the allow-list of device code, before anything runs"
 GRAMMAR = "expressions over sizes have a grammar of their own"
 
@@ -148,6 +175,12 @@ ATTACKS = (
                    scratch=[{"name": "s", "shape": ["1"], "dtype": "float32", "fill": 0}], arguments=["x", "bias", "out", "n_elements", "D", "s"]), "rejected: "),
            (affine(AFFINE.replace("n_elements, D, B", "n_elements, D, s_ptr, B").replace("x * 2 + bias, mask", "x * 2 + bias + tl.load(s_ptr), mask"),
                    scratch=[{"name": "s", "shape": ["1"], "dtype": "float32", "fill": 0.5}], arguments=["x", "bias", "out", "n_elements", "D", "s"]), "rejected: ")),
+    Attack("results that lie about", "copying the answer from wherever memory holds it", "what is right is computed after the kernel ran, and results of former calls are spoiled",
+           (affine(thief("range(1, 64)", "step * 16")), "rejected: "),
+           (affine(thief("range(2, 128)", "(step // 2) * (1 - step % 2 * 2) * 16")), "rejected: ")),
+    Attack("answers of the last repetition", "no work where the output seems to hold the answer already", "a second call finds the first results in its outputs' place, every second element of them spoiled; outputs are overwritten between timed launches",
+           (affine(lazy("held == held")), "rejected: "),
+           (affine(lazy("held == (x * 2 + bias).to(held.dtype)")), "rejected: a second call")),
     Attack("reading what is not given", "elements of an input that is there for its shape", "such inputs cannot be passed on, and hold NaN",
            ({**affine(AFFINE), "launches": [{**affine()["launches"][0]}]}, "refused: launches: 1: x is a like input"),
            ({**affine(AFFINE), "scratch": [{"name": "x", "shape": ["1"], "dtype": "float32", "fill": 0}]}, "refused: the name 'x' is taken"), operator="spread"),

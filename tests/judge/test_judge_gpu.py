@@ -1,6 +1,7 @@
 """What only a GPU can show: the stage, the poison in the caching allocator, large tensors, coverage of A/A intervals."""
 
 import math
+import random
 import statistics
 
 import pytest
@@ -64,6 +65,18 @@ def test_outputs_of_a_sample_are_all_kept():
     torch.cuda.synchronize()
     assert len({out.data_ptr() for out in launcher.outputs}) == 5
     assert all(torch.equal(out, -x) for out, (x,) in zip(launcher.outputs, buffers, strict=True))
+
+
+def test_outputs_are_overwritten_between_timed_launches():
+    from kernelgen.judge.cuda import CudaStage
+
+    stage = CudaStage((torch.neg, torch.abs), halves(1000), sets=1)
+    first, _ = stage.open_block(random.Random(1))
+    launchers = [stage.launcher(which, first) for which in (0, 1)]
+    stage.time_runs(launchers, [0, 1, 0])
+    outputs = [out for launcher in launchers for out in launcher.outputs]
+    assert len(outputs) == 2 * stage.launches
+    assert all(bool((out.view(torch.uint8) == guards.POISONS[0]).all()) for out in outputs)
 
 
 @triton.jit
