@@ -235,3 +235,12 @@ def undoubted(part: Part, alternatives: Sequence[torch.Tensor], slack: float) ->
         stored=[torch.where(chosen, nearest, stored) for stored in part.stored],
         undecided=int(far.sum()),
     )
+
+
+def remark(outputs: Sequence[str], undecided: Sequence[int], elements: Sequence[int]) -> str:
+    """What is to be said of the elements of outputs that were left out."""
+    return "; ".join(
+        f"{output}: {count} of {all_} elements follow from which of equals are selected: not decided"
+        for output, count, all_ in zip(outputs, undecided, elements, strict=True)
+        if count
+    )

@@ -11,7 +11,7 @@ import torch
 
 from .bounds import CAP, Tally, misplaced
 from .casts import narrowed
-from .choices import Measure, Part, selected_alike, undoubted
+from .choices import Measure, Part, remark, selected_alike, undoubted
 from .contractions import Errors
 from .inputs import derive_seed
 from .model import Case, Operator, Worst
@@ -131,18 +131,8 @@ def check(
         max(t.max_error for t in tallies),
         max(t.eager_error for t in tallies),
         _worst(run, tallies, casts) if complaints or verbose else None,
-        _undecided(tallies, operator, undecided),
+        remark([t.name for t in operator.outputs], undecided, [t.elements for t in tallies]),
         any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),
-    )
-
-
-def _undecided(tallies: Sequence[Tally], operator: Operator, counts: Sequence[int]) -> str:
-    """What is to be said of elements that were left out, by output."""
-    found = zip(operator.outputs, tallies, counts, strict=True)
-    return "; ".join(
-        f"{t.name}: {count} of {tally.elements} elements follow from which of equals are selected: not decided"
-        for t, tally, count in found
-        if count
     )
 
 
