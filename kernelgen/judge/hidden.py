@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import torch
+
 from . import device as devices
 from . import memory
-from .model import ELLIPSIS, Case, Layout, Operator
+from .model import ELLIPSIS, Case, Layout, Operator, Tensor
 
 EDGES = (0, 1, 31, 33, 127, 128, 129, 255, 257, 1023, 1025, 4099)
 """Nothing, one, both sides of every usual block size, and a prime beyond them."""
 LAYOUTS: tuple[Layout, ...] = ("transposed", "sliced", "offset", "expanded")
 _MANY_ROWS = 70_001
 """More rows than a grid's second and third dimension can have programs."""
+_NAME = re.compile(r"\.\.\.|[A-Za-z]\w*")
 _OVER = 2**31
 """Elements beyond which 32-bit offsets overflow."""
 
@@ -23,8 +27,8 @@ _OVER = 2**31
 def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, large: bool | None = None) -> list[Case]:
     """Cases derived for `operator`; dtypes take turns over those of the listed cases.
 
-    Under the interpreter few and tiny ones. `large`: one case with a tensor of more than 2**31 elements; None: where
-    it fits in a quarter of the device's free memory.
+    Under the interpreter few and tiny ones. `large`: each size in turn so large that a tensor has more than 2**31
+    elements; None: where that fits in a quarter of the device's free memory.
     """
     if not cases:
         return []
@@ -39,7 +43,8 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
     if device == "cuda":
         result = [case for case in result if _has_rows(operator, case)]
     if device == "cuda" and large is not False:
-        result += _large(operator, cases, forced=bool(large))
+        room = devices.free_bytes("cuda") // 4
+        result += [c for c in _large(operator, cases) if large or memory.accuracy_bytes(operator, c) <= room]
     listed = {str(c.sizes) + str(c.dtypes) for c in cases}
     fresh = {c.label: c for c in result if c.layout != "contiguous" or str(c.sizes) + str(c.dtypes) not in listed}
     return [replace(c, label=f"hidden {c.label}") for c in fresh.values()]
@@ -62,8 +67,11 @@ def _has_rows(operator: Operator, case: Case) -> bool:
 def _names(operator: Operator) -> list[str]:
     """The names of sizes in the order in which the inputs mention them."""
     entries = [entry for t in (*operator.inputs, *operator.outputs) for entry in t.shape]
-    found = [re.findall(r"\.\.\.|[A-Za-z]\w*", entry) for entry in entries if isinstance(entry, str)]
-    return list(dict.fromkeys(name for names in found for name in names))
+    return list(dict.fromkeys(name for entry in entries if isinstance(entry, str) for name in _NAME.findall(entry)))
+
+
+def _names_in(tensor: Tensor) -> set[str]:
+    return {name for entry in tensor.shape if isinstance(entry, str) for name in _NAME.findall(entry)}
 
 
 Sizes = dict[str, int | tuple[int, ...]]
@@ -110,22 +118,67 @@ def _sizes(names: Sequence[str], last: int, leading: tuple[int, ...], changed: S
     return {n: leading if n == ELLIPSIS else (others | ends)[n] for n in names} | (changed or {})
 
 
-def _large(operator: Operator, cases: Sequence[Case], *, forced: bool) -> list[Case]:
-    """The largest listed case of the narrowest dtype, grown along its rows until a tensor has over 2**31 elements."""
+def not_tried(operator: Operator, cases: Sequence[Case], device: str) -> list[str]:
+    """A line for each large case that takes too much of the free memory."""
+    if device != "cuda" or not cases:
+        return []
+    room = devices.free_bytes("cuda") // 4
+    lines = []
+    for case in _large(operator, cases):
+        if (needed := memory.accuracy_bytes(operator, case)) > room:
+            of = f"a quarter of the free memory is {memory.gib(room)}"
+            lines.append(f"not tried: hidden {case.label} needs {memory.gib(needed)}, {of}; --large tries it")
+    return lines
+
+
+def _large(operator: Operator, cases: Sequence[Case]) -> list[Case]:
+    """Each size grown in turn, the others small, in the narrowest dtype: until a tensor has more than 2**31 elements,
+    and half as many.
+
+    Which offset overflows depends on which size is large: the columns of two long rows times the number of a split are
+    beyond 2**31 with a fraction of these elements. Kernels that keep offsets in 32 bits refuse the first of the two
+    cases, and must be right up to the second.
+    """
     tensors = (*operator.inputs, *operator.outputs)
+    base = min(cases, key=lambda c: sum(c.dtype(t).itemsize for t in tensors))
     names = _names(operator)
-    elements = [sum(math.prod(c.shape(t)) for t in tensors) for c in cases]
-    widths = [sum(c.dtype(t).itemsize for t in tensors) for c in cases]
-    base = cases[min(range(len(cases)), key=lambda i: (widths[i], -elements[i]))]
-    rows = next((t.shape[t.rows] for t in tensors if t.rows is not None), None)
-    grown = ELLIPSIS if ELLIPSIS in names else rows if isinstance(rows, str) else next(iter(names), None)
-    if grown is None:
-        return []
-    one = replace(base, sizes={**base.sizes, grown: (1,) if grown == ELLIPSIS else 1}, label="one row")
-    per_row = max((math.prod(one.shape(t)) for t in tensors if grown in t.shape), default=0)
-    if not per_row:
-        return []
-    count = _OVER // per_row + 1
-    case = Case({**base.sizes, grown: (count,) if grown == ELLIPSIS else count}, base.dtypes, hidden=True)
-    fits = memory.accuracy_bytes(operator, case) <= devices.free_bytes("cuda") // 4
-    return [case] if forced or fits else []
+    few = _sizes(names, 3, ())
+    least = {name: min((c.sizes[name] for c in cases), key=_product) for name in names}
+    found = []
+    for name in names:
+        for over in (True, False):
+            tried = [_grown(operator, Case(sizes, base.dtypes), name, over) for sizes in (few, least)]
+            grown = [case for case in tried if case is not None]
+            found += [next((case for case in grown if not _is_refused(operator, case)), grown[0])] if grown else []
+    return list({case.label: replace(case, hidden=True) for case in found}.values())
+
+
+def _grown(operator: Operator, case: Case, name: str, over: bool) -> Case | None:
+    """The case with one size just so large that a tensor has more than 2**31 elements, or at most half as many."""
+    tensors = [t for t in (*operator.inputs, *operator.outputs) if name in _names_in(t)]
+
+    def with_size(size: int) -> Case:
+        return Case({**case.sizes, name: (size,) if name == ELLIPSIS else size}, case.dtypes)
+
+    def elements(size: int) -> int:
+        return max(math.prod(with_size(size).shape(t)) for t in tensors)
+
+    most = _OVER if over else _OVER // 2
+    fits = bisect.bisect_right(range(1, most + 1), most, key=elements)  # the largest size of at most so many
+    return with_size(fits + over) if fits and elements(most + 1) > most else None
+
+
+def _product(size: int | tuple[int, ...]) -> int:
+    return math.prod(size) if isinstance(size, tuple) else size
+
+
+def _is_refused(operator: Operator, case: Case) -> bool:
+    """Whether the baseline's checks, which look at shapes alone, refuse the case."""
+    given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
+    try:
+        operator.baseline(*given)
+    except ValueError:
+        return True
+    except Exception:  # whatever else the reference does not do without memory says nothing
+        return False
+    return False

@@ -14,7 +14,7 @@ from typing import Any
 from . import device as devices
 from . import inputs, lint, memory, mutants, report
 from .accuracy import accuracy_case
-from .hidden import hidden_cases
+from .hidden import hidden_cases, not_tried
 from .model import Case, CaseReport, Operator, PerformanceReport
 from .performance import NO_GPU, OPPONENTS, make_inputs, performance_case
 from .timing import HALF_WIDTH, TIME_CAP_S
@@ -55,7 +55,8 @@ def accuracy_main(operator: Operator, cases: Sequence[Case], argv: Sequence[str]
     say(_verdict(len(reports) - failed - left_out, failed, left_out, len(chosen) - len(reports)))
     if not failed and not ran:
         say(f"Nothing was tested: {_first_reason(reports)}")
-    remarks = [*mutants.complaints(reports), *lint.reference_lint(operator, cases, device, seed)]
+    remarks = not_tried(operator, cases, device) if options.hidden and not options.large else []
+    remarks += [*mutants.complaints(reports), *lint.reference_lint(operator, cases, device, seed)]
     for remark in remarks:
         say(remark)
     say(f"seed {seed}: --seed {seed} repeats these inputs   {time.perf_counter() - begin:.1f} s")

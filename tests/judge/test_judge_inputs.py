@@ -146,8 +146,46 @@ def test_the_large_case_needs_room(monkeypatch):
         return [c for c in found if math.prod(c.shape(X)) > 2**31]
 
     assert large() == []
-    assert len(large(large=True)) == 1
+    assert {c.label for c in large(large=True)} == {"hidden [715827883] D=3 float16", "hidden [] D=2147483649 float16"}
     assert large(large=False) == []
+    said = hidden.not_tried(operator(), [case("float16")], "cuda")
+    assert any(line.startswith("not tried: hidden [715827883] D=3 float16 needs ") for line in said)
+    assert hidden.not_tried(operator(), [case("float16")], "cpu") == []
+
+
+def test_every_size_grows_in_turn_beside_small_ones(monkeypatch):
+    """The offset of a split is its number times the columns: of two long rows as few as 150,000,000 overflow."""
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+    x, out = judge.Tensor("x", ("R", "C"), "T"), judge.Tensor("out", ("C",), "T", rows=0)
+    total = judge.Operator("total", print, lambda x: x.sum(0), lambda x: x.sum(0), (x,), (out,))
+    listed = [judge.Case({"R": 64, "C": 1024}, {"T": dtype}) for dtype in ("float32", "float16")]
+    sizes = [c.sizes for c in hidden.hidden_cases(total, listed, "cuda") if math.prod(c.shape(x)) >= 2**29]
+    assert {"R": 2, "C": 2**30 + 1} in sizes
+    assert {"R": 2, "C": 2**29} in sizes
+    assert any(s["R"] > 2**29 and s["C"] == 3 for s in sizes)
+    assert len(sizes) == 4
+
+
+def test_sizes_beside_a_large_one_are_not_refused(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+
+    def checked(x):
+        if x.shape[1] % 8 or not x.shape[1]:
+            raise ValueError("C is a multiple of 8")
+        return x * 2
+
+    x = judge.Tensor("x", ("R", "C"), "T", rows=0)
+    twice = judge.Operator("twice", checked, checked, checked, (x,), (x,))
+    found = hidden.hidden_cases(twice, [judge.Case({"R": 64, "C": n}, {"T": "int8"}) for n in (64, 16)], "cuda")
+    assert {"R": 2**27 + 1, "C": 16} in [c.sizes for c in found]
+
+
+def test_a_size_that_stands_twice_in_a_shape_grows_to_the_root(monkeypatch):
+    monkeypatch.setattr(devices, "free_bytes", lambda device: 2**40)
+    square = judge.Tensor("x", ("N", "N"), "int8")
+    op = judge.Operator("op", torch.neg, torch.neg, torch.neg, (square,), (square,), exact=True)
+    found = [c.sizes["N"] for c in hidden.hidden_cases(op, [judge.Case({"N": 8})], "cuda")]
+    assert {46341, 32768} <= set(found)
 
 
 def test_operators_without_leading_dimensions_have_hidden_cases(monkeypatch):
