@@ -39,6 +39,10 @@ class SpecError(KernelgenError):
         self.mistakes = tuple(sorted(set(mistakes)))
         super().__init__("\n".join(str(m) for m in self.mistakes))
 
+    def __reduce__(self) -> tuple[type[SpecError], tuple[list[Mistake]]]:
+        """It crosses processes whole."""
+        return type(self), (list(self.mistakes),)
+
 
 class UnsupportedError(SpecError):
     """A right spec whose reference no family can lower; nothing half-right is written."""

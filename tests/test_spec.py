@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
 
-from kernelgen.errors import Mistake, SpecError, UsageError
+from kernelgen.errors import Mistake, SpecError, UnsupportedError, UsageError
 from kernelgen.spec import find_spec, json_schema, load_spec, parse_spec, shipped_specs
 from kernelgen.spec.model import Case, Constraint, Place, Target, TensorSpec
 
@@ -239,6 +240,12 @@ def test_a_missing_key_is_named(key: str) -> None:
     end = next(i for i, line in enumerate(rest) if i > 0 and not line.startswith(" "))
     messages = [m.message for m in mistakes(SPEC[:start] + "\n".join(rest[end:]))]
     assert f"a spec needs the key '{key}'" in messages
+
+
+def test_mistakes_cross_processes_whole() -> None:
+    error = UnsupportedError([Mistake("a.yaml", 2, 1, "second"), Mistake("a.yaml", 1, 1, "first")])
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.mistakes, str(again)) == (UnsupportedError, error.mistakes, str(error))
 
 
 def test_all_mistakes_come_together() -> None:

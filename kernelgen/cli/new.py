@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
     from kernelgen.devices import Device
     from kernelgen.generate import Agreement, Written
     from kernelgen.spec.model import OperatorSpec
+
+_A_PROCESS = 8
+"""Operators that are worth a process of their own."""
 
 
 def new(
@@ -119,11 +125,28 @@ def _without_collecting() -> Iterator[None]:
         gc.enable()
 
 
-def _check(names: list[str], root: Path, json: bool) -> None:
-    """Raise StaleError with a line for every file that is not what its spec gives."""
+def _stale(names: list[str], root: Path) -> list[str]:
+    """A line for every file that is not what its spec gives. Many operators are looked at side by side: one takes about
+    0.3 s, the modules that each process loads 2 s."""
+    from kernelgen.evaluate.base import default_jobs
+
+    count = min(default_jobs(), len(names) // _A_PROCESS)
+    if count < 2:
+        return _stale_here(names, root)
+    with ProcessPoolExecutor(count, get_context("fork")) as pool:
+        found = pool.map(_stale_here, ([name] for name in names), repeat(root))
+        return [line for lines in found for line in lines]
+
+
+def _stale_here(names: list[str], root: Path) -> list[str]:
     from kernelgen.generate import stale
 
-    found = [line for name in names for line in stale(load(name, root), root)]
+    return [line for name in names for line in stale(load(name, root), root)]
+
+
+def _check(names: list[str], root: Path, json: bool) -> None:
+    """Raise StaleError with a line for every file that is not what its spec gives."""
+    found = _stale(names, root)
     if json:
         emit({"operators": names, "stale": found})
     elif not found:
