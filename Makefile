@@ -1,5 +1,6 @@
 # make demo   from a fresh clone to an optimised kernel, on whatever device is there
-# make test   lint, types, staleness of the generated files and the tests
+# make test   lint, types, staleness of the generated files and the quick tests: 6 minutes on two cores
+# make test-all   the same with all tests that need no GPU: 15 minutes
 # make bench  on a GPU: docs/benchmarks remade
 #
 # PYTHON=python3.12                   another interpreter (3.11 or newer)
@@ -20,7 +21,7 @@ HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find
 # A driver that answers counts, a leftover of one does not.
 EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
 
-.PHONY: demo install dev test lint types stale test-gpu nightly bench clean
+.PHONY: demo install dev test test-all checked lint types stale test-gpu nightly bench clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -60,9 +61,14 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 	$(PIP) -e '.[$(EXTRA),dev]'
 	@touch $@ $(VENV)/.installed
 
-test: dev
-	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types stale
+test: checked
+	$(BIN)/pytest -m "not gpu and not slow" -n auto --dist worksteal
+
+test-all: checked
 	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal
+
+checked: dev
+	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types stale
 
 lint:
 	$(BIN)/ruff check

@@ -1,16 +1,36 @@
-"""No test is about time: a busy machine that draws or runs an example slowly has found no fault."""
+"""Which tests are left out where, and how long each takes. No test is about time: a busy machine that draws or runs an
+example slowly has found no fault."""
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, settings
+from marks import COLLECTED, SLOW
 
 settings.register_profile("kernelgen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelgen")
 
+RUN_BY = {"gpu": "make test-gpu", "slow": "make test-all"}
+left_out: Counter[str] = Counter()
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need a GPU are skipped where there is none, however pytest was called."""
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-seconds", metavar="FILE", help="append what each test takes, its processes included")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is slow, and skip tests that need a GPU where there is none, however pytest was called."""
+    config.stash[COLLECTED] = list(items)
+    for item in items:
+        if item.nodeid in SLOW:
+            item.add_marker("slow")
     on_a_gpu = [item for item in items if item.get_closest_marker("gpu")]
     if not on_a_gpu:
         return
@@ -19,3 +39,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in on_a_gpu:
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU: torch.cuda.is_available() is false"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    began = _cpu_s()
+    result = yield
+    if file := item.config.getoption("--cpu-seconds"):
+        with Path(file).open("a", encoding="utf-8") as stream:
+            stream.write(f"{_cpu_s() - began:.1f} {item.nodeid}\n")
+    return result
+
+
+def _cpu_s() -> float:
+    return sum(os.times()[:4])
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    for item in items:
+        left_out.update(next(([mark] for mark in RUN_BY if item.get_closest_marker(mark)), []))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):  # one of pytest-xdist's processes
+        session.config.workeroutput["left_out"] = dict(left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}) if not left_out else {})
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """pytest says nothing of what its processes deselected."""
+    for mark, count in sorted(left_out.items()):
+        terminalreporter.write_line(f"{count} tests marked {mark} were left out: {RUN_BY[mark]} runs them")
