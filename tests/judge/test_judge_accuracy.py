@@ -473,3 +473,46 @@ def test_a_kernel_that_leaves_what_seems_right_in_its_output_is_wrong():
 
     report = judge.accuracy_case(dataclasses.replace(SOFTMAX, kernel=lazy), case("float32"))
     assert report.message.startswith("a second call on the same inputs gives other bits")
+
+
+def joined_heads(*, contiguous):
+    def function(w, v):
+        out = torch.matmul(w, v).transpose(1, 2)
+        return out.contiguous() if contiguous else out
+
+    return function
+
+
+def judged_heads(kernel, reference, **sizes):
+    names = (("w", ("B", "H", "T")), ("v", ("B", "T", "D")), ("out", ("B", "D", "H")))
+    w, v, out = (judge.Tensor(name, shape, "float32") for name, shape in names)
+    operator = judge.Operator("heads", kernel, reference, reference, (w, v), (out,), stored="float32")
+    return judge.accuracy_case(operator, judge.Case({"B": 2, "H": 3, "T": 4, "D": 5} | sizes), mutants=False)
+
+
+def test_a_permuted_view_is_wrong_where_pytorch_gives_contiguous_memory():
+    report = judged_heads(joined_heads(contiguous=False), joined_heads(contiguous=True))
+    assert report.message == "out has strides (15, 1, 5), PyTorch's result is contiguous (normal inputs)"
+
+
+@pytest.mark.parametrize("sizes", [{}, {"H": 1}, {"B": 0}, {"D": 1}], ids=str)
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_where_pytorch_gives_a_view_either_is_right(contiguous, sizes):
+    assert judged_heads(joined_heads(contiguous=contiguous), joined_heads(contiguous=False), **sizes).passed
+
+
+def test_strides_of_single_elements_do_not_count():
+    def odd(w, v):
+        out = joined_heads(contiguous=False)(w, v)
+        return out.as_strided(out.shape, (1, *out.stride()[1:]))
+
+    report = judged_heads(odd, joined_heads(contiguous=False), B=1)
+    assert report.passed, report.message
+
+
+def test_other_strides_than_a_views_are_wrong():
+    def other(w, v):
+        return joined_heads(contiguous=True)(w, v).permute(2, 0, 1).contiguous().permute(1, 2, 0)
+
+    report = judged_heads(other, joined_heads(contiguous=False))
+    assert report.message == "out has strides (5, 1, 10), PyTorch's result has (15, 1, 5) (normal inputs)"
