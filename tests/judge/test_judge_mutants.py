@@ -128,6 +128,24 @@ def test_the_lint_finds_references_that_invite_cheating(reference, names: tuple[
     assert any(line in one for one in found), found
 
 
+def test_the_lint_says_of_a_small_case_only_what_larger_ones_do_not_deny() -> None:
+    """Attention over one key depends on no query."""
+    q, k, v = (judge.Tensor(name, ("S", "D"), "T") for name in "qkv")
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.T, -1) @ v
+
+    one = judge.Operator("op", attend, attend, attend, (q, k, v), (judge.Tensor("out", ("S", "D"), "T"),))
+    cases = [judge.Case({"S": s, "D": 16}, {"T": "float32"}) for s in (1, 3, 9)]
+    said = lint.reference_lint(one, cases[:1], "cpu", 1)
+    assert any("no result depends on the values of k" in line for line in said)
+    assert lint.reference_lint(one, cases, "cpu", 1) == []
+    alone = dataclasses.replace(one, inputs=(*one.inputs, judge.Tensor("w", ("D",), "T")))
+    unused = dataclasses.replace(alone, reference=lambda q, k, v, w: attend(q, k, v))
+    (line,) = lint.reference_lint(unused, cases, "cpu", 1)
+    assert line.startswith("reference: no result depends on the values of w")
+
+
 @pytest.mark.parametrize("reference", [SOFTMAX.reference, torch.relu, lambda x: x * 0 + 1 / x.sum(-1, keepdim=True)])
 def test_the_lint_says_nothing_of_sound_references(reference) -> None:
     assert lint.reference_lint(operator(reference), [case(3, 1), case()], "cpu", 1) == []
