@@ -237,6 +237,39 @@ def test_a_listed_case_that_the_baseline_refuses_is_a_failure():
     assert not report.passed
 
 
+def normalized(kernel):
+    """A norm over a batch behind the checks of a wrapper; torch refuses one value a channel with a ValueError."""
+
+    def reference(x):
+        return torch.nn.functional.batch_norm(x, None, None, training=True)
+
+    def baseline(x):
+        if not x.is_contiguous():
+            raise ValueError("x is not contiguous")
+        return reference(x)
+
+    x, out = (judge.Tensor(name, ("B", "C"), "float32") for name in ("x", "out"))
+    return judge.Operator("normalized", kernel, baseline, reference, (x,), (out,))
+
+
+def test_a_derived_case_that_torch_refuses_is_left_out_with_its_words():
+    def kernel(x):
+        return (x - x.mean(0)) * torch.rsqrt(x.var(0, correction=0) + 1e-5)
+
+    one = judge.accuracy_case(normalized(kernel), judge.Case({"B": 1, "C": 3}, hidden=True))
+    assert one.passed
+    assert one.left_out == (
+        "torch refuses it: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])"
+    )
+    listed = judge.accuracy_case(normalized(kernel), judge.Case({"B": 1, "C": 3}))
+    assert not listed.passed
+    assert "torch refuses it" in listed.message
+    crash = judge.accuracy_case(normalized(raises), judge.Case({"B": 5, "C": 3}, hidden=True))
+    assert not crash.passed
+    unchecked = judge.accuracy_case(normalized(kernel), judge.Case({"B": 5, "C": 3}, layout="sliced", hidden=True))
+    assert "accepts what the baseline refuses: x is not contiguous" in unchecked.message
+
+
 def test_indices_that_were_drawn_beyond_what_they_index():
     def picked(x, i):
         return x[i]
