@@ -6,9 +6,10 @@ import math
 import time
 import unittest
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from . import device as devices
-from . import inputs, memory, trial
+from . import inputs, memory, patience, trial
 from .inputs import DISTRIBUTIONS, TIES
 from .model import Case, CaseReport, Function, Operator, Trial
 from .mutants import Suite
@@ -17,7 +18,7 @@ HEAVY_ELEMENTS = {"cuda": 2**27, "cpu": 2**14}
 """Cases with more elements in all get as many trials as seeds were asked for; smaller ones all distributions."""
 
 HUGE_ELEMENTS = 2**31
-"""A case of this size is there for its offsets: one trial."""
+"""A case of this size is there for its offsets: one trial. So has one that takes the interpreter long."""
 
 
 def accuracy_case(
@@ -40,32 +41,36 @@ def accuracy_case(
     """
     device = device or devices.find()
     seed = inputs.secret_seed() if seed is None else seed
-    if left_out := memory.accuracy_left_out(operator, case, device):
+    ran = memory.shrunken(operator, case, device)
+    run_as = "" if ran is case else replace(ran, label="").label
+    if left_out := memory.accuracy_left_out(operator, ran, device):
         return CaseReport(case, passed=True, left_out=left_out, seed=seed)
     begin = time.perf_counter()
     trials: list[Trial] = []
     passed, message, left_out = True, "", ""
     suite = Suite() if mutants and not case.hidden else None
     try:
-        for distribution, trial_seed in _planned(operator, case, seeds, seed, device, distributions, trials):
+        for distribution, trial_seed in _planned(operator, ran, seeds, seed, device, distributions, trials):
             # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
             repeat = device == "cuda" or not trials
             call = kernel or operator.kernel
             inputs_of = (device, distribution, trial_seed)
-            trials.append(
-                trial.run(trial.Setting(operator, case, call, *inputs_of, verbose, repeat, not trials, suite))
-            )
+            trials.append(trial.run(trial.Setting(operator, ran, call, *inputs_of, verbose, repeat, not trials, suite)))
             if not trials[-1].passed:
                 passed, message = False, trials[-1].message
                 break
     except trial.RefusedError as refused:  # right for a hidden case, a mistake of the spec for a listed one
         passed, message = case.hidden, str(refused)
+        left_out = _of_smaller(run_as, message)
     except trial.UncomputableError as error:
-        passed, message, left_out = case.hidden, str(error), str(error) if case.hidden else ""
+        passed, message, left_out = case.hidden, str(error), str(error) if case.hidden else _of_smaller(run_as, error)
+    except patience.TooLongError as error:
+        left_out = f"time: {error}"
     except devices.FULL as error:
         if not devices.is_full(error):
             raise
         left_out = f"ran out of memory: {trial.first_line(error)}"
+    passed = passed or bool(left_out)
     return CaseReport(
         case,
         passed,
@@ -74,6 +79,7 @@ def accuracy_case(
         max((t.eager_error for t in trials), default=0.0),
         tuple(trials),
         left_out,
+        run_as,
         fatal=any(t.fatal for t in trials),
         seed=seed,
         seconds=time.perf_counter() - begin,
@@ -82,12 +88,17 @@ def accuracy_case(
     )
 
 
+def _of_smaller(run_as: str, message: object) -> str:
+    """Why a case is left out that is refused, though perhaps not with the sizes that it lists; "" with these."""
+    return f"too large for the interpreter, and of {run_as}: {message}" if run_as else ""
+
+
 def trial_plan(
     operator: Operator, case: Case, seeds: int, seed: int, device: str, distributions: Sequence[str] = DISTRIBUTIONS
 ) -> list[tuple[str, int]]:
     """Which distributions, each with a seed of its own: all of them, or the first few for a heavy case."""
     elements = sum(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
-    if elements > HUGE_ELEMENTS:
+    if elements > HUGE_ELEMENTS or memory.takes_long(operator, case, device):
         seeds, distributions = 1, distributions[:1]
     count = max(seeds, 1) if elements > HEAVY_ELEMENTS[device] else max(seeds, len(distributions))
     names = [distributions[i] if i < len(distributions) else "normal" for i in range(count)]

@@ -141,7 +141,7 @@ def _simulated(operator: Operator, cases: Sequence[Case], as_json: bool, say: An
 
     said = []
     for case in cases:
-        if left_out := memory.accuracy_left_out(operator, case, "cpu"):
+        if left_out := memory.accuracy_left_out(operator, case, "cpu", memory.INTERPRETER_ELEMENTS):
             say(f"- {case.label}  {left_out}")
             continue
         arguments = make_inputs(operator, case, device="cpu")()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
 from . import device as devices
 from .bounds import PIECE
 from .inputs import storage_elements
-from .model import Case, Operator
+from .model import Case, Operator, Tensor
 from .oracle import Tiling
 
 INTERPRETER_ELEMENTS = 2**18
-"""Most elements in one tensor under Triton's interpreter, which needs about a second for so many."""
+"""Most elements in one tensor under Triton's interpreter, which needs seconds for so many, where sizes are free."""
+SHRUNKEN_ELEMENTS = 2**15
+"""The same of larger cases, which run with smaller sizes."""
+FIXED_ELEMENTS = 2**24
+"""The same where the spec fixes the sizes, as those of a module's weights; time limits these (patience.py)."""
 TILE_COPIES = 4
 """Times the fp64 inputs and outputs of one tile are held at the worst moment: those of the oracle, and those of the
 disturbed one with the step that is under way."""
@@ -47,13 +53,55 @@ def accuracy_bytes(operator: Operator, case: Case) -> int:
     return input_bytes(operator, case) + 2 * output_bytes(operator, case) + tile + SCRAPS
 
 
-def accuracy_left_out(operator: Operator, case: Case, device: str) -> str:
-    """Why the case cannot be checked on this machine, with figures; "" if it can."""
+def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = FIXED_ELEMENTS) -> str:
+    """Why the case cannot be checked on this machine, with figures; "" if it can. `most`: elements in one tensor that
+    the interpreter takes."""
     if device == "cpu" and not devices.is_npu():
-        largest = max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
-        if largest > INTERPRETER_ELEMENTS:
-            return f"{largest:,} elements in one tensor; the interpreter takes {INTERPRETER_ELEMENTS:,}"
+        largest = _largest(operator, case)
+        if largest > most:
+            return f"{largest:,} elements in one tensor; the interpreter takes {most:,}"
     return does_not_fit(accuracy_bytes(operator, case), device)
+
+
+def shrunken(operator: Operator, case: Case, device: str) -> Case:
+    """The case as it is run on a device: under the interpreter one beyond INTERPRETER_ELEMENTS has its largest free
+    sizes halved until no tensor with one is beyond SHRUNKEN_ELEMENTS. The label stays."""
+    if not takes_long(operator, case, device):
+        return case
+    tensors = (*operator.inputs, *operator.outputs)
+    while True:
+        names = [n for t in tensors if math.prod(case.shape(t)) > SHRUNKEN_ELEMENTS for n in _free(case, t)]
+        if not names:
+            return case
+        name = max(names, key=lambda n: _extent(case.sizes[n]))
+        case = replace(case, sizes={**case.sizes, name: _halved(case.sizes[name])})
+
+
+def _free(case: Case, tensor: Tensor) -> list[str]:
+    """The names of sizes in a tensor's shape that can be smaller."""
+    found = [n for entry in tensor.shape for n in re.findall(r"\.\.\.|[A-Za-z]\w*", str(entry))]
+    return [n for n in dict.fromkeys(found) if n in case.sizes and _extent(case.sizes[n]) > 1]
+
+
+def _extent(size: int | tuple[int, ...]) -> int:
+    return max(size, default=0) if isinstance(size, tuple) else size
+
+
+def _halved(size: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    """A half, or with the largest of several sizes halved: what divides the whole still does, mostly."""
+    if isinstance(size, int):
+        return size // 2
+    largest = size.index(max(size))
+    return tuple(s // 2 if i == largest else s for i, s in enumerate(size))
+
+
+def takes_long(operator: Operator, case: Case, device: str) -> bool:
+    """Whether the case is beyond what the interpreter takes without a look at the clock."""
+    return device == "cpu" and not devices.is_npu() and _largest(operator, case) > INTERPRETER_ELEMENTS
+
+
+def _largest(operator: Operator, case: Case) -> int:
+    return max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
 
 
 def does_not_fit(needed: int, device: str) -> str:

@@ -175,6 +175,8 @@ class CaseReport:
     trials: tuple[Trial, ...] = ()
     left_out: str = ""
     """Why the case was not run, with figures; "" when it was."""
+    run_as: str = ""
+    """The smaller sizes that the case was run with; "" for its own."""
     fatal: bool = False
     """The device is unusable after this case; nothing more can be run in this process."""
     seed: int = 0

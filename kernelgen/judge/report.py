@@ -30,11 +30,12 @@ def accuracy_line(report: CaseReport, width: int) -> str:
     label = report.case.label.ljust(width)
     if report.left_out:
         return f"- {label}  left out: {report.left_out}"
+    sizes = f"  (run as {report.run_as})" if report.run_as else ""
     if not report.passed:
-        return f"✗ {label}  {report.message}"
+        return f"✗ {label}  {report.message}{sizes}"
     if report.message:
-        return f"✓ {label}  {report.message}"
-    return f"✓ {label}  max error {error(report.max_error)} (eager {error(report.eager_error)})"
+        return f"✓ {label}  {report.message}{sizes}"
+    return f"✓ {label}  max error {error(report.max_error)} (eager {error(report.eager_error)}){sizes}"
 
 
 def accuracy_details(report: CaseReport) -> list[str]:

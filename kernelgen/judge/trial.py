@@ -6,12 +6,13 @@ import math
 import re
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 
 from . import device as devices
-from . import guards, inputs, values
+from . import guards, inputs, memory, patience, values
 from .fences import Fences
 from .model import Case, Function, Operator, Trial
 from .mutants import Suite
@@ -165,7 +166,9 @@ def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal:
 
 def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:
     try:
-        with torch.no_grad(), fences, warnings.catch_warnings():
+        long = memory.takes_long(setting.operator, setting.case, setting.device)
+        limit = patience.limited(patience.CALL_S) if long else nullcontext()
+        with torch.no_grad(), fences, warnings.catch_warnings(), limit:
             warnings.simplefilter("ignore", RuntimeWarning)  # the interpreter's NumPy on NaN and infinity
             outputs = list(as_tuple(devices.there(setting.kernel)(*(b.view for b in buffers))))
         devices.synchronize(setting.device)

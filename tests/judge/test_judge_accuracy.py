@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import re
 
 import pytest
 import scaled_add_accuracy
@@ -14,9 +15,10 @@ import triton
 import triton.language as tl
 
 from kernelgen import judge
-from kernelgen.judge import accuracy, guards, values
+from kernelgen.judge import accuracy, guards, memory, patience, values
 from kernelgen.judge import device as devices
 from kernelgen.judge.inputs import DISTRIBUTIONS
+from kernelgen.judge.report import accuracy_line
 
 SOFTMAX, SCALED_ADD = softmax_accuracy.OPERATOR, scaled_add_accuracy.OPERATOR
 DTYPES = ("float16", "bfloat16", "float32")
@@ -378,6 +380,63 @@ def test_a_case_that_does_not_fit_is_left_out_with_figures(monkeypatch):
     assert report.passed
     assert report.trials == ()
     assert "GiB" in report.left_out
+
+
+def test_free_sizes_shrink_to_what_the_interpreter_takes(monkeypatch):
+    monkeypatch.setattr(memory, "INTERPRETER_ELEMENTS", 2**12)
+    monkeypatch.setattr(memory, "SHRUNKEN_ELEMENTS", 2**10)
+    large = judge.Case({"...": (64, 30), "D": 128}, {"T": "float32"})
+    report = judge.accuracy_case(SOFTMAX, large)
+    assert report.passed, report.message
+    assert report.trials
+    assert report.case == large
+    assert report.run_as == "[8, 15] D=8 float32"
+    assert accuracy_line(report, 0).endswith("(run as [8, 15] D=8 float32)")
+    wrong = judge.accuracy_case(SOFTMAX, large, kernel=all_zeros)
+    assert not wrong.passed
+
+
+def test_a_smaller_case_that_the_checks_refuse_is_left_out(monkeypatch):
+    monkeypatch.setattr(memory, "INTERPRETER_ELEMENTS", 2**12)
+    monkeypatch.setattr(memory, "SHRUNKEN_ELEMENTS", 2**12)
+
+    def baseline(x):
+        if x.shape[1] % 5:
+            raise ValueError("x.shape[1] must be a multiple of 5")
+        return x * 2
+
+    x, out = (judge.Tensor(name, ("B", "C"), "float32") for name in ("x", "out"))
+    operator = judge.Operator("twice", baseline, baseline, lambda x: x * 2, (x,), (out,))
+    report = judge.accuracy_case(operator, judge.Case({"B": 80, "C": 85}))
+    assert report.passed
+    assert "of B=80 C=42: refused by both: x.shape[1] must be a multiple of 5" in report.left_out
+
+
+FIXED = judge.Operator(
+    "fixed",
+    softmax_triton.softmax,
+    *(2 * [functools.partial(torch.softmax, dim=-1)]),
+    (judge.Tensor("x", (40, 60), "float32"),),
+    (judge.Tensor("out", (40, 60), "float32"),),
+)
+
+
+def test_fixed_sizes_are_tried_once_where_time_allows(monkeypatch):
+    monkeypatch.setattr(memory, "INTERPRETER_ELEMENTS", 2**10)
+    report = judge.accuracy_case(FIXED, judge.Case({}))
+    assert report.passed, report.message
+    assert len(report.trials) == 1
+    assert not report.run_as
+    monkeypatch.setattr(patience, "CALL_S", 1e-9)
+    monkeypatch.setattr(patience, "_TELLING_S", 0.0)
+    late = judge.accuracy_case(FIXED, judge.Case({}))
+    assert late.passed
+    assert not late.trials
+    assert re.fullmatch(r"time: takes about .* s a call .* 1 of 40 programs tell; the limit is 1e-09 s", late.left_out)
+    monkeypatch.setattr(patience, "CALL_S", 60.0)
+    assert judge.accuracy_case(FIXED, judge.Case({})).trials
+    huge = judge.Operator(**{**vars(FIXED), "inputs": (judge.Tensor("x", (2**13, 2**12), "float32"),)})
+    assert "33,554,432 elements in one tensor" in judge.accuracy_case(huge, judge.Case({})).left_out
 
 
 @pytest.mark.parametrize("kind", devices.FULL)

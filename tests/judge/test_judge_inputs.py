@@ -217,7 +217,7 @@ def test_memory_is_estimated_before_anything_is_allocated(monkeypatch):
     assert memory.accuracy_bytes(operator(exact=True), big) == 3 * bytes_of_x + 2 * 1024 + memory.SCRAPS
     monkeypatch.setattr(devices, "free_bytes", lambda device: 6 * 2**30)
     assert memory.accuracy_left_out(operator(), big, "cuda").endswith("6.00 GiB free on cuda")
-    assert "262,144" in memory.accuracy_left_out(operator(), big, "cpu")
+    assert "16,777,216" in memory.accuracy_left_out(operator(), big, "cpu")
     assert memory.accuracy_left_out(operator(), case(), "cpu") == ""
 
 
