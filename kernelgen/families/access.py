@@ -95,7 +95,7 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
         Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
     inside = tuple(
-        Group(axes, size := _size_name(space.axes, axes, taken), _unused(size.lower(), taken))
+        Group(axes, size := _size_name(space.axes, axes, taken), _part_name(size, space.axes, axes, taken))
         for axes in (parts if len(parts) > 1 else [])
     )
     outer = tuple(a for g in named for a in g.axes)
@@ -201,6 +201,11 @@ def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) 
 def _index_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     mentioned = names_in(axes[group[-1]]) if len(group) == 1 and axes[group[-1]] != ELLIPSIS else ()
     return _unused(mentioned[0].lower() if len(mentioned) == 1 else f"index_{group[0]}", taken)
+
+
+def _part_name(size: str, axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
+    """What counts along a part of the columns: its size in small letters, unless that is a number."""
+    return _index_name(axes, group, taken) if size.isdigit() else _unused(size.lower(), taken)
 
 
 def _unused(name: str, taken: set[str]) -> str:

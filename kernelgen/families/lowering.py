@@ -6,7 +6,6 @@ different views is two loads.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.element_types import element_types
@@ -135,7 +134,7 @@ class _Lowering:
                 return tuple((next(numbers),) if dim else () for dim in node.shape)
         atoms = atoms_of(node.shape)
         for axes in (self.space.natural(), tuple(range(self.space.outer))):
-            if Counter(atoms) == Counter(self.space.axes[a] for a in axes):
+            if same_size(atoms, tuple(self.space.axes[a] for a in axes)):
                 return split(node.shape, axes, self.space)
         raise Unlowerable(not_of_rows(node.shape, self.space), node.statement)
 
@@ -386,8 +385,6 @@ class _Lowering:
         if any(isinstance(entry, Expr) for entry in index):
             raise Unlowerable("a reshape of what is read through an index, beside a reduction", node.statement)
         axes = tuple(a for dim in index for a in axes_of(dim))
-        if len(axes) != len(atoms_of(source.shape)):
-            raise Unlowerable("a reshape of a broadcast value", node.statement)
         return split(source.shape, axes, self.space, node.statement)
 
     def reshape(self, node: Node, source: Node, index: Index) -> Index:

@@ -113,8 +113,13 @@ def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement
     index: list[tuple[int, ...]] = []
     rest = list(axes)
     for dim in shape:
-        taken, rest = rest[: len(dim)], rest[len(dim) :]
-        if not same_size(dim, tuple(space.axes[a] for a in taken)):
+        # a number of channels may have been divided into groups, which are several axes
+        counts = range(len(rest) + 1)
+        count = next((n for n in counts if same_size(dim, tuple(space.axes[a] for a in rest[:n]))), None)
+        if count is None:
             raise Unlowerable("a reshape that does not keep dimensions whole", statement)
-        index.append(tuple(taken))
+        index.append(tuple(rest[:count]))
+        rest = rest[count:]
+    if rest:
+        raise Unlowerable("a reshape of a broadcast value", statement)
     return tuple(index)

@@ -86,7 +86,7 @@ def group_norm(b: Builder, c: Call) -> Ref:
         wanted = " * ".join(str(a) for a in (groups, *(a for a in channels if isinstance(a, str))))
         raise Refused(f"{groups} groups of channels that are not declared as a multiple of it, such as {wanted}")
     each: Dim = (*([count // groups] if count > groups else []), *(a for a in channels if isinstance(a, str)))
-    grouped = b.view("reshape", x, (batch, (groups,), each, *image))
+    grouped = b.view("reshape", x, (batch, (groups,) if groups > 1 else (), each, *image))
     normalized = _normalized(b, grouped, tuple(range(2 - b.rank(grouped), 0)), float(c.get(4, "eps", 1e-5)))
     return _channel_affine(b, b.view("reshape", normalized, b.node(x).shape), c.get(2, "weight"), c.get(3, "bias"))
 

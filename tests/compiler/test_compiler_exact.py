@@ -711,3 +711,26 @@ def test_indices_outside_their_range_add_nothing() -> None:
         counts = sample(f"return torch.bincount(x, minlength={bins})", {"x": "A: int64"}, {"out": f"{bins}: int64"})
         found = load(render.triton_source(plan_of(counts.spec()))).op(index)
         assert torch.equal(found, torch.bincount(index[index.abs() < bins].clamp(min=-1) + 1, minlength=bins + 1)[1:])
+
+
+GROUPED = {
+    "F.silu(F.group_norm(x, 4, w, b))": "N 12 2 W",
+    "F.hardtanh(F.group_norm(x, 3, w, b))": "N 12",
+    "F.group_norm(x, 12, w, b) * 2": "N 12 W",
+    "F.group_norm(x, 1, w, b) + x": "N 12 W",
+    "F.group_norm(x, 2, w, b).mean(dim=(1, 2))": "N 12 W",
+    "x.view(-1, 4, 3, x.shape[-1]).softmax(2).view(x.shape) * w[:, None]": "N 12 W",
+}
+"""Operators that take a literal number of channels apart, by the shape of x."""
+
+
+@pytest.mark.parametrize("code", GROUPED)
+def test_a_literal_number_of_channels_is_divided_into_groups(code: str) -> None:
+    inputs = {
+        name: shape
+        for name, shape in (("x", GROUPED[code]), ("w", "12"), ("b", "12"))
+        if name in code.replace("group_norm", "")
+    }
+    shape = "N" if "mean" in code else GROUPED[code]
+    sizes = [{n: s[n] for n in GROUPED[code].split() if n in s} for s in ({"N": 3, "W": 5}, {"N": 1, "W": 19})]
+    assert not failures(sample(f"return {code}", inputs, {"out": shape}, *sizes), thorough=False)
