@@ -37,6 +37,14 @@ def _filled(symbols: Sequence[str], elements: int, step: int) -> Sizes:
     return tuple((name, (n,) if name == ELLIPSIS else n) for name, n in zip(symbols, values, strict=True))
 
 
+def rounded(sizes: Sizes, divisors: Mapping[str, int]) -> Sizes:
+    """The sizes, those that are to be divisible made so by adding what lacks."""
+    return tuple(
+        (name, -(-value // divisors.get(name, 1)) * divisors.get(name, 1) if isinstance(value, int) else value)
+        for name, value in sizes
+    )
+
+
 def label(sizes: Sizes, dtypes: Binding) -> str:
     """`[512, 512] D=512 float16`; dtype variables are named only where there are several."""
     shown = [str(list(value)) if isinstance(value, tuple) else f"{name}={value}" for name, value in sizes]

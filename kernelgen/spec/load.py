@@ -11,6 +11,7 @@ from kernelgen.errors import Mistake, SpecError, UsageError
 from kernelgen.spec import cases, reference
 from kernelgen.spec.checks import cross_check
 from kernelgen.spec.declared import declared
+from kernelgen.spec.divided import divided, divisors
 from kernelgen.spec.model import (
     CUSTOM,
     ON_REQUEST,
@@ -58,7 +59,7 @@ def parse_spec(text: str, path_name: str = "<spec>") -> OperatorSpec:
     if found or file is None:
         raise _error(path_name, found)
     spec = _build(file, tree, lines, path_name, sha256)
-    return _with_cases(spec, file, tree, parts.sizes or ())
+    return divided(_with_cases(spec, file, tree, parts.sizes or ()))
 
 
 def shipped_specs() -> list[Path]:
@@ -138,7 +139,7 @@ def _with_cases(spec: OperatorSpec, file: SpecFile, tree: Map, symbols: tuple[st
             places = [entry.place for entry in tree.child(key).entries("shapes")]
             shapes = [(place, _sizes(shape, symbols)) for place, shape in zip(places, section.shapes, strict=True)]
         else:
-            shapes = [(tree.place, sizes) for sizes in derived[key]]
+            shapes = [(tree.place, cases.rounded(sizes, divisors(spec))) for sizes in derived[key]]
         bound[key], excluded = cases.admitted(spec, shapes, timed if key == "performance" else bindings)
         if section is not None and section.shapes is not None:
             found += excluded
