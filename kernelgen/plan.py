@@ -119,6 +119,8 @@ class TorchCall:
     """The call, with `{0}` for the first operand."""
     statement: str
     """The statement of the reference that it stands in; empty where it is but a view."""
+    contiguous: bool = False
+    """Whether the reference returns the result contiguous."""
 
     @property
     def function(self) -> str:

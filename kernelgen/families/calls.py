@@ -205,7 +205,8 @@ class _Cut:
         operands = tuple(self._operand(a.node) for a in node.args if isinstance(a, Ref))
         result = self._tensor(i, self._name(i, str(node.attrs[2])))
         text = self.graph.statements[node.statement].text if node.statement is not None else ""
-        self.steps.append(TorchCall(result, operands, str(node.attrs[1]), text))
+        contiguous = any(o.contiguous and self.final(o) == i for o in self.graph.outputs)
+        self.steps.append(TorchCall(result, operands, str(node.attrs[1]), text, contiguous))
         self.stored[i] = result
 
     def returned(self, finals: list[int]) -> tuple[Step, ...]:
@@ -217,7 +218,7 @@ class _Cut:
                 operand = self._operand(i)
                 text = "{0}.clone()" if operand.tensor.name in given else "{0}"
                 result = next(t for t in self.spec.outputs if t.name == output.name)
-                found.append(TorchCall(result, (operand,), text, ""))
+                found.append(TorchCall(result, (operand,), text, "", output.contiguous))
                 given.add(operand.tensor.name)
         return tuple(found)
 

@@ -12,7 +12,7 @@ stays a call of torch's: the graph is cut there before it is lowered.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -102,6 +102,8 @@ class Output:
     node: int
     dtype: str
     """A dtype name or a dtype variable of the spec."""
+    contiguous: bool = field(default=False, compare=False)
+    """Whether the reference returns it contiguous, of contiguous inputs."""
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def outputs_of(
         )
         if b.node(ref).op != "input" and b.node(ref).name is None:
             b.rename(ref, declared.name)
-        found.append(Output(declared.name, ref.node, declared.dtype))
+        found.append(Output(declared.name, ref.node, declared.dtype, meta.is_contiguous()))
     return tuple(found)
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from references import Sample, failures, plan_of, sample
+from references import Sample, failures, load, plan_of, sample, tensor
 from test_compiler_random import TIMES
 
+from kernelgen import render
 from kernelgen.errors import UnsupportedError
+from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import Plan, TorchCall
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 MATRICES = {"x": "... D", "w": "E D", "b": "E", "v": "D E"}
 SIZES: tuple[dict[str, Any], ...] = ({"...": (3,), "D": 21, "E": 34}, {"...": (2, 3), "D": 5, "E": 1})
 IMAGES = {"x": "B C H W", "w": "E C 3 3", "b": "E", "v": "E C 2 2", "s": "E 1 1"}
@@ -98,6 +103,46 @@ CORNERS = {
 @pytest.mark.parametrize("name", CORNERS)
 def test_corners_agree_with_torch(name: str) -> None:
     assert not (found := failures(CORNERS[name], thorough=False)), "\n\n".join([CORNERS[name].source(), *found])
+
+
+ATTENTION = {"w": "B H 6: float32", "v": "B 6 D: float32"}
+VIEWED = "y = torch.matmul(torch.softmax(w, -1), v)\n"
+
+
+@pytest.mark.parametrize(
+    ("returned", "shapes"),
+    [
+        ("y.transpose(1, 2).contiguous()", ["B D H"]),
+        ("y.transpose(1, 2)", ["B D H"]),
+        ("y, y.mT.contiguous(), y.mT", ["B H D", "B D H", "B D H"]),
+        ("y.permute(2, 0, 1).contiguous().view(v.shape[2], w.shape[0], w.shape[1], 1)", ["D B H 1"]),
+        ("y.mT.contiguous().mT.contiguous(), torch.relu(y).mT", ["B H D", "B D H"]),
+        ("y.mT.clone(memory_format=torch.contiguous_format)", ["B D H"]),
+        ("y.mT.flatten(1)", ["B D*H"]),
+    ],
+)
+def test_what_the_reference_makes_contiguous_is_contiguous(returned: str, shapes: list[str]) -> None:
+    """What it leaves as a view may be one, with the same strides, or contiguous."""
+    outputs = {f"out{number}": f"{shape}: float32" for number, shape in enumerate(shapes)}
+    found = sample(f"{VIEWED}return {returned}", ATTENTION, outputs, dtypes=())
+    spec = found.spec()
+    op = load(render.triton_source(plan_of(spec))).op
+    reference = load(render.baseline_source(spec)).reference
+    tensors = torch.randn(2, 3, 6, device=DEVICE), torch.randn(2, 6, 5, device=DEVICE)
+    for made, wanted in zip(as_tuple(op(*tensors)), as_tuple(reference(*tensors)), strict=True):
+        torch.testing.assert_close(made, wanted)
+        assert made.is_contiguous() or made.stride() == wanted.stride()
+
+
+def test_a_channels_last_result_that_is_made_contiguous_is_so() -> None:
+    found = image("return F.conv2d(x, w, b, padding=1).contiguous(), torch.relu(x)", "B E H W")
+    found = replace(found, outputs=(*found.outputs, tensor("other", "B C H W")))
+    op = load(render.triton_source(plan_of(found.spec()))).op
+    x, w = torch.randn(2, 3, 6, 7, device=DEVICE), torch.randn(4, 3, 3, 3, device=DEVICE)
+    rest = torch.randn(4, 3, 2, 2, device=DEVICE), torch.randn(4, 1, 1, device=DEVICE)
+    b = torch.randn(4, device=DEVICE)
+    out, _ = op(x.to(memory_format=torch.channels_last), w.to(memory_format=torch.channels_last), b, *rest)
+    assert out.is_contiguous()
 
 
 POINTWISE = ["torch.relu({})", "{} * 0.5 + 1", "F.silu({})", "torch.tanh({})"]
