@@ -121,7 +121,7 @@ def _once(lines: Lines, kept: Sequence[Carried], rows: Sequence[int], done: set[
     found = lines.writer.lines([i for i in rows if lines.writer.is_assigned(i)], done)
     if not kept:
         return found
-    place = " * M + row" if lines.body.layout.rows else ""
+    place = ".to(tl.int64) * M + row" if lines.body.layout.rows else ""
     return [
         *found,
         "# what the parts before this one come to",
@@ -196,7 +196,7 @@ def _stores(lines: Lines, own: Sequence[Carried]) -> tuple[list[str], tuple[Scra
         lost = f" + {c.beside}" if c.beside and not c.exponents else ""
         found.append((f"{name}_parts", kind, f"{c.carry}{lost}"))
         found += [(f"{name}_exponent_parts", "int64", c.beside)] if c.exponents else []
-    offset = "split * M + row" if lines.body.layout.rows else "split"
+    offset = "split.to(tl.int64) * M + row" if lines.body.layout.rows else "split"
     named = [f"slot = {offset}"] if lines.body.layout.rows and len(found) > 1 else []
     place = "slot" if named else offset
     stores = [f"tl.store({name}_ptr + {place}, {text})" for name, _, text in found]

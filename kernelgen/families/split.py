@@ -126,8 +126,9 @@ def _begin(split: Split, lines: Lines, targets: Iterable[int], done: set[int]) -
         if i in near and i not in done:
             joined += _join(split, lines, i, done)
     if joined:
-        place = "[None, :] * M + rows[:, None]" if split.several else " * M + row" if split.body.layout.rows else ""
-        joined = [f"parts = tl.arange(0, SPLITS){place}", *joined]
+        place = "[None, :] * M + rows[:, None]" if split.several else " * M + row"
+        wide = f".to(tl.int64){place}" if split.body.layout.rows else ""
+        joined = [f"parts = tl.arange(0, SPLITS){wide}", *joined]
     rows = [
         i
         for i in sorted(near - set(targets))
@@ -207,7 +208,7 @@ def _stores(split: Split, lines: Lines, walk: tuple[int, ...]) -> tuple[list[str
         else:
             found.append((name, kind, name))
     place = "rows" if split.several else "row"
-    offset = f"split * M + {place}" if split.body.layout.rows else "split"
+    offset = f"split.to(tl.int64) * M + {place}" if split.body.layout.rows else "split"
     named = [f"slot = {offset}"] if split.body.layout.rows and len(found) > 1 else []
     mask = ", mask=row_mask" if split.several else ""
     own = "slot" if named else offset

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from kernelgen.families import module, row_lanes
 from kernelgen.families.kernel import Body
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.values import axes_of
+from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.plan import Plan
+from kernelgen.plan import Plan, Schedule
+
+_MEMORY = 2**40
+"""Bytes that no device holds."""
 
 
 def too_large(plan: Plan) -> tuple[str, str] | None:
@@ -28,13 +34,82 @@ def too_large(plan: Plan) -> tuple[str, str] | None:
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
     longest = module(plan).longest_row(body) if hasattr(module(plan), "longest_row") else None
     limits = [longest] if longest else [*(MAX_GRID_Y * tile for tile in tiles), *far]
-    most = str(min(limits)) if limits else "2**30" if parts == 1 else "2**27"
+    bits = min(31 - _furthest(body).bit_length(), 30 if parts == 1 or limits else 27)
+    most = str(min(limits)) if limits and min(limits) <= 2**bits else f"2**{bits}"
+    bounds = [("M", _most_rows(plan), "rows"), (_plane_rows(plan), "2**26", "rows of a plane")]
     if plan.then is not None:
-        return "max(M, N) > 2**30", f"{plan.spec.name}: at most 2**30 rows and columns, got {{M}} and {{N}}"
+        bounds, most = [("M", "2**30", "rows")], "2**30"
+    found = [*((name, limit, what) for name, limit, what in bounds if name and limit), ("N", most, "columns")]
+    if len(found) > 1:
+        return _beyond(plan.spec.name, found)
     things = "columns" if body.layout.rows else "elements"
     if most == "2**30" and not body.layout.rows:  # a part begins at most SPLITS blocks, 2**25 elements, after the last
         most = "2**31 - 2**26"
     return f"N > {most}", f"{plan.spec.name}: at most {most} {things}, got {{N}}"
+
+
+def _furthest(body: Body) -> int:
+    """How often the columns, at most, is what a place in int32 comes to that a load or store names."""
+    assert body.layout.columns is not None
+    columns = set(body.layout.columns.axes)
+    places = [index for a in body.layout.all() for index, _ in a.terms if isinstance(index, Expr)]
+    return max((_reach(place, columns) for place in places if columns & set(axes_of(place))), default=1) or 1
+
+
+def _reach(place: Expr, columns: set[int]) -> int:
+    match place.op:
+        case "axis":
+            return int(place.number in columns)
+        case "size":
+            return prod(atom for atom in place.size if isinstance(atom, int))
+        case "+" | "-" | "*":
+            left, right = (_reach(arg, columns) for arg in place.args)
+            if place.op == "*":
+                numbers = [arg.number for arg in place.args if arg.op == "number"]
+                return numbers[0] * max(left, right) if numbers else max(left, right)
+            return left + right if place.op == "+" else max(left, right)
+        case "//" | "%":
+            return _reach(place.args[0], columns)
+    return 0
+
+
+def _beyond(name: str, bounds: list[tuple[str, str, str]]) -> tuple[str, str]:
+    """The condition under which one of several sizes is beyond its bound, and what is said then."""
+    said, got = [f"{limit} {what}" for _, limit, what in bounds], [f"{{{size}}}" for size, _, _ in bounds]
+    condition = " or ".join(f"{size} > {limit}" for size, limit, _ in bounds)
+    if len({limit for _, limit, _ in bounds}) == 1:
+        condition = f"max({', '.join(size for size, _, _ in bounds)}) > {bounds[0][1]}"
+        said = [f"{bounds[0][1]} {bounds[0][2]}", *(what for _, _, what in bounds[1:])]
+    return condition, f"{name}: at most {_listed(said)}, got {_listed(got)}"
+
+
+def _listed(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _plane_rows(plan: Plan) -> str:
+    """The size of the rows of a plane, which are numbered in int32 and multiplied by the steps of windows; empty where
+    no kernel takes planes apart, or where that is a number."""
+    size = plan.body.layout.rows[-1].size if plan.body.layout.rows else ""
+    return size if size.isidentifier() and any(row.schedule.variant == "planes" for row in plan.table) else ""
+
+
+def _most_rows(plan: Plan) -> str | None:
+    """The rows of which Triton's launcher can count the programs, in an int32; None where no device holds more."""
+    found, shorter = list[int](), 1
+    for row in plan.table:
+        schedule = row.schedule
+        tiles = _number(schedule, "ROW_TILES") * _number(schedule, "BLOCK_SIZE_M")
+        most = 2**30 * (1 if schedule.variant == "planes" else tiles) // _number(schedule, "SPLITS")
+        if plan.body.layout.rows and schedule.variant not in ("flat", "elements") and _MEMORY // shorter > most:
+            found.append(most)
+        shorter = row.max_bytes or shorter
+    return f"2**{min(found).bit_length() - 1}" if found else None
+
+
+def _number(schedule: Schedule, name: str) -> int:
+    value = schedule.get(name)
+    return value if isinstance(value, int) else 1
 
 
 def _too_many(plan: Plan) -> tuple[str, str]:

@@ -595,7 +595,7 @@ def test_erf_is_within_eight_units_in_the_last_place_and_one_far_out() -> None:
 def test_rows_too_long_for_an_index_are_refused() -> None:
     kernel = load(render.triton_source(plan_of(CORNERS["columns reduced"].spec()))).op
     row = torch.ones(1, dtype=torch.float16).expand(2**30 + 1)
-    with pytest.raises(ValueError, match=r"^op: at most 2\*\*30 columns, got 1073741825$"):
+    with pytest.raises(ValueError, match=r"^op: at most 2\*\*30 rows and columns, got 1 and 1073741825$"):
         kernel(row, row)
 
 

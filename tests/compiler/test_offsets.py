@@ -1,0 +1,122 @@
+"""No offset passes what its integers hold: kernels at sizes of more than 2**31 elements, in each of their dimensions."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from offsets import OutOfBounds, check_call
+from references import load, plan_of, sample
+
+from kernelgen import families, judge, render
+from kernelgen.plan import TableRow
+from kernelgen.spec.model import Case
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="addresses are seen in the interpreter"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
+OPERATORS = Path(__file__).parent.parent.parent / "operators"
+TESTS = sorted(p for p in OPERATORS.rglob("*_accuracy.py") if not p.stem.endswith("_gradients_accuracy"))
+TOTALS = (3 * 2**26, 3 * 2**29, 3 * 2**30)
+"""Elements of the largest tensor: with what programs leave more than 2**31, by their bytes, and by themselves."""
+
+
+def elements(operator: judge.Operator, case: judge.Case) -> int:
+    return max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
+
+
+def scaled(case: judge.Case, name: str, factor: int) -> judge.Case:
+    size: Any = case.sizes[name]
+    grown = (*size[:-1], (size or (1,))[-1] * factor) if isinstance(size, tuple) else size * factor
+    return judge.Case({**case.sizes, name: grown}, case.dtypes)
+
+
+def huge(operator: judge.Operator, least: judge.Case) -> list[judge.Case]:
+    """Each size grown until the largest tensor has a total; one that several dimensions have is doubled until then."""
+    found = []
+    for name in least.sizes:
+        for total in TOTALS:
+            case = scaled(least, name, max(total // max(elements(operator, least), 1), 1))
+            while elements(operator, case) > 2 * total:
+                half: Any = case.sizes[name]
+                case = judge.Case({**case.sizes, name: half // 2}, case.dtypes)
+            found.append(case)
+    return found
+
+
+def tensors(operator: judge.Operator, case: judge.Case) -> tuple[list[torch.Tensor], list[int]]:
+    made = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
+    return made, [max(case.dims(t.below)[-1] - 1, 0) if t.below else 0 for t in operator.inputs]
+
+
+@pytest.mark.parametrize("file", TESTS, ids=lambda path: path.stem.removesuffix("_accuracy"))
+def test_addresses_of_a_shipped_operator_are_within_its_tensors(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a size is refused, it is refused in words."""
+    monkeypatch.syspath_prepend(file.parent)
+    operator = importlib.import_module(file.stem).OPERATOR
+    cases = importlib.import_module(file.stem).CASES
+    module = sys.modules[operator.kernel.__module__]
+    least = min((c for c in cases if elements(operator, c)), key=lambda c: elements(operator, c))
+    ran, said = 0, list[str]()
+    for case in huge(operator, least):
+        try:
+            ran += check_call(module, operator.kernel, *tensors(operator, case))
+        except ValueError as refused:
+            said.append(str(refused))
+        except OutOfBounds as error:
+            pytest.fail(f"{case.label}: {error}")
+    assert ran
+    assert all("at most" in text for text in said), said
+
+
+ROWS = {
+    "normalized": sample("return torch.softmax(x, -1)", {"x": "M N"}, {"out": "M N"}),
+    "moments": sample("return F.layer_norm(x, (x.shape[-1],))", {"x": "M N"}, {"out": "M N"}),
+    "two walks": sample(
+        "y = x - x.mean(-1, keepdim=True)\nreturn y / y.abs().amax(-1, keepdim=True)", {"x": "M N"}, {"out": "M N"}
+    ),
+    "columns": sample("return x.argmax(0)", {"x": "N M"}, {"out": "M: int64"}),
+    "channels": sample("return F.batch_norm(x, None, None, training=True)", {"x": "M C N"}, {"out": "M C N"}),
+    "scanned": sample("return torch.cumsum(x, -1)", {"x": "M N"}, {"out": "M N"}),
+    "from the end": sample("return torch.cumprod(x.flip(-1), -1).flip(-1)", {"x": "M N"}, {"out": "M N"}),
+    "chosen": sample("return torch.topk(x, 3).values", {"x": "M N"}, {"out": "M 3"}, constraints=("x.shape[-1] >= 3",)),
+    "as a whole": sample("return (x * x).sum()", {"x": "M N"}, {"out": ""}),
+    "windows": sample("return F.avg_pool2d(x, 2)", {"x": "M C 2*N 2*K"}, {"out": "M C N K"}),
+    "added": sample("return x.index_add(0, i, y)", {"x": "M N", "i": "C: int64 < M", "y": "C N"}, {"out": "M N"}),
+}
+SIZES = (
+    {"M": 3 * 2**28, "N": 5},
+    {"M": 3, "N": 5 * 2**27},
+    {"M": 7, "N": 3 * 2**28},
+    {"M": 2**16, "N": 3 * 2**14},
+    {"M": 2**13, "N": 2**16},
+)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_addresses_are_within_the_tensors_whatever_the_schedule(name: str) -> None:
+    plan, ran = plan_of(ROWS[name].spec()), 0
+    for variant, sizes in itertools.product(families.module(plan).variants(plan.body), SIZES):
+        schedule = families.module(plan).default(variant)
+        case = Case(tuple((sizes | {"C": 2, "K": 3}).items()), (("T", "float32"),))
+        if families.legal(plan, schedule, case) is not None:
+            continue
+        module = load(render.triton_source(plan.with_table((TableRow(None, schedule),))), together=False)
+        shapes = [(case.shape(t.shape), getattr(torch, case.dtype(t.dtype))) for t in ROWS[name].inputs]
+        made = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+        values = [sizes["M"] - 1 if t.below else 0 for t in ROWS[name].inputs]
+        try:
+            ran += check_call(module, module.op, made, values)
+        except ValueError as refused:
+            if "at most" not in str(refused):
+                raise
+        except OutOfBounds as error:
+            pytest.fail(f"{variant} {sizes}: {error}")
+    assert ran
