@@ -1,23 +1,27 @@
 """Rows too long for one program's registers, each held by several programs that wait for one another.
 
 A program reduces its part of a row, leaves what it found, and waits until all programs of the row have done so; then it
-joins what they left and writes its part, which it has kept. The row is read once. All programs of a row must run at
-once for that, so a device that is too small for a row has each row walked by one program, and so has Triton's
-interpreter, whose programs run one after the other. Programs start in the order of their numbers, as the scans of CUB
-rely on as well (Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVIDIA NVR-2016-002):
-of the rows that were begun only the last can lack programs, and the others do not wait for these.
+joins what they left and writes its part, which it has kept. The row is read once where all programs of a row run at
+once, so a device that is too small for a row has each row walked by one program, and so has Triton's interpreter, whose
+programs run one after the other. Programs start in the order of their numbers, as the scans of CUB rely on as well
+(Merrill and Garland, Single-pass Parallel Prefix Scan with Decoupled Look-back, NVIDIA NVR-2016-002): of the rows that
+were begun only the last can lack programs, and the others do not wait for these.
+
+No launch hangs for all that: a program that has waited in vain reduces every part of the row itself, as those programs
+would, and then waits for nothing but its own writes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Passed, Scratch
 from kernelgen.families.looped import LOWEST, looped, passes, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
-from kernelgen.families.naming import FULL
+from kernelgen.families.naming import FULL, ROW, SCALAR
 from kernelgen.families.online import Online
 from kernelgen.families.padding import neutral
 from kernelgen.families.specialize import SPECIALIZE, specialized
@@ -42,6 +46,9 @@ _ALONE = Schedule.make(
     loads="default", stores="default",
 )  # fmt: skip
 """How a program walks a row that it has to itself."""
+PATIENCE = "2**14"
+"""How often a program looks for the words of the others before it reduces their parts itself. A look is a read of the
+second-level cache, 0.6 us or so, all of them 10 ms; a row takes some 10 us."""
 _BLOCKS = (2048, 4096, 8192, 16384, 32768)
 
 
@@ -54,8 +61,16 @@ class _Text:
     done: set[int] = field(default_factory=set)
     text: list[str] = field(default_factory=list)
     scratch: list[Scratch] = field(default_factory=list)
+    local: list[str] = field(default_factory=list)
+    """Of the text what a program does with its part alone."""
     later: list[str] = field(default_factory=list)
     """What is done with what the part was first computed from, once that of the row is known."""
+
+    def of_part(self, lines: Iterable[str]) -> None:
+        """Adds what a program does with its part alone."""
+        made = list(lines)
+        self.text += made
+        self.local += made
 
 
 def applies(body: Body) -> bool:
@@ -141,7 +156,7 @@ def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, hel
         _reduce(made, walk)
     lines, outputs = made.lines, body.lowered.outputs
     rest = [o for o in outputs if not stored_late(body, o)]
-    made.text += lines.writer.lines([o.value for o in rest], made.done)
+    made.text += lines.writer.lines([o.value for o in rest], made.done)  # no part is reduced again after these
     once_a_row = [lines.store(o) for o in rest]
     full = [o for o in outputs if o not in rest]
     made.text += lines.writer.lines([o.value for o in full], made.done) + [lines.store(o) for o in full]
@@ -179,7 +194,7 @@ def kernel_text(
 def _reduce(made: _Text, walk: tuple[int, ...]) -> None:
     """The reductions of one walk: of the part, then of the row."""
     split, writer = made.split, made.lines.writer
-    made.text += writer.lines(walked_values(split.body, walk, split.online, split.moments), made.done)
+    made.of_part(writer.lines(walked_values(split.body, walk, split.online, split.moments), made.done))
     pairs = [o for o in split.online if o.total in walk]
     carried = {i for o in pairs for i in (o.maximum, o.total)}
     carried |= {i for m in split.moments.values() if m.total in walk for i in (m.total, m.squares)}
@@ -192,11 +207,12 @@ def _reduce(made: _Text, walk: tuple[int, ...]) -> None:
             joined += joined_moments(split, split.moments[i])
         elif i not in carried:
             name = split.body.names.of[i]
-            made.text.append(f"{name}_part = {writer.reduce_text(i, writer.guarded(i)).text}")
+            made.of_part([f"{name}_part = {writer.reduce_text(i, writer.guarded(i)).text}"])
             left.append((name, "", neutral(split.body.lowered, i)))
             joined.append(f"{name} = {writer.reduce_text(i, f'{name}_parts').text}")
     _exchange(made, left)
-    made.text += joined + made.later
+    made.text += joined
+    made.of_part(made.later)
     made.later.clear()
     made.done.update(walk, (split.moments[i].mean for i in walk if i in split.moments))
 
@@ -204,17 +220,54 @@ def _reduce(made: _Text, walk: tuple[int, ...]) -> None:
 def _exchange(made: _Text, left: Sequence[tuple[str, str, float]]) -> None:
     """Leaves what the part was reduced to and waits for what the others leave: words of a number each, and of a sum
     that is never negative where there is one. The last of each is what stands for programs that a row does not have."""
-    made.lines.writer.helpers |= {"leave": None, "await": None}
+    made.lines.writer.helpers |= {"leave": None, "is_missing": None, "poll": None, "unpack": None}
     words = {name: words_of(made.split.spec, name) for name, _, _ in left}
-    for name, total, _ in left:
-        second = f"{total}_part" if total else "0.0"
-        made.text.append(f"_leave({words[name]}_ptr + tl.program_id(0), {name}_part, {second})")
+
+    def leave(number: str) -> list[str]:
+        seconds = {name: f"{total}_part" if total else "0.0" for name, total, _ in left}
+        return [f"_leave({words[name]}_ptr + {number}, {name}_part, {second})" for name, second in seconds.items()]
+
+    def poll(times: str) -> list[str]:
+        return [f"{own} = _poll({own}_ptr + parts, is_part, {times})" for own in words.values()]
+
+    made.text += leave("tl.program_id(0)")
     if not made.scratch:
         made.text += ["parts = row * num_parts + tl.arange(0, SPLITS)", "is_part = tl.arange(0, SPLITS) < num_parts"]
+    made.text += [
+        *poll(PATIENCE),
+        f"if {' | '.join(f'_is_missing({own})' for own in words.values())}:",
+        "    # others do not run at the same time: their parts are reduced here, its own last",
+        "    for turn in range(1, num_parts + 1):",
+        "        part = (split + turn) % num_parts",
+        *(f"        {line}" for line in (*_of_another(made), *leave("row * num_parts + part"))),
+        *(f"    {line}" for line in poll("2**30")),
+    ]
     for name, total, other in left:
         both = f"{name}_parts, {f'{total}_parts' if total else '_'}"
-        made.text.append(f"{both} = _await({words[name]}_ptr + parts, is_part, {number(other).text})")
+        made.text.append(f"{both} = _unpack({words[name]}, is_part, {number(other).text})")
         made.scratch.append(Scratch(words[name], "int64", "(M, num_parts)", zeros=True))
+
+
+def _of_another(made: _Text) -> list[str]:
+    """What a program did with its part so far, done with the part of another; a row's own values are the same."""
+    names, levels = made.split.body.names.of, made.split.body.names.levels
+    once = {names[i] for i in range(len(levels)) if levels[i] in (ROW, SCALAR) and i in names}
+    plain = (line.partition("#")[0].rstrip() for line in made.local)
+    again = [line for line in plain if line and line.partition(" = ")[0] not in once]
+    begins = any("N - first" in line for line in again)
+    whole = " | (N % BLOCK_SIZE_N == 0)" if made.split.schedule["specialize"] else ""
+    lines = [
+        *(["first = part * BLOCK_SIZE_N"] if begins else []),
+        f"cols = {'first' if begins else 'part * BLOCK_SIZE_N'} + tl.arange(0, BLOCK_SIZE_N)",
+        f"mask = (cols < N){whole}" if whole else "mask = cols < N",
+        *made.lines.at_columns(again),
+    ]
+    own = {"first", "cols", "mask", *(group.index for group in made.split.body.layout.parts)}
+    prefix = "other_"
+    while any(f"{prefix}{name}" in names.values() for name in own):
+        prefix = f"an{prefix}"
+    # not under the same names: what a program computes of them again costs no registers, what it kept would
+    return [re.sub(rf"\b({'|'.join(own)})\b(?!=)", rf"{prefix}\1", line) for line in lines]
 
 
 def words_of(spec: OperatorSpec, name: str = "") -> str:
@@ -234,16 +287,16 @@ def _largest_and_sum(made: _Text, pair: Online) -> tuple[str, str, float]:
     greatest = f"tl.maximum(tl.max({source}, axis=0), {LOWEST})"
     # with infinities made zero the sum may be infinite, but it must not be inf - inf
     greatest = f"tl.minimum({greatest}, {LOWEST[1:]})" if pair.finite else greatest
-    made.text += ["# a part may be -inf throughout", f"{top}_part = {greatest}"]
+    made.of_part(["# a part may be -inf throughout", f"{top}_part = {greatest}"])
     writer.helpers["exp"] = None
     atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
     term, kept = f"_exp({atom} - {top}_part)", _exponential(lowered, pair)
     if writer.is_assigned(kept) and any(Use(kept) in v.args for i, v in enumerate(lowered.values) if i != pair.total):
-        made.text.append(f"{names[kept]} = {term}")
+        made.of_part([f"{names[kept]} = {term}"])
         made.later.append(f"{names[kept]} *= _exp({top}_part - {top})  # which was of the part's greatest")
         made.done.add(kept)
         term = names[kept]
-    made.text.append(f"{total}_part = tl.sum({term}, axis=0)")
+    made.of_part([f"{total}_part = tl.sum({term}, axis=0)"])
     return top, total, -math.inf
 
 
@@ -259,10 +312,12 @@ def _mean_and_squares(made: _Text, moments: Moments) -> tuple[str, str, float]:
     mean, squares = names[moments.mean], names[moments.squares]
     source = writer.guarded(moments.total)
     plain = names[moments.source] if writer.is_assigned(moments.source) else f"({source})"
-    made.text += [
-        "part_count = tl.minimum(BLOCK_SIZE_N, N - first)",
-        f"{mean}_part = tl.sum({source}, axis=0) / part_count",
-        f"{mean}_shift = tl.where(mask, {plain} - {mean}_part, 0.0)",
-        f"{squares}_part = tl.sum({mean}_shift * {mean}_shift, axis=0)",
-    ]
+    made.of_part(
+        [
+            "part_count = tl.minimum(BLOCK_SIZE_N, N - first)",
+            f"{mean}_part = tl.sum({source}, axis=0) / part_count",
+            f"{mean}_shift = tl.where(mask, {plain} - {mean}_part, 0.0)",
+            f"{squares}_part = tl.sum({mean}_shift * {mean}_shift, axis=0)",
+        ]
+    )
     return mean, squares, 0.0

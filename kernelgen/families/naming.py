@@ -38,10 +38,10 @@ RESERVED = {
     "is_last", "rest", "slots", "top", "top_at", "kept", "kept_at", "least", "last", "leaves",
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
-    "is_part", "part_count", "_", "words_ptr",
+    "is_part", "part_count", "_", "words_ptr", "turn",
 }  # fmt: skip
 
-_DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts")
+_DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts", "words")
 """What names end with that kernels make of the names of reductions, scans and what follows from these in a row."""
 
 

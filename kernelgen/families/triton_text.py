@@ -70,7 +70,7 @@ HELPERS = (
     "frexp", "ldexp", "multiply_scaled", "running_products", "multiply_growing", "cumprod",
     "growing_products", "last_of", "product", "products_after",
     "two_sum", "add_rows", "add_whole_rows", "random_mask", "ordered", "from_ordered",
-    "split_4", "split_8", "join_4", "join_8", "leave", "await",
+    "split_4", "split_8", "join_4", "join_8", "leave", "await", "is_missing", "poll", "unpack",
 )  # fmt: skip
 """In the order in which the generated file defines them, each with an underscore before its name: an operator may
 be called tanh itself."""

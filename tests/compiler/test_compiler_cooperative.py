@@ -10,6 +10,7 @@ from references import Sample, failures, load, plan_of, sample
 
 from kernelgen import families, render
 from kernelgen.families import cooperative
+from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import Plan, TableRow
 from kernelgen.spec.model import Case
 
@@ -100,6 +101,32 @@ def test_where_programs_run_one_after_the_other_none_waits() -> None:
     for columns in (16, 17, 100):
         x = torch.randn(2, columns)
         torch.testing.assert_close(module.op(x), torch.softmax(x, -1))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="programs run side by side on a GPU")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_programs_whose_others_never_run_reduce_the_parts_of_these_as_well(name: str) -> None:
+    """One after the other every program but the last would wait for ever; the bits are those of programs side by side."""
+    found = SAMPLES[name]
+    text = held(plan_of(found.spec()), BLOCK_SIZE_N=16)
+    assert f", {cooperative.PATIENCE})" in text
+    alone = load(text.replace(f", {cooperative.PATIENCE})", ", 1)"), together=False)
+    alone.num_waiting = lambda device, options: 2**20  # type: ignore[attr-defined]
+    for sizes in found.sizes:
+        case = Case(tuple(sizes.items()), (("T", "float32"),))
+        tensors = [torch.randn(case.shape(t.shape)) for t in found.inputs]
+        for first, second in zip(as_tuple(alone.op(*tensors)), as_tuple(load(text).op(*tensors)), strict=True):
+            assert torch.equal(first, second)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_a_row_of_more_programs_than_run_at_once_comes_to_its_end() -> None:
+    """As where a context has fewer multiprocessors than the device says it has."""
+    module = load(held(plan_of(SAMPLES["softmax"].spec()), BLOCK_SIZE_N=2048))
+    module.num_waiting = lambda device, options: 2**20  # type: ignore[attr-defined]
+    x = torch.randn(2, 2**25, device="cuda")
+    torch.testing.assert_close(module.op(x), torch.softmax(x, -1))
 
 
 def test_a_device_holds_as_many_programs_as_its_registers_allow() -> None:
