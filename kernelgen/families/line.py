@@ -26,6 +26,9 @@ def fit(line: str, indent: int) -> str:
     if "(" not in line:
         target, equals, value = line.partition("= ")
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line
+    target, equals, value = line.partition(" = ")
+    if len(_parts(value, " * ")) > 2 and len(value) + indent + 4 <= LINE:  # of two factors ruff breaks the call
+        return f"{space}{target}{equals}(\n{space}    {value}\n{space})"
     start = line.index("(") + 1
     if start + indent > LINE and " = " in line[:start]:
         target, _, value = line.partition(" = ")
