@@ -163,7 +163,9 @@ def _run(function: Any, args: Any, kwargs: Any) -> Any:
     def wrapped(result: Any) -> Any:
         if not isinstance(result, torch.Tensor) or isinstance(result, NpuTensor):
             return result
-        return known.get(id(result)) or (NpuTensor(result) if there else result)
+        if id(result) in known:  # of an operation in place
+            return known[id(result)]
+        return NpuTensor(result) if there else result
 
     return tree_map(wrapped, out)
 
