@@ -37,7 +37,7 @@ def accuracy_case(
 
     `seed` repeats an earlier report; without it the inputs come from a secret seed.
     `verbose` also locates the worst element where a trial passes.
-    `mutants`: find out as well, in cases that the spec lists, which wrong results would pass.
+    `mutants`: find out as well, in cases that the spec lists and with their sizes, which wrong results would pass.
     """
     device = device or devices.find()
     seed = inputs.secret_seed() if seed is None else seed
@@ -48,7 +48,7 @@ def accuracy_case(
     begin = time.perf_counter()
     trials: list[Trial] = []
     passed, message, left_out = True, "", ""
-    suite = Suite() if mutants and not case.hidden else None
+    suite = Suite() if mutants and not case.hidden and not run_as else None
     try:
         for distribution, trial_seed in _planned(operator, ran, seeds, seed, device, distributions, trials):
             # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised

@@ -391,6 +391,7 @@ def test_free_sizes_shrink_to_what_the_interpreter_takes(monkeypatch):
     assert report.trials
     assert report.case == large
     assert report.run_as == "[8, 15] D=8 float32"
+    assert not report.told  # of its own sizes nothing is known
     assert accuracy_line(report, 0).endswith("(run as [8, 15] D=8 float32)")
     wrong = judge.accuracy_case(SOFTMAX, large, kernel=all_zeros)
     assert not wrong.passed
