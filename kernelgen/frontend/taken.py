@@ -24,21 +24,20 @@ def check_slice(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> N
     traced = x.shape[dim], start, end, step, node.meta["val"].shape[dim]
     names = {s: str(symbols[s]) for value in traced for s in _free(value) if str(symbols.get(s)).isidentifier()}
     others: dict[str, SizeValue] = {str(name): _LARGE for name in symbols.values()} | {ELLIPSIS: (3,)}
-    for values in itertools.product((1, _LARGE), repeat=len(names)):
-        sizes = dict(zip(names, values, strict=True))
-        chosen: dict[str, SizeValue] = {names[s]: value for s, value in sizes.items()}
-        if 1 in values and not _fits(traced, sizes) and admits(spec, tuple((others | chosen).items())):
-            small = [s for s, value in sizes.items() if value == 1]
-            enough = (n for n in range(2, _LARGE) if _fits(traced, {**sizes, small[0]: n}))
-            hint = _hint(spec, names[small[0]], next(enough)) if len(names) == 1 else ""
-            raise Refused(
-                f"a slice that has fewer elements with {' and '.join(f'{names[s]} = 1' for s in small)}{hint}"
-            )
+    known = dict.fromkeys(names.values())
+    for values in itertools.product((1, _LARGE), repeat=len(known)):
+        sizes: dict[str, SizeValue] = dict(zip(known, values, strict=True))
+        if 1 in values and not _fits(traced, names, sizes) and admits(spec, tuple((others | sizes).items())):
+            small = [name for name, value in sizes.items() if value == 1]
+            enough = (n for n in range(2, _LARGE) if _fits(traced, names, {**sizes, small[0]: n}))
+            hint = _hint(spec, small[0], next(enough)) if len(known) == 1 else ""
+            raise Refused(f"a slice that has fewer elements with {' and '.join(f'{n} = 1' for n in small)}{hint}")
 
 
-def _fits(traced: tuple[Any, ...], sizes: Mapping[Any, int]) -> bool:
-    """Whether a slice has at sizes as many elements as the trace has it."""
-    size, start, end, step, made = (_at(value, sizes) for value in traced)
+def _fits(traced: tuple[Any, ...], names: Mapping[Any, str], sizes: Mapping[str, Any]) -> bool:
+    """Whether a slice has at sizes as many elements as the trace has it. `names`: of torch's symbols; those of two
+    inputs may differ and mean one size."""
+    size, start, end, step, made = (_at(value, {s: sizes[name] for s, name in names.items()}) for value in traced)
     return bool(len(range(size)[start:end:step]) == made)
 
 

@@ -20,6 +20,9 @@ MOVED = {
     "x[-5:1]": sample("return x[-5:1] * 2", {"x": "2 M"}, {"out": "1 M"}, *SIZES),
     "flipped": moved("x.flip(-1)[:, -7:3]", "M 3"),
     "summed": sample("return x[:, -5:2].sum(-1)", {"x": "M 3"}, {"out": "M"}, *SIZES),
+    "as many as another has": sample(
+        "return torch.cat([y, y])[: x.shape[0]] + x", {"x": "M N", "y": "M N"}, {"out": "M N"}, *SIZES
+    ),
     "rolled by a size": sample("return x.roll(y.shape[0], 1) * 2", {"x": "M 5", "y": "N"}, {"out": "M 5"}, *SIZES),
     "rolled by half": sample("return x.roll(x.shape[1] // 2, 1) + 1", {"x": "M N"}, {"out": "M N"}, *SIZES),
 }
