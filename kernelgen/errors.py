@@ -62,6 +62,12 @@ class StaleError(KernelgenError):
     exit_code = 1
 
 
+class FaultyError(KernelgenError):
+    """What was generated is wrong: a fault of kernelgen, seen before the files were written."""
+
+    exit_code = 1
+
+
 class WrongOrSlowError(KernelgenError):
     """The kernel is wrong, or slower than was asked for."""
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernelgen import custom, families, frontend, render
+from kernelgen import custom, families, frontend, lint, render
 from kernelgen.devices import Device, NpuFacts
-from kernelgen.errors import HandEditedError, LanguageModelError, Mistake, SpecError, UnsupportedError, UsageError
+from kernelgen.errors import (
+    FaultyError,
+    HandEditedError,
+    LanguageModelError,
+    Mistake,
+    SpecError,
+    UnsupportedError,
+    UsageError,
+)
 from kernelgen.files import check_writable, read_text, write_atomic
 from kernelgen.manifest import Manifest, damaged, read_manifest, write_manifest
 from kernelgen.plan import Chip, Plan, Schedule, TableRow
@@ -26,6 +34,10 @@ from kernelgen.spec.model import CUSTOM, OperatorSpec
 if TYPE_CHECKING:
     from kernelgen.backward import Backward
     from kernelgen.frontend.graph import Graph
+
+
+Made = tuple[OperatorSpec, Plan, dict[str, str]]
+"""An operator or a part of its backward, its plan, and its files by name."""
 
 
 @dataclass(frozen=True)
@@ -177,18 +189,35 @@ def new(
     dry_run: bool = False,
     chip: Chip | None = None,
     table: tuple[TableRow, ...] = (),
+    look: Callable[[Sequence[Made]], None] = lambda made: None,
 ) -> Written:
-    """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file.
+    """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file, and
+    FaultyError for files that cannot be right.
 
-    `table`: the kernel that a language model just wrote for a spec that says `family: custom`.
+    `table`: the kernel that a language model just wrote for a spec that says `family: custom`. `look`: sees what is
+    about to be written, and may raise.
     """
     made = _made(spec, root, chip, table)
     if not force:
         check_unedited([folder_of(one, root) for one, _, _ in made])
+        check_sound(made)
+    look(made)
     if not dry_run:
         check_writable(folder_of(spec, root))
     forward, *parts = [_write(*one, root, dry_run=dry_run) for one in made]
     return forward.with_parts(parts)
+
+
+def check_sound(made: Sequence[Made]) -> None:
+    """Raise FaultyError for a file that is no Python, or with a name that has no value where it is used."""
+    for spec, _, files in made:
+        for name in files:
+            found = lint.findings(files[name]) if name.endswith(".py") else []
+            if found:
+                raise FaultyError(
+                    f"{spec.path}: the generated {name} is wrong at line {found[0]}; nothing was written. "
+                    "This is a fault of kernelgen: please report it with the spec; --force writes the files"
+                )
 
 
 def check_unedited(folders: Sequence[Path]) -> None:
@@ -206,7 +235,7 @@ def _made(
     table: tuple[TableRow, ...] = (),
     *,
     thorough: bool = False,
-) -> list[tuple[OperatorSpec, Plan, dict[str, str]]]:
+) -> list[Made]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be.
 
     For a chip that has no kernels for a gradient the operator is made without any; its notes say so.

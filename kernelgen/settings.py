@@ -34,6 +34,8 @@ class Settings:
     max_minutes: float | None = None
     """Wall-clock cap of one `optimize` call."""
     stop_at_target: bool = False
+    verify: bool = True
+    """Whether `new` runs a case and compiles the kernels before it writes them."""
     model: str | None = None
     """The language model's name, as its server knows it."""
     base_url: str | None = None
@@ -176,6 +178,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "jobs": whole(1),
     "max_minutes": positive(" of minutes"),
     "stop_at_target": _flag,
+    "verify": _flag,
     "model": _name,
     "base_url": _address,
     "stream": _flag,

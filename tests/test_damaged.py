@@ -51,6 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "pyproject.toml").write_text('[tool.kernelgen]\nrounds = 3\ndevice = "cpu"\n')
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
+        patch.setenv("KERNELGEN_VERIFY", "no")
         assert main(["new", "op"]) == 0
     return root
 
@@ -59,6 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(made, tmp_path / "here")
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("KERNELGEN_VERIFY", "no")
     return tmp_path / "here"
 
 

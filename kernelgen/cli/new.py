@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import repeat
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,13 +20,14 @@ from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, root
 from kernelgen.cli.options import DeviceName, DryRun, Force, Json, OptionalSpec, Target
 from kernelgen.cli.terminal import emit, note, table
 from kernelgen.cli.written import first_kernel, needs_model
-from kernelgen.errors import StaleError, UsageError
+from kernelgen.errors import FaultyError, StaleError, UsageError
 from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
-    from kernelgen.generate import Agreement, Written
+    from kernelgen.generate import Agreement, Made, Written
     from kernelgen.spec.model import OperatorSpec
+    from kernelgen.verify import Verified
 
 _A_PROCESS = 8
 """Operators that are worth a process of their own."""
@@ -42,6 +44,10 @@ def new(
         bool, typer.Option("--check", help="Write nothing; fail where a generated file no longer matches its spec.")
     ] = False,
     dry_run: DryRun = False,
+    verify: Annotated[
+        bool | None,
+        typer.Option("--verify/--no-verify", help="Run a case and compile the kernels before they are written."),
+    ] = None,
     device: DeviceName = None,
     model: Model = None,
     base_url: BaseUrl = None,
@@ -70,6 +76,7 @@ def new(
         raise UsageError("new needs a SPEC, or --check to look at every operator that is there")
     began = time.monotonic()
     loaded = load(spec)
+    seen: list[Verified] = []
     if needs_model(loaded, out):
         from kernelgen.devices import find
 
@@ -77,16 +84,17 @@ def new(
             loaded, out, settings, made_for or find(settings.device, settings.arch), force=force, dry_run=dry_run
         )
     else:
-        with _without_collecting():
+        with _without_collecting(), _looking(settings, made_for, force) as (look, seen):
             from kernelgen import generate
 
             chip = generate.chip_of(made_for) if made_for else None
-            done = generate.new(loaded, out, force=force, dry_run=dry_run, chip=chip)
+            done = generate.new(loaded, out, force=force, dry_run=dry_run, chip=chip, look=look)
     seconds = time.monotonic() - began
+    verified = seen[0] if seen else None
     if json:
-        emit(_document(done, dry_run, seconds))
+        emit(_document(done, dry_run, seconds, verified))
     else:
-        _show(done, dry_run, seconds)
+        _show(done, dry_run, seconds, verified)
 
 
 def _device(target: str | None) -> Device | None:
@@ -110,6 +118,32 @@ def load(name_or_path: str, root: Path = ROOT) -> OperatorSpec:
         path, shipped = generated, False
     note(f"spec: {path.name}, shipped with kernelgen" if shipped else f"spec: {path}")
     return load_spec(path)
+
+
+@contextmanager
+def _looking(
+    settings: Settings, made_for: Device | None, force: bool
+) -> Iterator[tuple[Callable[[Sequence[Made]], None], list[Verified]]]:
+    """What looks at files before they are written, and where it leaves what it has seen."""
+    from kernelgen.devices import find
+    from kernelgen.verify import verifying
+
+    seen: list[Verified] = []
+    if not settings.verify:
+        yield lambda made: None, seen
+        return
+    with verifying(made_for or find(None, settings.arch)) as verify:
+
+        def look(made: Sequence[Made]) -> None:
+            found = verify(made)
+            if found.faults and not force:
+                raise FaultyError(
+                    f"{made[0][0].path}: the generated kernel is wrong: {found.faults[0]}; nothing was written. "
+                    "This is a fault of kernelgen: please report it with the spec; --force writes the files"
+                )
+            seen.append(found)
+
+        yield look, seen
 
 
 @contextmanager
@@ -155,7 +189,7 @@ def _check(names: list[str], root: Path, json: bool) -> None:
         raise StaleError("\n".join(found))
 
 
-def _show(done: Written, dry_run: bool, seconds: float) -> None:
+def _show(done: Written, dry_run: bool, seconds: float, verified: Verified | None) -> None:
     """What was written, what stays torch's, and whether the files agree on the interface."""
     from kernelgen.definition import step_notes
 
@@ -169,7 +203,18 @@ def _show(done: Written, dry_run: bool, seconds: float) -> None:
         print(f"note: {said}")
     print("the files agree on")
     print(table((f"  {'✓' if row.agrees else '✗'} {row.item}", _said(row)) for row in done.agreement))
+    for line in _seen(verified):
+        print(line)
     print(f"{seconds:.1f} s")
+
+
+def _seen(verified: Verified | None) -> list[str]:
+    """What was run and compiled, what was not, and what is wrong where that was overruled."""
+    if verified is None:
+        return ["not run, not compiled"]
+    lines = [f"ran: {label} in Triton's interpreter, right" for label in verified.ran]
+    lines += [f"compiled for {verified.arch}: {'; '.join(verified.compiled)}"] if verified.compiled else []
+    return [*lines, *verified.left_out, *(f"WRONG: {fault}" for fault in verified.faults)]
 
 
 def _said(row: Agreement) -> str:
@@ -178,7 +223,7 @@ def _said(row: Agreement) -> str:
     return values.pop() if len(values) == 1 else "; ".join(f"{name}: {text}" for name, text in row.said)
 
 
-def _document(done: Written, dry_run: bool, seconds: float) -> dict[str, object]:
+def _document(done: Written, dry_run: bool, seconds: float, verified: Verified | None) -> dict[str, object]:
     return {
         "operator": done.plan.spec.name,
         "folder": str(done.folder),
@@ -187,5 +232,6 @@ def _document(done: Written, dry_run: bool, seconds: float) -> dict[str, object]
         "written": list(done.written),
         "unchanged": list(done.unchanged),
         "agreement": [{"item": a.item, "agrees": a.agrees, "said": dict(a.said)} for a in done.agreement],
+        "verified": asdict(verified) if verified else None,
         "seconds": round(seconds, 3),
     }

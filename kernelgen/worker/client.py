@@ -46,6 +46,9 @@ class Worker:
         self._env = environment(extra_env)
         self._folder = folder
         self._process: Process | None = None
+        self._starting: Process | None = None
+        """The last process that was begun; `_process` once it has proved itself."""
+        self._closed = False
         self._start_lock = threading.Lock()
         self._turn = threading.Lock()
         self.replaced = 0
@@ -83,7 +86,10 @@ class Worker:
         )
 
     def close(self) -> None:
-        """End the process and all its children."""
+        """End the process and all its children, also one that is still starting; none is started after it."""
+        self._closed = True
+        if self._starting is not None:  # whoever waits for it has the lock
+            self._starting.kill("closed")
         with self._start_lock:
             if self._process is not None:
                 self._process.kill("closed")
@@ -130,7 +136,7 @@ class Worker:
             return self._proved(self._confinement)
         except NoDeviceError:
             wanted = self._confinement
-            if wanted is None or not wanted.walls or wanted.refused:
+            if wanted is None or not wanted.walls or wanted.refused or self._closed:
                 raise
         self._confinement = self._borne(wanted)
         return self._proved(self._confinement)
@@ -166,8 +172,10 @@ class Worker:
 
     def _proved(self, confinement: Confinement | None) -> Process:
         """A process that answers, and on a GPU computed something right. Raises NoDeviceError."""
-        process = Process(self._role, self._env, self._folder, confinement)
+        process = self._starting = Process(self._role, self._env, self._folder, confinement)
         try:
+            if self._closed:
+                raise Died("closed")
             reply = process.send("canary", {}, START_LIMIT_S).result(timeout=START_LIMIT_S)
         except (Died, FutureTimeout) as error:
             process.kill("did not start")

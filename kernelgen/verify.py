@@ -1,0 +1,201 @@
+"""What `new` has seen of the files that it is about to write: a case run, kernels compiled; nothing is claimed beyond.
+
+Two confined processes start while the reference is traced: Triton's interpreter runs the smallest accuracy case, and
+the kernels of the timed cases are compiled for a GPU that need not be here. What does not fit its time is said to be
+left out.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+
+from kernelgen import families
+from kernelgen.devices import Device, cache_folder, find
+from kernelgen.errors import NoDeviceError
+from kernelgen.files import write_atomic
+from kernelgen.generate import Made
+from kernelgen.outcomes import Status
+from kernelgen.plan import Plan
+from kernelgen.spec.model import CUSTOM, Case, OperatorSpec
+from kernelgen.worker import private
+from kernelgen.worker.client import Failed, Worker
+from kernelgen.worker.confine import Confinement
+
+LIMIT_S = 15.0
+"""For running and for compiling, side by side, all files of a command together. Most take two or three seconds."""
+FEW = 64
+"""Elements below which a case says little."""
+MOST = 1 << 20
+"""Elements beyond which a case is not run: the interpreter takes seconds."""
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was seen of the files, in words."""
+
+    ran: tuple[str, ...] = ()
+    compiled: tuple[str, ...] = ()
+    arch: str = ""
+    left_out: tuple[str, ...] = ()
+    """What was not run or not compiled, and why."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with the files."""
+
+
+@contextmanager
+def verifying(device: Device) -> Iterator[Callable[[Sequence[Made]], Verified]]:
+    """A function that looks at files before they are written; its processes start at once and end with the block.
+
+    `device`: what is compiled for. Raises UsageError where no scratch folder can be made.
+    """
+    scratch = private.make(cache_folder() / "work")
+    staged = Path(tempfile.mkdtemp(prefix="kernelgen-"))
+    shared = {**private.variables(scratch), "OMP_NUM_THREADS": "1"}
+    confined = Confinement((str(staged),), (str(scratch),))
+    interpreter = Worker("interpret", {**shared, **dict(find("cpu").environment)}, scratch / "cwd", confined)
+    compiler = Worker("compile", shared, scratch / "cwd", confined)
+    pool = ThreadPoolExecutor(2, thread_name_prefix="kernelgen-verify")
+    starts = [pool.submit(worker.start) for worker in (interpreter, compiler)]
+
+    def verify(made: Sequence[Made]) -> Verified:
+        for spec, _, files in made:
+            for name, text in files.items():
+                write_atomic(staged / spec.name / name, text)
+        running = pool.submit(_once_started, starts[0], _run, interpreter, made, staged)
+        compiling = pool.submit(_once_started, starts[1], _compile, compiler, made, staged, device)
+        (ran, not_run, wrong), (compiled, not_compiled, broken) = running.result(), compiling.result()
+        return Verified(ran, compiled, device.arch, (*not_run, *not_compiled), (*wrong, *broken))
+
+    try:
+        yield verify
+    finally:
+        for worker in (interpreter, compiler):
+            worker.close()
+        pool.shutdown()
+        private.remove(scratch)
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+_Found = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+"""What was done, what was left out, what is wrong."""
+
+
+def _once_started(start: Future[None], work: Callable[..., _Found], *arguments: object) -> _Found:
+    """What a worker finds; all is left out where it does not start."""
+    try:
+        start.result()
+    except NoDeviceError as error:
+        return (), (f"not {'run' if work is _run else 'compiled'}: {error}",), ()
+    return work(*arguments)
+
+
+def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
+    """The smallest case of every operator in Triton's interpreter, judged as `check` judges it."""
+    ends = time.monotonic() + LIMIT_S
+    ran: list[str] = []
+    left_out: list[str] = []
+    wrong: list[str] = []
+    for spec, plan, _ in made:
+        case = _smallest(spec)
+        if plan.chip is not None or case is None:
+            why = (
+                f"made for {plan.chip.name}" if plan.chip is not None else "every case is too large for the interpreter"
+            )
+            left_out.append(f"not run: {spec.name}: {why}; use `kernelgen check {spec.name}`")
+            continue
+        label = f"{spec.name} [{case.label}]"
+        request = {**_paths(spec, staged), "folder": str(staged / spec.name), "case": case.to_json()}
+        try:
+            report = worker.call("accuracy", request, _left(ends))
+        except Failed as error:
+            (wrong if _is_fault(error) else left_out).append(_said(label, "not run", error))
+            continue
+        if report["left_out"]:
+            left_out.append(f"not run: {label}: {report['left_out']}")
+        else:
+            (ran if report["passed"] else wrong).append(label if report["passed"] else f"{label}: {report['message']}")
+    return tuple(ran), tuple(left_out), tuple(wrong)
+
+
+def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device) -> _Found:
+    """The kernels of a listed case for every line of the schedule table, compiled for a GPU."""
+    ends = time.monotonic() + LIMIT_S
+    compiled: list[str] = []
+    left_out: list[str] = []
+    wrong: list[str] = []
+    for spec, plan, _ in made:
+        if plan.chip is not None or device.family != "gpu":
+            left_out.append(f"not compiled: {spec.name}; use `kernelgen check {spec.name} --target {device.arch}`")
+            continue
+        done = late = 0
+        for case in _covering(plan):
+            shapes = [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]
+            cases = [{"label": case.label, "inputs": shapes}]
+            request = {"path": _paths(spec, staged)["path"], "function": spec.name, "device": asdict(device.gpu)}
+            try:
+                worker.call("compile", {**request, "cases": cases}, _left(ends))
+                done += 1
+            except Failed as error:
+                late += error.status is Status.TIMEOUT
+                if error.status is not Status.TIMEOUT:
+                    said = _said(f"{spec.name} [{case.label}]", "not compiled", error)
+                    (wrong if _is_fault(error) else left_out).append(said)
+        if late:
+            why = f"{late} of {len(plan.table)} schedules were not done after {LIMIT_S:g} s"
+            left_out.append(f"not compiled: {spec.name}: {why}; use `kernelgen check {spec.name}`")
+        if done:
+            compiled.append(f"{spec.name} ({done} of {len(plan.table)} schedules)")
+    return tuple(compiled), tuple(left_out), tuple(wrong)
+
+
+def _paths(spec: OperatorSpec, staged: Path) -> dict[str, object]:
+    return {"name": spec.name, "path": str(staged / spec.name / f"{spec.name}_triton.py")}
+
+
+def _left(ends: float) -> float:
+    """The seconds that are left; too few for anything where they are over."""
+    return max(ends - time.monotonic(), 0.001)
+
+
+_FAULTS = ("CompilationError", "PTXASError", "NameError", "UnboundLocalError", "TypeError", "SyntaxError")
+"""Exceptions that a right file does not raise."""
+
+
+def _is_fault(error: Failed) -> bool:
+    """Whether it says that a kernel is wrong, and not that there was no time or memory for it."""
+    if error.status in (Status.TIMEOUT, Status.OUT_OF_MEMORY):
+        return False
+    return error.status in (Status.INCORRECT, Status.LAUNCH_ERROR) or any(name in error.message for name in _FAULTS)
+
+
+def _said(label: str, what: str, error: Failed) -> str:
+    if _is_fault(error):
+        return f"{label}: {error.message[:300]}"
+    why = f"not done after {LIMIT_S:g} s" if error.status is Status.TIMEOUT else error.message[:300]
+    return f"{what}: {label}: {why}; use `kernelgen check {label.partition(' ')[0]}`"
+
+
+def _smallest(spec: OperatorSpec) -> Case | None:
+    """The smallest case that says something; None where all are too large."""
+    sizes = {case: max(prod(case.shape(t.shape)) for t in (*spec.inputs, *spec.outputs)) for case in spec.accuracy}
+    fit = sorted((n, i) for i, n in enumerate(sizes.values()) if 0 < n <= MOST)
+    chosen = next((i for n, i in fit if n >= FEW), fit[-1][1] if fit else None)
+    return None if chosen is None else spec.accuracy[chosen]
+
+
+def _covering(plan: Plan) -> list[Case]:
+    """The first case that is listed for each line of the schedule table."""
+    if plan.family == CUSTOM or plan.body is None:
+        return list(plan.spec.performance[:1])
+    found: dict[int, Case] = {}
+    for case in (*plan.spec.performance, *plan.spec.accuracy):
+        found.setdefault(families.row_of(plan, case), case)
+    return [found[row] for row in sorted(found)]

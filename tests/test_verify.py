@@ -1,0 +1,130 @@
+"""What `new` says that it has seen of a kernel: only what ran, and a fault of ours before anything is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_process import contents, kernelgen
+
+from kernelgen import generate, lint, render, verify
+from kernelgen.cli import main
+from kernelgen.devices import find
+from kernelgen.outcomes import Status
+from kernelgen.spec import parse_spec
+from kernelgen.worker.client import Failed
+
+SPEC = """\
+name: op
+inputs: [{name: x, shape: [M, D], dtype: T}]
+outputs: [{name: out, shape: [M, D], dtype: T}]
+dtypes: {T: [float32]}
+reference: |
+  def op(x):
+      return x * 2 + 1
+accuracy: {shapes: [{M: 3, D: 129}, {M: 700, D: 40}]}
+performance: {shapes: [{M: 256, D: 512}]}
+"""
+
+SOUND = (
+    "def f(x):\n    if x:\n        a = 1\n    return a\n",
+    "def f(x):\n    try:\n        a = 1\n    except ValueError as e:\n        raise e\n    else:\n        a += 1\n    return a\n",
+    "def f(x):\n    return [b for a, b in x if (c := a)], c\n",
+    "def f(x):\n    g = lambda y: h(y)\n    h = len\n    return g(x)\n",
+    "class A:\n    def int(self): ...\n    def f(self) -> int: ...\n",
+    "def f(x):\n    match x:\n        case [a, *b] if a:\n            return b\n",
+)
+WRONG = {
+    "def f(:\n": "1: not Python: ",
+    "def f(x):\n    return y\n": "2: 'y' is not defined",
+    "def f(x):\n    z = x + at\n    at = 1\n    return z\n": "2: 'at' is used before it is assigned",
+    "def f(x):\n    if x:\n        at = 1\n    else:\n        x = at\n": "5: 'at' is used before it is assigned",
+    "def f(x):\n    n += x\n": "2: 'n' is used before it is assigned",
+    "A = B\nB = 1\n": "1: 'B' is used before it is assigned",
+    "def f(x):\n    return [a for a in x if b]\n": "2: 'b' is not defined",
+}
+
+
+@pytest.mark.parametrize("source", SOUND)
+def test_what_is_right_is_never_called_wrong(source: str) -> None:
+    assert lint.findings(source) == []
+
+
+@pytest.mark.parametrize("source", WRONG)
+def test_a_name_without_a_value_is_found(source: str) -> None:
+    (found,) = lint.findings(source)
+    assert found.startswith(WRONG[source])
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    """Generate another kernel than was meant."""
+    real = render.quartet
+
+    def quartet(plan: object) -> dict[str, str]:
+        files = real(plan)  # type: ignore[arg-type]
+        assert old in files["op_triton.py"]
+        return {**files, "op_triton.py": files["op_triton.py"].replace(old, new)}
+
+    monkeypatch.setattr(render, "quartet", quartet)
+
+
+def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    (tmp_path / "op.yaml").write_text(SPEC)
+    monkeypatch.chdir(tmp_path)
+    assert main(["new", "op"]) == 1
+    assert list(contents(tmp_path)) == ["op.yaml"]
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("spec: ")]
+    assert "nothing was written. This is a fault of kernelgen" in line
+    return line
+
+
+def test_a_kernel_with_a_name_that_has_no_value_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KERNELGEN_VERIFY", "no")
+    broken(monkeypatch, "* 2", "* two")
+    line = refused(tmp_path, monkeypatch, capsys)
+    assert line.startswith("error: op.yaml: the generated op_triton.py is wrong at line ")
+    assert "'two' is not defined" in line
+    assert main(["new", "op", "--force"]) == 0
+    assert "* two" in (tmp_path / "operators" / "op" / "op_triton.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("new", "said"),
+    [("* 3", "op [M=3 D=129 float32]: out: error "), ("* tl.no_such(x)", "op [M=3 D=129 float32]: ")],
+    ids=["wrong", "fails"],
+)
+def test_a_kernel_that_is_wrong_is_not_written(
+    new: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken(monkeypatch, "* 2", new)
+    monkeypatch.setenv("KERNELGEN_VERIFY", "yes")
+    assert f"error: op.yaml: the generated kernel is wrong: {said}" in refused(tmp_path, monkeypatch, capsys)
+
+
+def test_new_says_what_ran_and_what_was_compiled(tmp_path: Path) -> None:
+    (tmp_path / "op.yaml").write_text(SPEC)
+    done = kernelgen("new", "op", "--json", cwd=tmp_path, KERNELGEN_VERIFY="yes")
+    said = json.loads(done.stdout)["verified"]
+    assert said == {
+        "ran": ["op [M=3 D=129 float32]"], "compiled": ["op (1 of 1 schedules)"], "arch": "sm_90",
+        "left_out": [], "faults": [],
+    }  # fmt: skip
+    assert "not run, not compiled\n" in kernelgen("new", "op", "--no-verify", cwd=tmp_path).stdout
+
+
+def test_what_has_no_time_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def late(self: object, op: str, args: object, limit_s: float) -> object:
+        raise Failed(Status.TIMEOUT, "late")
+
+    monkeypatch.setattr(verify.Worker, "start", lambda self: None)
+    monkeypatch.setattr(verify.Worker, "call", late)
+    seen: list[verify.Verified] = []
+    with verify.verifying(find("cpu")) as look:
+        generate.new(parse_spec(SPEC, "op.yaml"), tmp_path, look=lambda made: seen.append(look(made)))
+    (found,) = seen
+    assert (found.ran, found.compiled, found.faults) == ((), (), ())
+    assert [line.partition(":")[0] for line in found.left_out] == ["not run", "not compiled"]
+    assert all("not done after 15 s; use `kernelgen check op`" in line for line in found.left_out)
