@@ -175,3 +175,17 @@ def test_a_slice_that_is_shorter_where_a_size_is_1(lines: str) -> None:
     x, out, constraint = SLICES[lines]
     said = f"a slice that has fewer elements with D = 1 (write the constraint {constraint})"
     assert said in refusal(f"return {lines} * 2", x, out)
+
+
+def test_a_slice_whose_end_divides_by_zero_at_a_size_of_one_is_refused_in_words() -> None:
+    with pytest.raises(SpecError, match=r"a reference that does one thing where .* and another elsewhere"):
+        trace(spec_of("return x[: x.shape[0] // (x.shape[1] - 1), 0]", ROWS, "out: [N // (D - 1)] T"))
+
+
+@pytest.mark.parametrize("size", ["N // 0", "N // (D - D)"])
+def test_a_size_that_divides_by_zero_is_a_mistake_of_the_spec(size: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        trace(spec_of("return x.sum(-1)", ROWS, f"out: [{size}] T"))
+    (mistake,) = raised.value.mistakes
+    assert mistake.message == f"outputs declares out with a size of {size}, which divides by zero"
+    assert mistake.line > 1

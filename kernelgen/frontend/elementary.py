@@ -180,10 +180,10 @@ def _scaled(factor: float) -> Rule:
 
 
 def dropout(name: str) -> Rule:
-    """Nothing is dropped outside of training."""
+    """Nothing is dropped outside of training, or with a probability of zero."""
 
     def rule(b: Builder, c: Call) -> Ref:
-        if c.get(2, "train", True):
+        if c.get(2, "train", True) and c.args[1] != 0:
             raise Refused(f"{name}.default, which draws by torch's own state (supported: random_mask with a seed)")
         return c.args[0]  # type: ignore[no-any-return]
 

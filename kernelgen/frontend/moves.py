@@ -276,7 +276,8 @@ def repeat(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     shape = b.node(x).shape
     places = axes(len(c.shape))[len(c.shape) - len(shape) :]
-    times = c.args[1][len(c.args[1]) - len(shape) :]
+    # of fewer counts than dimensions, as tile takes them, the first dimensions are as they are
+    times = (*(1 for _ in shape[len(c.args[1]) :]), *c.args[1])[-len(shape) :] if shape else ()
     places = [p if n == 1 else ix.remainder(p, ix.size(d)) for p, n, d in zip(places, times, shape, strict=True)]
     return b.index(x, c.shape, tuple(places))
 

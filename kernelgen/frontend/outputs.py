@@ -56,7 +56,11 @@ def _check_output(
         if entry == ELLIPSIS:
             wanted += [(f"...{i}" if leading > 1 else ELLIPSIS,) for i in range(leading)]
         elif is_expression(entry):
-            wanted.append(sizes(entry))
+            try:
+                wanted.append(sizes(entry))
+            except ZeroDivisionError:
+                message = f"outputs declares {declared.name} with a size of {entry}, which divides by zero"
+                raise at_place(spec, declared.place, message) from None
         else:
             wanted.append(() if entry == 1 else (entry,))
     if len(wanted) != len(shape) or not all(same_size(a, b) for a, b in zip(wanted, shape, strict=True)):

@@ -734,3 +734,17 @@ def test_a_literal_number_of_channels_is_divided_into_groups(code: str) -> None:
     shape = "N" if "mean" in code else GROUPED[code]
     sizes = [{n: s[n] for n in GROUPED[code].split() if n in s} for s in ({"N": 3, "W": 5}, {"N": 1, "W": 19})]
     assert not failures(sample(f"return {code}", inputs, {"out": shape}, *sizes), thorough=False)
+
+
+@pytest.mark.parametrize(
+    ("code", "out"),
+    [
+        ("x.tile(2)", "A 2*D"),
+        ("torch.tile(x, ())", "A D"),
+        ("x.tile((3, 1, 2))", "3 A 2*D"),
+        ("F.dropout(x, 0.0) * 2", "A D"),
+        ("F.dropout(x, p=0.0, training=True) + x", "A D"),
+    ],
+)
+def test_counts_of_fewer_dimensions_and_a_dropout_of_nothing(code: str, out: str) -> None:
+    assert not failures(sample(f"return {code}", {"x": "A D"}, {"out": out}, {"A": 3, "D": 7}), thorough=False)
