@@ -229,21 +229,5 @@ def _reads(call: TorchCall) -> str:
 
 
 def _variants(plan: Plan) -> list[tuple[str, str]]:
-    documented = {
-        "flat": "one run of elements, BLOCK_SIZE a program",
-        "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
-        "elements": "a run of BLOCK_SIZE elements of the result a program",
-        "planes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program",
-        "lanes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program, a lane several neighbouring columns",
-        "row": "one row a program, held in registers",
-        "rows": "BLOCK_SIZE_M short rows a program, held in registers",
-        "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",
-        "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
-        "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
-        "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
-        "cooperative": "BLOCK_SIZE_N of a row a program, held in registers; those of a row wait for one another",
-        "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
-        "partials": "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to",
-    }
-    documented |= getattr(families.module(plan), "MEANINGS", {})
-    return [(v, documented[v]) for v in families.module(plan).variants(plan.body)]
+    family = families.family_of(plan)
+    return [(v, family.meanings[v]) for v in family.variants(plan.body)]

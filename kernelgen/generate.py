@@ -174,10 +174,10 @@ def _fitted(plan: Plan, row: TableRow) -> TableRow | None:
 
     A parameter that is added to a family has the default under which kernels stay as they were without it.
     """
-    family = families.module(plan)
+    family = families.family_of(plan)
     if row.schedule.variant not in family.variants(plan.body) or families.unknown(row.schedule, (family,)):
         return None
-    default: Schedule = family.default(row.schedule.variant)
+    default = family.default(row.schedule.variant)
     return replace(row, schedule=default.replace(**dict(row.schedule.values)))
 
 

@@ -229,7 +229,7 @@ def test_narrow_windows_that_are_not_written_out_are_reduced_side_by_side(window
     spec = spec_of(f"return {pool}", "x: [A, C, H, W] T", f"out: [A, C, {size}] T")
     plan = lowered(dataclasses.replace(spec, performance=(case(A=16, C=64, H=2048, W=2048),)))
     assert plan.table[0].schedule.variant == variant
-    assert families.module(plan).legal(plan.table[0].schedule, 121, 4) is None
+    assert families.family_of(plan).legal(plan.table[0].schedule, 121, 4) is None
 
 
 def test_windows_two_apart_of_more_than_a_pair_of_places_have_lanes() -> None:

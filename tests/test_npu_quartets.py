@@ -94,8 +94,8 @@ def test_a_row_is_held_whole_as_long_as_the_buffer_takes_it(name: str, held: int
     assert (row.schedule.variant, row.max_bytes) == ("row", 4 * held)
     assert (walked.schedule.variant, walked.max_bytes) == ("looped", None)
     assert plan.chip is not None
-    assert families.module(plan).fits(plan.body, plan.chip, row.schedule, held) is None
-    assert families.module(plan).fits(plan.body, plan.chip, row.schedule, held + 1) is not None
+    assert families.family_of(plan).fits(plan.body, plan.chip, row.schedule, held) is None
+    assert families.family_of(plan).fits(plan.body, plan.chip, row.schedule, held + 1) is not None
     assert "pick_schedule(N * 4)" in render.triton_source(plan)
     for case in plan.spec.accuracy:
         assert families.key_bytes(plan, case) == 4 * families.columns(plan, case)
@@ -122,7 +122,7 @@ def test_a_tile_is_as_large_as_the_buffer_allows() -> None:
     plan = plan_of("softmax")
     for row in plan.table:
         assert plan.chip is not None
-        assert families.module(plan).fits(plan.body, plan.chip, row.schedule, 64) is None
+        assert families.family_of(plan).fits(plan.body, plan.chip, row.schedule, 64) is None
     assert "for start in range" not in render.triton_source(plan.with_table(plan.table[:1]))
 
 

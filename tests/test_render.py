@@ -45,8 +45,8 @@ def plan_of(name: str) -> Plan:
 def structures(plan: Plan) -> Iterator[Schedule]:
     """A schedule for every text that a kernel of the plan can have; the caches are told of both loads and stores or of
     neither, which are texts of their own."""
-    for variant in families.module(plan).variants(plan.body):
-        default = families.module(plan).default(variant)
+    for variant in families.family_of(plan).variants(plan.body):
+        default = families.family_of(plan).default(variant)
         alone = plan.with_table((TableRow(None, default),))
         free = {p.name: p for p in families.space(alone, 0, ()) if p.kind == "structure"}
         caches = [p for name in ("loads", "stores") if (p := free.pop(name, None)) is not None]

@@ -1,5 +1,5 @@
-"""The devices, one module each with NAME, PRIORITY, present() and open_device(arch), and knows(arch) where it can
-be compiled for without being here; a new device is a new module."""
+"""The devices, one module each with NAME, PRIORITY, present(), knows(arch) and open_device(arch); a new device is a new
+module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find(name: str | None = None, arch: str | None = None) -> Device:
     if name is None:
         # An architecture that the GPU here is not asks for the device that compiles for any of them.
         for module in modules.values():
-            if module.present() or (arch is not None and _knows(module, arch)):
+            if module.present() or (arch is not None and module.knows(arch)):
                 try:
                     return _open(module, arch)
                 except UsageError:
@@ -44,11 +44,6 @@ def find(name: str | None = None, arch: str | None = None) -> Device:
 def names() -> tuple[str, ...]:
     """Every device kernelgen knows, the most capable first."""
     return tuple(_modules())
-
-
-def _knows(module: ModuleType, arch: str) -> bool:
-    """Whether a device that is not here can be worked for all the same."""
-    return hasattr(module, "knows") and bool(module.knows(arch))
 
 
 def _open(module: ModuleType, arch: str | None) -> Device:

@@ -19,6 +19,11 @@ def present() -> bool:
     return True
 
 
+def knows(arch: str) -> bool:
+    """What it compiles for it opens itself, as the device of last resort."""
+    return False
+
+
 def open_device(arch: str | None) -> Device:
     """The interpreter, with the facts of the GPU that predictions are for. Raises UsageError for an unknown `arch`."""
     chosen = arch or DEFAULT_ARCH

@@ -1,7 +1,7 @@
 """The families: what each can express, how it is scheduled, and which schedules are legal.
 
-A family is a module of this package with NAME, takes, variants, default, first_table, starts, space, legal and kernels;
-`spec.model.FAMILIES` names them all. What the rest of kernelgen asks is asked here.
+A family is a module of this package with a `FAMILY`, which `families/family.py` declares; `spec.model.FAMILIES` names
+them all. What the rest of kernelgen asks is asked here.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
-from types import ModuleType
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import calls, lanes, npu, plane_schedules, planes, possible, reduction
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
+from kernelgen.families.family import Family
 from kernelgen.families.kernel import Body, make_body
-from kernelgen.families.keys import key_itemsize, key_tensor
+from kernelgen.families.keys import key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
@@ -30,8 +30,8 @@ from kernelgen.spec import model
 from kernelgen.spec.constraints import is_contiguous
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
-_GENERAL = {name: importlib.import_module(f"{__name__}.{name}") for name in model.FAMILIES}
-FAMILIES: dict[str, ModuleType] = {**_GENERAL, **npu.MODULES}
+_GENERAL: dict[str, Family] = {name: importlib.import_module(f"{__name__}.{name}").FAMILY for name in model.FAMILIES}
+FAMILIES = {**_GENERAL, **npu.FAMILIES}
 
 RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
 """How a plan is made anew for a chip, by the family of chips."""
@@ -85,25 +85,23 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
     family = FAMILIES[name]
     check_names(spec)
     try:
-        parts = stages(spec, family.prepared(graph) if hasattr(family, "prepared") else graph)
-        bodies = [family.body(spec, graph)] if hasattr(family, "body") else [_body(part) for part in parts]
+        parts = stages(spec, family.prepared(graph))
+        bodies = [family.body(spec, graph)] if family.body else [_body(part) for part in parts]
     except Unlowerable as error:
         line = graph.statements[error.statement].line if error.statement is not None else 1
         place = spec.reference_place
         raise UnsupportedError(
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
-    order = family.notes(spec, bodies[0]) if hasattr(family, "notes") else ()
+    order = family.notes(spec, bodies[0])
     plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
     for part, body in zip(parts[1:], bodies[1:], strict=True):
         then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
-    table = family.first_table(plan.body, shapes)
-    if hasattr(family, "of_reads"):
-        table = family.of_reads(plan.body, table, _last_sizes(spec))
+    table = family.of_reads(plan.body, family.first_table(plan.body, shapes), _last_sizes(spec))
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
-    if hasattr(family, "of_float32") and "float32" in kinds:
+    if "float32" in kinds:
         table = family.of_float32(plan.body, table)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
 
@@ -201,7 +199,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def module(plan: Plan) -> ModuleType:
+def family_of(plan: Plan) -> Family:
     return FAMILIES[plan.family]
 
 
@@ -209,15 +207,16 @@ def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
     """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most."""
     shortest = min((columns(plan, case) for case in cases), default=1)
     most = max((rows(plan, case) for case in cases), default=1)
-    found = dict.fromkeys(module(plan).starts(plan.body, plan.chip or most, shortest))
+    found = dict.fromkeys(family_of(plan).starts(plan.body, most, shortest, plan.chip))
     return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
 
 
 def space(plan: Plan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:
     """The parameters of one row's schedule, each with the choices that are legal for all the cases."""
     schedule = plan.table[row].schedule
-    found: tuple[Parameter, ...] = module(plan).space(schedule.variant)
-    return tuple(p for p in found if p.name not in _USEFUL or _USEFUL[p.name](plan.body))
+    return tuple(
+        p for p in family_of(plan).space(schedule.variant) if p.name not in _USEFUL or _USEFUL[p.name](plan.body)
+    )
 
 
 def _has_columns(body: Body) -> bool:
@@ -252,10 +251,10 @@ def unknown(schedule: Schedule, among: Iterable[ModuleType] = FAMILIES.values())
 
 def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
-    reason: str | None = module(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
+    reason = family_of(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
     reason = reason or lanes.refusal(plan.body, schedule)
     if reason is None and plan.chip:
-        reason = module(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
+        reason = family_of(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
     return reason
 
 
@@ -275,7 +274,7 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
 def itemsize(plan: Plan, case: Case) -> int:
     """Bytes an element of the tensor that the schedule table is keyed by."""
     body: Body = plan.body
-    return key_itemsize(module(plan)) or ITEMSIZE[case.dtype(key_tensor(plan.own, body.lowered).dtype)]
+    return family_of(plan).key_itemsize or ITEMSIZE[case.dtype(key_tensor(plan.own, body.lowered).dtype)]
 
 
 def elements(body: Body, case: Case, axes: Iterable[int]) -> int:

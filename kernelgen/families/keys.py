@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 from kernelgen.families.values import Lowered
 from kernelgen.spec.model import OperatorSpec, TensorSpec
 
@@ -16,10 +14,3 @@ def key_tensor(spec: OperatorSpec, lowered: Lowered) -> TensorSpec:
     read = sorted((t for name in names for t in spec.inputs if t.name == name), key=lambda t: t.dtype == "bool")
     kinds = {t.dtype for t in read}
     return next((t for t in spec.outputs if t.dtype in kinds), (*read, spec.outputs[0])[0])
-
-
-def key_itemsize(family: ModuleType) -> int | None:
-    """The bytes that an element counts in the schedule tables of a family that holds every dtype as the same one; None
-    where it counts those it has in memory."""
-    size: int | None = getattr(family, "KEY_ITEMSIZE", None)
-    return size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelgen.families.family import Table
 from kernelgen.families.kernel import LOADS, STORES, Body, at_levels
 from kernelgen.families.lanes import applies, lines_of
 from kernelgen.families.naming import FULL
@@ -51,7 +52,7 @@ def default() -> Schedule:
     )  # fmt: skip
 
 
-def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> Table:
     """Tiles as wide as a row, and rows of them until every thread has eight elements; `lengths`: of the rows that are
     timed; `long`: rows of which one alone fills a program, where columns are read as they are written."""
     lane = _lane(body, lengths)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairLines
@@ -20,7 +21,7 @@ from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.turning import lies_along
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr, leaves
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "pointwise"
@@ -91,7 +92,7 @@ _LONG_TILE = Schedule.make(
 2-D grid 140)."""
 
 
-def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
     if variants(body) == ("flat",):
         return _runs_of_memory(body, shapes)
@@ -109,7 +110,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
         return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
     if not gathered and runs.VARIANT in variants(body) and planes.is_shifted(body):
         return ((None, runs.default().replace(BLOCK_SIZE=2048)),)
-    long: tuple[tuple[int | None, Schedule], ...]
+    long: Table
     if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
         long = ((None, tile.replace(BLOCK_SIZE_N=1024)),)
     elif body.exact:
@@ -127,11 +128,10 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), *long)
 
 
-of_reads = row_lanes.of_reads
 """What becomes of a first table where the lengths of the rows that are read are known."""
 
 
-def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> Table:
     """One line, and one for tensors beyond 2 GiB where such are timed."""
     vast = any(4 * rows * columns > STREAM_BYTES for rows, columns in shapes)
     return ((STREAM_BYTES, _flat(body)), (None, _STREAM)) if vast else ((None, _flat(body)),)
@@ -174,7 +174,7 @@ def _looks_rows_up(body: Body) -> bool:
     return any(leaf.op == "value" and body.names.levels[leaf.number] == ROW for e in places for leaf in leaves(e))
 
 
-def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: the defaults, which suit rows of any length."""
     if is_turned(body):
         square = _square()
@@ -296,3 +296,16 @@ def _kernel(
 
 
 __all__ = ["FULL", "NAME", "ROW", "default", "kernels", "legal", "space", "variants"]
+
+
+MEANINGS = {
+    "flat": "one run of elements, BLOCK_SIZE a program",
+    "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
+    "elements": "a run of BLOCK_SIZE elements of the result a program",
+    "planes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program",
+    "lanes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program, a lane several neighbouring columns",
+}
+
+FAMILY = Family(
+    NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels, of_reads=row_lanes.of_reads
+)

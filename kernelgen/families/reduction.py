@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import cooperative, partials, split_schedules
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -23,7 +24,7 @@ from kernelgen.families.split_schedules import SPLIT, can_split, few_lanes, few_
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "reduction"
@@ -97,7 +98,7 @@ def default(variant: str) -> Schedule:
     )  # fmt: skip
 
 
-def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search over `rows` rows of `columns` elements sets out: every variant at the footprints that won on an
     H200, and rows divided among programs where there are few.
 
@@ -223,7 +224,7 @@ def _spread(schedule: Schedule, elements: int) -> Schedule:
     return schedule.replace(num_warps=min(16, max(1, block // (32 * elements))))
 
 
-def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Warps in proportion to the row, then blocks: what a kernel engineer would write before measuring.
 
     `shapes`: rows and columns of the cases that are timed. Rows so few that most of a device would idle are divided.
@@ -371,3 +372,18 @@ def _in_registers(
         name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
+
+
+MEANINGS = {
+    "row": "one row a program, held in registers",
+    "rows": "BLOCK_SIZE_M short rows a program, held in registers",
+    "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",
+    "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
+    "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
+    "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
+    "cooperative": "BLOCK_SIZE_N of a row a program, held in registers; those of a row wait for one another",
+    "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
+    "partials": "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to",
+}
+
+FAMILY = Family(NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels)

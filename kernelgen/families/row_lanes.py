@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from kernelgen.families import planes, runs
 from kernelgen.families.access import output_groups
+from kernelgen.families.family import Table
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
 from kernelgen.families.lanes import LaneLines, Line, lines_of
 from kernelgen.families.lanes import applies as shares
@@ -50,9 +51,7 @@ def default() -> Schedule:
     )  # fmt: skip
 
 
-def of_reads(
-    body: Body, table: tuple[tuple[int | None, Schedule], ...], lengths: Mapping[str, frozenset[int]]
-) -> tuple[tuple[int | None, Schedule], ...]:
+def of_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
     """The first table, where lanes read less than the runs of elements that it has; `lengths`: of the last dimension of
     every input, as it is timed."""
     if table[0][1].variant != runs.VARIANT or not applies(body):

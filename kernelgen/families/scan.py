@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from kernelgen.families import cooperative, reduction, scan_held, split_schedules
 from kernelgen.families.access import output_groups
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
@@ -38,7 +39,7 @@ from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scan"
@@ -94,7 +95,7 @@ def default(variant: str) -> Schedule:
     )
 
 
-def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search over rows of `columns` elements sets out: 8, 16 or 32 elements a thread of rows in registers, and
     blocks of the row with the next one loaded ahead."""
     if _lies_across(body):
@@ -120,7 +121,7 @@ def _divided(body: Body, rows: int, columns: int) -> Schedule:
     return schedule.replace(SPLITS=max(2, splits))
 
 
-def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
     few that most of a device would idle are divided."""
     if _lies_across(body):
@@ -155,7 +156,7 @@ def _long_rows(
     return [*([(others, blocks)] if others > shorter else []), (None, _divided(body, *few))]
 
 
-def of_float32(body: Body, table: tuple[tuple[int | None, Schedule], ...]) -> tuple[tuple[int | None, Schedule], ...]:
+def of_float32(body: Body, table: Table) -> Table:
     """The first table of what may be stored as float32: shorter rows and blocks where it is a sum."""
     if _lies_across(body) or not any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values):
         return table
@@ -247,3 +248,9 @@ def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tu
     after = [lines.store(o) for o in rest]
     walked = tuple(lines.at_columns(inside))
     return once, Loop((*comment, *comments(body, others)), tuple(before), walked, tuple(after), backwards)
+
+
+FAMILY = Family(
+    NAME, takes, variants, reduction.MEANINGS, default, first_table, starts, space, legal, kernels,
+    of_float32=of_float32,
+)  # fmt: skip

@@ -21,18 +21,17 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
 from kernelgen.families.scatter_text import FROM_END, MAKERS
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scatter"
-PACKED = True
-"""The wrapper makes inputs contiguous: what is named lies anywhere, and strides would add a product to each place."""
 FEW_BINS = 1024
 """Up to so many a warp counts in registers; the work for an element grows with the bins."""
 MEANINGS = {
@@ -86,12 +85,12 @@ def default(variant: str) -> Schedule:
     return scatter_blocks.DEFAULT
 
 
-def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """One schedule for everything, fitted to the longest rows that are timed."""
     return ((None, starts(body, 1, max((columns for _, columns in shapes), default=1))[0]),)
 
 
-def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
     if body.any_order and body.layout.rows:
         return (scatter_atomics.start(body),)
@@ -378,3 +377,10 @@ def kernels(
 
 _OF_ROWS = {scatter_blocks.NAME: scatter_blocks.kernel, scatter_atomics.ROWS: scatter_atomics.kernel}
 """The kernels of programs that own rows of elements, by their variants."""
+
+
+FAMILY = Family(
+    NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels,
+    body=body, notes=notes, begin=begin, widened=widened, too_large=too_large,
+    packed=True,  # what is named lies anywhere, and strides would add a product to each place
+)  # fmt: skip

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SELECTIONS, Graph, Output, Ref
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "selection"
@@ -56,7 +57,7 @@ def default(variant: str) -> Schedule:
     return Schedule.make("looped", BLOCK_SIZE_N=4096, num_warps=4)
 
 
-def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """One warp a program, so that nothing is exchanged between warps, while rows are short; several walk long ones."""
     if not body.layout.rows:
         return ((None, default("looped")),)
@@ -68,7 +69,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]]) -> tuple[tuple[in
     return (*table, (16384, looped.replace(BLOCK_SIZE_N=1024, num_warps=1)), (None, looped))
 
 
-def starts(body: Body, rows: int, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search over rows of `columns` elements sets out: as many rows as give a warp one, and blocks."""
     found = [default("rows"), default("rows").replace(BLOCK_SIZE_M=1)] if "rows" in variants(body) else []
     return (*found, default("looped")) if "looped" in variants(body) else tuple(found)
@@ -255,3 +256,9 @@ def _looped(lines: Lines, count: int, name: str) -> KernelText:
         name, "looped", lines.schedule, lines.arguments("N"), ("BLOCK_SIZE_N",), tuple(once), (), (loop,),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
+
+
+FAMILY = Family(
+    NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels,
+    prepared=prepared, longest_row=longest_row,
+)  # fmt: skip

@@ -22,8 +22,9 @@ WAVES = 3
 
 
 def is_authored(strategy: str) -> bool:
-    """Whether a strategy's candidates are written by somebody whose every answer costs money."""
-    return bool(getattr(strategies()[strategy], "ASKS", False))
+    """Whether a strategy's candidates are written by somebody whose every answer costs money, who is asked only when it
+    is chosen."""
+    return strategy == NAME
 
 
 def advice(bench: Bench, state: State, diagnosis: Diagnosis) -> Advice | None:

@@ -1,17 +1,14 @@
-"""The strategies, one module each, found by file name: NAME, propose(context) and explain(before, after).
-
-A new strategy is a new module here, and its name in `STRATEGIES` of `spec/model.py`, from which a spec chooses.
-"""
+"""The strategies, one module each, which `spec/model.py` names: NAME, propose(context) and explain(before, after)."""
 
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from typing import Protocol, cast
 
 from kernelgen.plan import Schedule
+from kernelgen.spec.model import ON_REQUEST, STRATEGIES
 from kernelgen.strategies.context import Compiler, Context, History, Observation, Proposal
 
 __all__ = ["Compiler", "Context", "History", "Observation", "Proposal", "Strategy", "strategies"]
@@ -32,10 +29,4 @@ class Strategy(Protocol):
 @cache
 def strategies() -> Mapping[str, Strategy]:
     """Every strategy by name."""
-    modules = [
-        importlib.import_module(f"{__name__}.{info.name}")
-        for info in pkgutil.iter_modules(__path__)
-        if not info.name.startswith("_")
-    ]
-    found = [cast(Strategy, module) for module in modules if hasattr(module, "propose")]
-    return {strategy.NAME: strategy for strategy in found}
+    return {name: cast(Strategy, importlib.import_module(f"{__name__}.{name}")) for name in (*STRATEGIES, *ON_REQUEST)}

@@ -6,8 +6,6 @@ from kernelgen.plan import Schedule
 from kernelgen.strategies.context import Context, Proposal
 
 NAME = "llm"
-ASKS = True
-"""Proposing costs money: the rounds ask only when this strategy is chosen."""
 
 
 def propose(context: Context) -> tuple[Proposal, ...]:

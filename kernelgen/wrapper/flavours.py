@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernelgen.families import module
+from kernelgen.families import family_of
 from kernelgen.plan import Parameter, Plan, Schedule
 
 _LONGEST = 68
@@ -12,7 +12,7 @@ _COUNTS = ("ROW_TILES", "NUM_STAGES", "LINES_AHEAD")
 
 
 def _structure(plan: Plan, schedule: Schedule) -> dict[str, Parameter]:
-    return {p.name: p for p in module(plan).space(schedule.variant) if p.kind == "structure"}
+    return {p.name: p for p in family_of(plan).space(schedule.variant) if p.kind == "structure"}
 
 
 def flavour(plan: Plan, schedule: Schedule) -> tuple[object, ...]:
@@ -53,7 +53,7 @@ def flavours(plan: Plan) -> dict[tuple[object, ...], tuple[Schedule, str]]:
 
 
 def _differences(plan: Plan, schedule: Schedule) -> list[str]:
-    default = module(plan).default(schedule.variant)
+    default = family_of(plan).default(schedule.variant)
     changed = [(n, v) for n, v in schedule.values if n in _structure(plan, schedule) and default[n] != v]
     return [n.lower() if isinstance(v, bool | int) else f"{v}_{n.lower()}" for n, v in changed] or ["plain"]
 

@@ -6,10 +6,10 @@ import itertools
 import re
 from dataclasses import dataclass, replace
 
-from kernelgen.families import module
+from kernelgen.families import family_of
 from kernelgen.families.access import COLS, group_sizes
 from kernelgen.families.kernel import Body, KernelText, Passed
-from kernelgen.families.keys import key_itemsize, key_tensor
+from kernelgen.families.keys import key_tensor
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Chip, Plan
@@ -102,8 +102,8 @@ def file_text(plan: Plan) -> FileText:
     """Decide the whole text of `_triton.py`."""
     body: Body = plan.body
     helpers: dict[str, None] = {}
-    texts = flavours(plan)
-    sequences = [module(plan).kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
+    texts, family = flavours(plan), family_of(plan)
+    sequences = [family.kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
     last = _last(plan, helpers)
     kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
     table = tuple(
@@ -113,13 +113,11 @@ def file_text(plan: Plan) -> FileText:
     flat = body.layout.columns is None
     outputs = tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
     rows = _sized_like(plan, key_tensor(plan.spec, body.lowered))
-    counted = key_itemsize(module(plan))
+    counted = family.key_itemsize
     size = str(counted or f"{rows}.element_size()")
     key = f"{rows}.numel() * {size}" if flat else f"N * {size}"
-    template = getattr(module(plan), "TEMPLATE", "kernels.py.jinja")
-    instead = getattr(module(plan), "OWN_HELPERS", {})
     return FileText(
-        kernels, template, tuple(instead.get(h, h) for h in HELPERS if h in helpers), table, key,
+        kernels, family.template, tuple(family.own_helpers.get(h, h) for h in HELPERS if h in helpers), table, key,
         ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
         _prepare(plan), outputs, _sizes(plan, kernels), _views(body), too_large(plan),
         tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
@@ -171,7 +169,7 @@ def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
 
 def _start(plan: Plan, output: TensorSpec) -> str:
     """What an output holds before the kernels: nothing in particular, zeros, or what an input holds."""
-    begin = module(plan).begin(plan.body) if hasattr(module(plan), "begin") else None
+    begin = family_of(plan).begin(plan.body)
     if begin and begin != "zeros":
         copied = "to(torch.float32, copy=True)" if _widened(plan) else "clone(memory_format=torch.contiguous_format)"
         return f"{begin}.{copied}"
@@ -181,7 +179,7 @@ def _start(plan: Plan, output: TensorSpec) -> str:
 
 def _widened(plan: Plan) -> bool:
     """Whether kernels leave the output in float32, whatever its dtype."""
-    return hasattr(module(plan), "widened") and module(plan).widened(plan.spec, plan.body)
+    return family_of(plan).widened(plan.spec, plan.body)
 
 
 def _returned(plan: Plan) -> str:
@@ -235,7 +233,7 @@ def _place(entry: Size, places: dict[str, str]) -> str:
 
 def _prepare(plan: Plan) -> tuple[str, ...]:
     """Where everything is one run of elements, an input is read as one too."""
-    packed = getattr(module(plan), "PACKED", False)
+    packed = family_of(plan).packed
     if plan.body.layout.rows and not packed:
         return ()
     run = {a.tensor for a in plan.body.layout.accesses if packed or a.terms in ((("offsets", None),), ((COLS, None),))}
@@ -287,7 +285,7 @@ def _last(plan: Plan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
     if plan.then is None:
         return ()
     name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    made = module(then).kernels(then.spec, then.body, then.table[0].schedule, name, helpers)
+    made = family_of(then).kernels(then.spec, then.body, then.table[0].schedule, name, helpers)
     return tuple(replace(kernel, of_rows=True) for kernel in made)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from kernelgen.families import module, row_lanes
+from kernelgen.families import family_of, row_lanes
 from kernelgen.families.kernel import Body
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.values import axes_of
@@ -21,8 +21,9 @@ def too_large(plan: Plan) -> tuple[str, str] | None:
     body: Body = plan.body
     if plan.chip:
         return _too_many(plan)
-    if hasattr(module(plan), "too_large"):
-        return module(plan).too_large(plan.spec, body)  # type: ignore[no-any-return]
+    family = family_of(plan)
+    if family.too_large:
+        return family.too_large(plan.spec, body)
     if body.layout.columns is None:
         return None
     tiles = [
@@ -32,7 +33,7 @@ def too_large(plan: Plan) -> tuple[str, str] | None:
     ]
     far = [row_lanes.LONGEST] if any(row_lanes.is_far(body, row.schedule) for row in plan.table) else []
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
-    longest = module(plan).longest_row(body) if hasattr(module(plan), "longest_row") else None
+    longest = family.longest_row(body)
     limits = [longest] if longest else [*(MAX_GRID_Y * tile for tile in tiles), *far]
     bits = min(31 - _furthest(body).bit_length(), 30 if parts == 1 or limits else 27)
     most = str(min(limits)) if limits and min(limits) <= 2**bits else f"2**{bits}"

@@ -88,8 +88,8 @@ def schedules(plan: Plan) -> list[Schedule]:
     a lane and ask for their lines rows before."""
     small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 2}
     found = []
-    for variant in families.module(plan).variants(plan.body):
-        default = families.module(plan).default(variant)
+    for variant in families.family_of(plan).variants(plan.body):
+        default = families.family_of(plan).default(variant)
         plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
         alone = plan.with_table((TableRow(None, plain),))
         structure = [p for p in families.space(alone, 0, ()) if p.kind == "structure" and p.choices[1:]]

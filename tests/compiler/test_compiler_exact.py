@@ -539,7 +539,7 @@ CORNERS |= {
 def test_nothing_beyond_the_end_of_a_row_is_read_for_columns_of_a_lane_that_it_does_not_have() -> None:
     """Elements 4 to 6 belong to the second to the fourth column's windows alone, which the last lane may not have."""
     plan = plan_of(CORNERS["columns of a lane beyond those of a row"].spec())
-    schedule = families.module(plan).default("planes").replace(specialize=True)
+    schedule = families.family_of(plan).default("planes").replace(specialize=True)
     text = {
         n: render.triton_source(plan.with_table((TableRow(None, schedule.replace(lane_columns=n)),))) for n in (2, 4)
     }

@@ -123,7 +123,7 @@ def test_scans_that_one_float_does_not_stand_for_have_no_such_variant() -> None:
     ]
     for line, kind in zip(lines, ["float32", "float32", "int64", "float32"], strict=True):
         plan = plan_of(sample(f"return {line}", {"x": "A B: float32"}, {"out": f"A B: {kind}"}, dtypes=()).spec())
-        assert "cooperative" not in families.module(plan).variants(plan.body), line
+        assert "cooperative" not in families.family_of(plan).variants(plan.body), line
 
 
 ACROSS = [

@@ -17,7 +17,7 @@ from kernelgen.families.scan_walk import has_products
 from kernelgen.plan import Chip, Plan, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec
 
-MODULES = {f"npu_{module.NAME}": module for module in (pointwise, reduction, scan)}
+FAMILIES = {made.name: made for made in (pointwise.FAMILY, reduction.FAMILY, scan.FAMILY)}
 ALONE = "everything is reduced by one core"
 LACKING = ("float8_e4m3fn",)
 """dtypes that a spec may have and triton-ascend 3.2.0 refuses."""
@@ -37,7 +37,7 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
     elif plan.family == "scan" and has_products(plan.body):
         why = "running products of floats, which are scanned as pairs"
-    elif f"npu_{plan.family}" not in MODULES:
+    elif f"npu_{plan.family}" not in FAMILIES:
         why = f"the family {plan.family}, which has no kernels for it"
     else:
         made = _retargeted(plan, chip)
@@ -54,7 +54,7 @@ def _retargeted(plan: Plan, chip: Chip) -> Plan:
     if packed.lowered.space.inner_axes() and not packed.layout.rows:
         kept.append(ALONE)
     plan = replace(plan, family=family, body=packed, notes=(*kept, COPIED), chip=chip)
-    table = MODULES[family].first_table(packed, chip)
+    table = FAMILIES[family].first_table(packed, (), chip)
     return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families import pointwise
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, walked
@@ -13,10 +15,6 @@ from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "pointwise"
-TEMPLATE = "npu_kernels.py.jinja"
-PACKED = True
-MEANINGS = VARIANTS
-OWN_HELPERS = HELPERS
 
 
 def variants(body: Body) -> tuple[str, ...]:
@@ -29,8 +27,9 @@ def default(variant: str) -> Schedule:
     return Schedule.make("tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, multibuffer=True)
 
 
-def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """The largest blocks that fit: each is one copy in and one out. Short rows are taken several at a time."""
+    assert chip is not None, "a family for a chip"
     elements = tile_elements(body, chip, whole_rows=False)
     if variants(body) == ("flat",):
         return ((None, default("flat").replace(BLOCK_SIZE=elements)),)
@@ -46,9 +45,9 @@ def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ..
     )
 
 
-def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: the first table's schedules."""
-    return tuple(schedule for _, schedule in first_table(body, chip))
+    return tuple(schedule for _, schedule in first_table(body, (), chip))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
@@ -87,3 +86,9 @@ def kernels(
         return (walked(text, schedule, blocks, sizes=("n_elements",)),)
     text = replace(text, constexprs=("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
     return (walked(text, schedule, "", sizes=("M", "N")),)
+
+
+FAMILY = Family(
+    f"npu_{NAME}", pointwise.takes, variants, VARIANTS, default, first_table, starts, space, legal, kernels,
+    packed=True, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
+)  # fmt: skip

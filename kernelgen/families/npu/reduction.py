@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families import cooperative, partials, reduction
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.looped import looped
 from kernelgen.families.npu import held
@@ -17,10 +19,6 @@ from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "reduction"
-TEMPLATE = "npu_kernels.py.jinja"
-PACKED = True
-MEANINGS = VARIANTS
-OWN_HELPERS = HELPERS
 KEY_ITEMSIZE = held.VECTOR_BYTES
 """Rows are computed in float32, whatever they are in memory: how long one may be does not depend on its dtype."""
 TILES = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
@@ -40,8 +38,9 @@ def default(variant: str) -> Schedule:
     return Schedule.make(variant, multibuffer=True, **sizes[variant])
 
 
-def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Several rows a tile, then one whole as long as the buffer holds it, then blocks of a row."""
+    assert chip is not None, "a family for a chip"
     most = tile_elements(body, chip, whole_rows=True)
     if body.lowered.space.order:
         across = min(64, floor_power(most // 32))
@@ -56,11 +55,12 @@ def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ..
     return (*rows, (KEY_ITEMSIZE * row_elements(body, chip), default("row")), (None, walk))
 
 
-def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant at the largest tile that fits."""
+    assert chip is not None, "a family for a chip"
     most = tile_elements(body, chip, whole_rows=True)
     if body.lowered.space.order:
-        return tuple(schedule for _, schedule in first_table(body, chip))
+        return tuple(schedule for _, schedule in first_table(body, (), chip))
     length = column_elements(columns)
     found = [default("looped").replace(BLOCK_SIZE_N=most)]
     if length <= row_elements(body, chip):
@@ -117,3 +117,9 @@ def kernels(
         # what the rows leave is reduced even where there are none, and no driver takes a launch of no program
         made = replace(made, grid=f"(max(min({tiles}, num_cores()), 1),)")
     return (made,)
+
+
+FAMILY = Family(
+    f"npu_{NAME}", reduction.takes, variants, VARIANTS, default, first_table, starts, space, legal, kernels,
+    packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
+)  # fmt: skip

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelgen.families import cooperative, scan
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
@@ -13,10 +16,6 @@ from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scan"
-TEMPLATE = "npu_kernels.py.jinja"
-PACKED = True
-MEANINGS = VARIANTS
-OWN_HELPERS = HELPERS
 KEY_ITEMSIZE = reduction.KEY_ITEMSIZE
 default = reduction.default
 legal = reduction.legal
@@ -28,8 +27,9 @@ def variants(body: Body) -> tuple[str, ...]:
     return tuple(v for v in scan.variants(body) if v not in ("split", cooperative.VARIANT))
 
 
-def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ...]:
+def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Several short rows a tile, then one, then blocks of a row, as large as the buffer allows."""
+    assert chip is not None, "a family for a chip"
     most = tile_elements(body, chip, whole_rows=True)
     several = default("rows").replace(BLOCK_SIZE_M=max(1, min(most // 256, 16)))
     rows = [(KEY_ITEMSIZE * 256, several)] if body.layout.rows else []
@@ -37,9 +37,9 @@ def first_table(body: Body, chip: Chip) -> tuple[tuple[int | None, Schedule], ..
     return (*rows, (longest, default("row")), (None, default("looped").replace(BLOCK_SIZE_N=most)))
 
 
-def starts(body: Body, chip: Chip, columns: int) -> tuple[Schedule, ...]:
+def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: the variants that the family has, at the largest tile that fits."""
-    return tuple(s for s in reduction.starts(body, chip, columns) if s.variant in variants(body))
+    return tuple(s for s in reduction.starts(body, rows, columns, chip) if s.variant in variants(body))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
@@ -58,3 +58,9 @@ def kernels(
     tiles = reduction.TILES if schedule.variant == "rows" else "M"
     sizes = ("M", "N") if body.layout.rows else ("N",)
     return (walked(text, schedule, tiles if body.layout.rows else "1", sizes=sizes, passed=passed),)
+
+
+FAMILY = Family(
+    f"npu_{NAME}", scan.takes, variants, VARIANTS, default, first_table, starts, space, legal, kernels,
+    packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
+)  # fmt: skip

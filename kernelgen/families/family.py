@@ -1,0 +1,105 @@
+"""What every family declares, and what holds for one that says nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.frontend.graph import Graph
+from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.spec.model import OperatorSpec
+
+Table = tuple[tuple[int | None, Schedule], ...]
+"""A schedule table: each row's schedule behind the most bytes that it serves, of the last row None."""
+
+
+class FirstTable(Protocol):
+    def __call__(self, body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None, /) -> Table:
+        """The table before anything is measured. `shapes`: rows and columns of what is timed."""
+
+
+class Starts(Protocol):
+    def __call__(self, body: Body, rows: int, columns: int, chip: Chip | None = None, /) -> tuple[Schedule, ...]:
+        """The schedules that a search sets out from, for so many rows of about so many columns."""
+
+
+class Kernels(Protocol):
+    def __call__(
+        self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], /
+    ) -> tuple[KernelText, ...]:
+        """The kernels of one schedule's structure in the order of their launches, the first called `name`. Adds the
+        names of the device functions that they call to `helpers`."""
+
+
+def _as_it_is(graph: Graph) -> Graph:
+    return graph
+
+
+def _unchanged(body: Body, table: Table) -> Table:
+    return table
+
+
+def _unchanged_by_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
+    return table
+
+
+def _nothing(spec: OperatorSpec, body: Body) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to lay programs over the values of an operator: a module of this package makes one, called FAMILY.
+
+    By the time a family is asked, the reference is a list of values in terms of the inputs, with rows and columns
+    found, names chosen and every statement known.
+    """
+
+    name: str
+    """What `type:` of a spec calls it: the module's own name."""
+    takes: Callable[[Graph], bool]
+    """Whether it can express a reference. The first family that does has it, or the one that a spec states."""
+    variants: Callable[[Body], tuple[str, ...]]
+    """The kernels that it can print for these values, the preferred one first."""
+    meanings: Mapping[str, str]
+    """A clause for every variant, for `definition.md`."""
+    default: Callable[[str], Schedule]
+    """The schedule of a variant to start from: every tunable value by its name."""
+    first_table: FirstTable
+    starts: Starts
+    space: Callable[[str], tuple[Parameter, ...]]
+    """The tunable values of a variant: choices, the strategy that searches each, a clause for the log."""
+    legal: Callable[[Schedule, int, int], str | None]
+    """Why a schedule cannot serve rows of so many columns of so many bytes an element; None if it can."""
+    kernels: Kernels
+
+    prepared: Callable[[Graph], Graph] = _as_it_is
+    """The graph as this family wants it, before it is lowered."""
+    body: Callable[[OperatorSpec, Graph], Body] | None = None
+    """Values and layout; None: those of the common lowering."""
+    of_reads: Callable[[Body, Table, Mapping[str, frozenset[int]]], Table] = _unchanged_by_reads
+    """The first table, once it is known how long the last dimension of every input is where it is timed."""
+    of_float32: Callable[[Body, Table], Table] = _unchanged
+    """The first table, where a result may be stored as float32."""
+    notes: Callable[[OperatorSpec, Body], tuple[str, ...]] = lambda spec, body: ()
+    """What a reviewer should know, for the head of the file."""
+    begin: Callable[[Body], str | None] = lambda body: None
+    """What a result holds before the kernels: "zeros", what the input of that name holds, or None."""
+    widened: Callable[[OperatorSpec, Body], bool] = lambda spec, body: False
+    """Whether kernels leave the result in float32, which the wrapper casts at the end."""
+    too_large: Callable[[OperatorSpec, Body], tuple[str, str] | None] | None = None
+    """The condition under which a wrapper refuses sizes, with its message; None: what holds of rows and columns."""
+    longest_row: Callable[[Body], int | None] = lambda body: None
+    """The longest row, in elements, that a wrapper lets pass where `too_large` does not say."""
+    packed: bool = False
+    """Whether the wrapper makes every input contiguous that the kernels read."""
+    key_itemsize: int | None = None
+    """The bytes that the schedule table counts for an element; None: those of its dtype."""
+    template: str = "kernels.py.jinja"
+    """The template with the macros of its variants."""
+    own_helpers: Mapping[str, str] = field(default_factory=dict)
+    """Device functions of `helpers.py.jinja` by those that they stand in for."""
+    fits: Callable[[Body, Chip, Schedule, int], str | None] = lambda body, chip, schedule, columns: None
+    """Why a core of a chip cannot hold a schedule for rows of so many columns; None if it can."""
