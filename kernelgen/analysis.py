@@ -9,11 +9,11 @@ from math import prod
 from kernelgen.devices.facts import Peaks
 from kernelgen.families import elements
 from kernelgen.families.dtypes import ITEMSIZE
-from kernelgen.families.kernel import Body
+from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
-from kernelgen.plan import Operand, Plan, TorchCall
-from kernelgen.spec.model import CUSTOM, Case
+from kernelgen.plan import Operand, Plan, StepsPlan, TorchCall, WrittenPlan
+from kernelgen.spec.model import Case
 
 FREE = ("load", "const", "round", "convert")
 """Operations that are not arithmetic."""
@@ -60,17 +60,18 @@ def work(plan: Plan, case: Case) -> Work:
     family has lowered the operations are not known, and the bytes alone set the floor. Where operations stay calls of
     torch's, what lies in memory between them and the kernels is written and read.
     """
-    if plan.steps:
+    if isinstance(plan, StepsPlan):
         parts = [work(kernel, case) for kernel in plan.kernels]
         read, written, operations = (
             sum(getattr(p, n) for p in parts) for n in ("bytes_read", "bytes_written", "flops")
         )
         return Work(read, written, operations, tuple(call_work(call, case) for call in plan.calls))
-    if plan.family == CUSTOM:
+    if isinstance(plan, WrittenPlan):
         loaded, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
     else:
-        loaded = {str(v.tensor) for v in plan.body.lowered.values if v.op == "load"}
-        operations = flops(plan.body, case)
+        body = body_of(plan)
+        loaded = {str(v.tensor) for v in body.lowered.values if v.op == "load"}
+        operations = flops(body, case)
     tensors = [t for t in plan.spec.inputs if t.name in loaded]
     return Work(
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
@@ -93,7 +94,7 @@ def flops(body: Body, case: Case) -> int:
     return total
 
 
-def step_works(plan: Plan, case: Case) -> list[tuple[int, int]]:
+def step_works(plan: StepsPlan, case: Case) -> list[tuple[int, int]]:
     """The bytes and the operations of every working step of a plan with calls."""
     found = []
     for step in plan.working:

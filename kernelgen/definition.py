@@ -8,11 +8,11 @@ from typing import Any
 from kernelgen import families
 from kernelgen.analysis import Work, floor_seconds, step_works, work
 from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
-from kernelgen.families.kernel import Body
+from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.families.scan_walk import has_products
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
-from kernelgen.plan import Plan, TorchCall
+from kernelgen.plan import KernelPlan, LoweredPlan, Plan, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import CUSTOM, Case, OperatorSpec, TensorSpec
 
 REFERENCE_ARCH = "sm_90"
@@ -31,7 +31,7 @@ MEANINGS = {
 
 def step_notes(plan: Plan) -> tuple[str, ...]:
     """What a reviewer should know of an operator of several kernels, and of operations that stay calls of torch's."""
-    if not plan.steps:
+    if not isinstance(plan, StepsPlan):
         return ()
     cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
     between = dict.fromkeys(t.name for k in plan.kernels for t in k.spec.inputs if t.name not in _given(plan.spec))
@@ -44,7 +44,7 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
         for i, step in enumerate(plan.working)
         if isinstance(step, TorchCall)
     ]
-    made = ", ".join(t.name for t in plan.own.outputs)
+    made = ", ".join(t.name for t in plan.main.spec.outputs)
     tuned = (
         f"of the kernels, the one that computes {made} moves the most bytes and is tuned; all run one after the other"
     )
@@ -65,7 +65,7 @@ def _share(cases: list[list[tuple[int, int]]], step: int, what: int) -> str:
     return f"{min(found)} %" if min(found) == max(found) else f"{min(found)} to {max(found)} %"
 
 
-def _steps(plan: Plan) -> list[dict[str, str]]:
+def _steps(plan: StepsPlan) -> list[dict[str, str]]:
     """The kernels and calls of a plan in their order, with what each has of the whole."""
     cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
     found = []
@@ -89,7 +89,7 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "family": plan.family,
         "inputs": [_tensor(plan, t) for t in plan.spec.inputs],
         "outputs": [_tensor(plan, t) for t in plan.spec.outputs],
-        **(_written_by_a_model(plan) if plan.family == CUSTOM else _lowered(plan)),
+        **(_written_by_a_model(plan) if isinstance(plan, WrittenPlan) else _lowered(plan)),
         "facts": facts,
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
@@ -97,25 +97,25 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "bound": _bound(works, facts) if not plan.calls else _bound_of_calls(works, facts),
         "strategies": [(name, MEANINGS[name]) for name in plan.spec.optimization_strategies],
         "notes": (*step_notes(plan), *plan.notes),
-        "steps": _steps(plan),
+        "steps": _steps(plan) if isinstance(plan, StepsPlan) else [],
         "calls": bool(plan.calls),
         "target": plan.spec.target,
     }
 
 
-def _lowered(plan: Plan) -> dict[str, Any]:
+def _lowered(plan: LoweredPlan) -> dict[str, Any]:
     """What is known of a reference that a family took."""
-    counts = sum((Counter(dict(_operations(kernel.body))) for kernel in plan.kernels), Counter[str]())
+    counts = sum((Counter(dict(_operations(body_of(kernel)))) for kernel in plan.kernels), Counter[str]())
     variants = dict(line for kernel in plan.kernels for line in _variants(kernel))
     return {
-        "time": _complexity(plan) + (" in the kernel that is tuned" if plan.steps else ""),
+        "time": _complexity(plan) + (" in the kernel that is tuned" if isinstance(plan, StepsPlan) else ""),
         "operations": sorted(counts.items()),
         "flow": _flow(plan),
         "variants": list(variants.items()),
     }
 
 
-def _written_by_a_model(plan: Plan) -> dict[str, Any]:
+def _written_by_a_model(plan: WrittenPlan) -> dict[str, Any]:
     """What is known where no family took the reference: its interface, and the bytes it must move."""
     inputs = ", ".join(f"`{t.name}`" for t in plan.spec.inputs if t.role != "like")
     outputs = ", ".join(f"`{t.name}`" for t in plan.spec.outputs)
@@ -138,8 +138,8 @@ def _tensor(plan: Plan, tensor: TensorSpec) -> dict[str, str]:
     }
 
 
-def _complexity(plan: Plan) -> str:
-    return "O(M × N) for M rows of N elements" if plan.body.layout.columns else "O(n) for n elements"
+def _complexity(plan: LoweredPlan) -> str:
+    return "O(M × N) for M rows of N elements" if body_of(plan).layout.columns else "O(n) for n elements"
 
 
 def _operations(body: Body) -> list[tuple[str, int]]:
@@ -189,13 +189,12 @@ def _bound_of_calls(works: list[tuple[Case, Work]], facts: Peaks) -> str:
     return f"Torch's calls have {shown} of the floor, the kernels the rest."
 
 
-def _flow(plan: Plan) -> list[str]:
+def _flow(plan: LoweredPlan) -> list[str]:
     """The data flow, a line an input, then the reductions and the outputs."""
-    if plan.steps:
-        kernels = iter(plan.kernels)
-        parts = [[_reads(s)] if isinstance(s, TorchCall) else _flow(next(kernels)) for s in plan.steps]
+    if isinstance(plan, StepsPlan):
+        parts = [[_reads(s)] if isinstance(s, TorchCall) else _flow(s) for s in plan.steps]
         return [line for part in parts for line in part]
-    body: Body = plan.body
+    body = body_of(plan)
     names = {
         FULL: "once an element",
         ROW: "once a row",
@@ -228,6 +227,6 @@ def _reads(call: TorchCall) -> str:
     return f"{read} to `{call.result.name}`: {how}"
 
 
-def _variants(plan: Plan) -> list[tuple[str, str]]:
+def _variants(plan: KernelPlan) -> list[tuple[str, str]]:
     family = families.family_of(plan)
-    return [(v, family.meanings[v]) for v in family.variants(plan.body)]
+    return [(v, family.meanings[v]) for v in family.variants(body_of(plan))]

@@ -26,9 +26,10 @@ from kernelgen.errors import (
     UnsupportedError,
     UsageError,
 )
+from kernelgen.families.kernel import body_of
 from kernelgen.files import check_writable, read_text, write_atomic
 from kernelgen.manifest import Manifest, damaged, read_manifest, write_manifest
-from kernelgen.plan import Chip, Plan, Schedule, TableRow
+from kernelgen.plan import Chip, LoweredPlan, Plan, TableRow
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     if spec.family == CUSTOM:
         return _custom(spec, root, chip)
     graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
-    plan = families.lower(spec, graph, notes)
+    plan: LoweredPlan = families.lower(spec, graph, notes)
     folder = folder_of(spec, root)
     manifest = read_manifest(folder)
     chip = chip or (manifest.chip if manifest else None)
@@ -169,13 +170,13 @@ def _proposed_fits(plan: Plan, table: tuple[TableRow, ...]) -> bool:
     return len(table) == 1 and table[0].max_bytes is None
 
 
-def _fitted(plan: Plan, row: TableRow) -> TableRow | None:
+def _fitted(plan: LoweredPlan, row: TableRow) -> TableRow | None:
     """A row that was chosen for the plan, perhaps by a version that knew fewer parameters; None where it does not fit.
 
     A parameter that is added to a family has the default under which kernels stay as they were without it.
     """
     family = families.family_of(plan)
-    if row.schedule.variant not in family.variants(plan.body) or families.unknown(row.schedule, (family,)):
+    if row.schedule.variant not in family.variants(body_of(plan)) or families.unknown(row.schedule, (family,)):
         return None
     default = family.default(row.schedule.variant)
     return replace(row, schedule=default.replace(**dict(row.schedule.values)))

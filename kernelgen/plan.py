@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kernelgen.spec.model import OperatorSpec, Size, TensorSpec
+from kernelgen.spec.model import CUSTOM, OperatorSpec, Size, TensorSpec
 
 Scalar = int | str | bool
 
@@ -133,46 +133,78 @@ class TorchCall:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """An operator lowered to a family, with the schedules chosen so far."""
+class KernelPlan:
+    """An operator, or a part of one, lowered to the kernels of one family, with the schedules chosen so far."""
 
     spec: OperatorSpec
     family: str
-    body: Any
-    """What the family's template is filled with; only the family and its template know its type."""
+    body: object
+    """What the family's kernels are printed from: `families.body_of` knows its type."""
     table: tuple[TableRow, ...]
     """Rows in ascending order of max_bytes; the last has no limit."""
     notes: tuple[str, ...] = ()
     """What a reviewer should know: algebra that changes rounding, copies a wrapper may make."""
-    then: Plan | None = None
+    then: KernelPlan | None = None
     """What reduces the numbers that this one leaves for every row, where the operator reduces twice."""
     chip: Chip | None = None
     """None: any GPU."""
-    steps: tuple[Plan | TorchCall, ...] = ()
-    """Kernels and calls of torch's in their order, where some operation stays such a call. `body` and `table` are then
-    those of the kernel that is tuned."""
-    tuned: int = 0
-    """Which step that is."""
     filled: tuple[str, ...] = ()
     """Sizes of which the reference refuses 0: of no elements there is no greatest and no least."""
 
     @property
-    def own(self) -> OperatorSpec:
-        """What `body` was lowered from: the operator, or what is left of it for the kernel that is tuned."""
-        step = self.steps[self.tuned] if self.steps else self
-        assert isinstance(step, Plan)
-        return step.spec
+    def main(self) -> KernelPlan:
+        return self
 
     @property
-    def kernels(self) -> tuple[Plan, ...]:
-        """What is lowered to kernels: the plan itself, or its steps with the table of the one that is tuned."""
-        if not self.steps:
-            return (self,)
-        return tuple(
-            step.with_table(self.table) if i == self.tuned else step
-            for i, step in enumerate(self.steps)
-            if isinstance(step, Plan)
-        )
+    def kernels(self) -> tuple[KernelPlan, ...]:
+        return (self,)
+
+    @property
+    def calls(self) -> tuple[TorchCall, ...]:
+        return ()
+
+    def with_table(self, table: tuple[TableRow, ...]) -> KernelPlan:
+        return replace(self, table=table)
+
+    def with_schedule(self, row: int, schedule: Schedule) -> KernelPlan:
+        """The plan with the schedule of one row of the table changed."""
+        return self.with_table(changed(self.table, row, schedule))
+
+
+@dataclass(frozen=True)
+class StepsPlan:
+    """An operator as several steps, one after the other: kernels, and calls of torch's where no family takes an
+    operation. One kernel, that of the most bytes, is tuned: the plan's family and table are its."""
+
+    spec: OperatorSpec
+    steps: tuple[Step, ...]
+    tuned: int
+    """Which step is tuned."""
+    notes: tuple[str, ...] = ()
+    filled: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> KernelPlan:
+        """The kernel that is tuned."""
+        step = self.steps[self.tuned]
+        assert isinstance(step, KernelPlan)
+        return step
+
+    @property
+    def family(self) -> str:
+        return self.main.family
+
+    @property
+    def table(self) -> tuple[TableRow, ...]:
+        return self.main.table
+
+    @property
+    def chip(self) -> None:
+        return None
+
+    @property
+    def kernels(self) -> tuple[KernelPlan, ...]:
+        return tuple(step for step in self.steps if isinstance(step, KernelPlan))
 
     @property
     def calls(self) -> tuple[TorchCall, ...]:
@@ -180,18 +212,52 @@ class Plan:
         return tuple(s for s in self.working if isinstance(s, TorchCall))
 
     @property
-    def working(self) -> tuple[Plan | TorchCall, ...]:
+    def working(self) -> tuple[Step, ...]:
         """The steps that do more than look at memory in another way."""
         return tuple(s for s in self.steps if not (isinstance(s, TorchCall) and s.is_view))
 
-    def with_table(self, table: tuple[TableRow, ...]) -> Plan:
+    def with_table(self, table: tuple[TableRow, ...]) -> StepsPlan:
+        steps = list(self.steps)
+        steps[self.tuned] = self.main.with_table(table)
+        return replace(self, steps=tuple(steps))
+
+    def with_schedule(self, row: int, schedule: Schedule) -> StepsPlan:
+        return self.with_table(changed(self.table, row, schedule))
+
+
+@dataclass(frozen=True)
+class WrittenPlan:
+    """An operator whose kernel a language model writes: nothing is lowered, and its schedule holds the kernel."""
+
+    spec: OperatorSpec
+    table: tuple[TableRow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        return CUSTOM
+
+    @property
+    def chip(self) -> None:
+        return None
+
+    @property
+    def calls(self) -> tuple[TorchCall, ...]:
+        return ()
+
+    def with_table(self, table: tuple[TableRow, ...]) -> WrittenPlan:
         return replace(self, table=table)
 
-    def with_schedule(self, row: int, schedule: Schedule) -> Plan:
-        """The plan with the schedule of one row of the table changed."""
-        rows = list(self.table)
-        rows[row] = TableRow(rows[row].max_bytes, schedule)
-        return self.with_table(tuple(rows))
+    def with_schedule(self, row: int, schedule: Schedule) -> WrittenPlan:
+        return self.with_table(changed(self.table, row, schedule))
 
 
-Step = Plan | TorchCall
+def changed(table: tuple[TableRow, ...], row: int, schedule: Schedule) -> tuple[TableRow, ...]:
+    """A table with the schedule of one row changed."""
+    return (*table[:row], replace(table[row], schedule=schedule), *table[row + 1 :])
+
+
+Step = KernelPlan | TorchCall
+LoweredPlan = KernelPlan | StepsPlan
+"""What families made."""
+Plan = KernelPlan | StepsPlan | WrittenPlan

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
 from kernelgen.families import independent_dims, stored_dtype, uniform_outputs
+from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.families.triton_text import LARGEST_GROWTH
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.plan import Plan
-from kernelgen.spec.model import CUSTOM, OperatorSpec
+from kernelgen.plan import Plan, StepsPlan, WrittenPlan
+from kernelgen.spec.model import OperatorSpec
 from kernelgen.wrapper import checks, file_text, sequence
 
 if TYPE_CHECKING:
@@ -49,18 +50,18 @@ def render(template: str, **context: Any) -> str:
 
 def triton_source(plan: Plan) -> str:
     """The text of NAME_triton.py. Raises custom.Refused for a proposed kernel that breaks its form."""
-    if custom.is_proposed(plan):
+    if isinstance(plan, WrittenPlan) or custom.is_proposed(plan):
         return _proposed_source(plan)
     from kernelgen.definition import step_notes
 
     said = (*step_notes(plan), *plan.notes)
     notes = [wrapped for note in said for wrapped in textwrap.wrap(_sentence(note), LINE)]
-    if plan.steps:
+    if isinstance(plan, StepsPlan):
         return render("calls.py.jinja", **_common(plan.spec), sequence=_sequence(plan), notes=notes)
     return render("triton.py.jinja", **_common(plan.spec), file=file_text(plan), notes=notes)
 
 
-def _sequence(plan: Plan) -> dict[str, Any]:
+def _sequence(plan: StepsPlan) -> dict[str, Any]:
     """The kernels and calls of a file in which some operations stay torch's; each kernel has a function of its own."""
     found = sequence(plan)
     groups = [_function(g.spec, g.function) | {"file": g.file, "table": g.table} for g in found.groups]
@@ -132,10 +133,11 @@ def interface_hash(spec: OperatorSpec) -> str:
 
 
 def _operator(plan: Plan) -> dict[str, Any]:
-    if plan.family == CUSTOM:  # nothing is known of the reference but what it returns: it is judged whole
+    if isinstance(plan, WrittenPlan):  # nothing is known of the reference but what it returns: it is judged whole
         return _whole(plan.spec)
-    judged = _judged(plan.spec, independent_dims(plan), plan.body.exact and not plan.steps, uniform_outputs(plan))
-    judged |= {"any_order": plan.body.any_order}
+    body = body_of(plan)
+    exact = body.exact and not isinstance(plan, StepsPlan)
+    judged = _judged(plan.spec, independent_dims(plan), exact, uniform_outputs(plan)) | {"any_order": body.any_order}
     return judged | {"stored": stored_dtype(plan)} if plan.calls else judged
 
 

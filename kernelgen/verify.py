@@ -23,8 +23,8 @@ from kernelgen.errors import NoDeviceError
 from kernelgen.files import write_atomic
 from kernelgen.generate import Made
 from kernelgen.outcomes import Status
-from kernelgen.plan import Plan
-from kernelgen.spec.model import CUSTOM, Case, OperatorSpec
+from kernelgen.plan import Plan, WrittenPlan
+from kernelgen.spec.model import Case, OperatorSpec
 from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
@@ -193,7 +193,7 @@ def _smallest(spec: OperatorSpec) -> Case | None:
 
 def _covering(plan: Plan) -> list[Case]:
     """The first case that is listed for each line of the schedule table."""
-    if plan.family == CUSTOM or plan.body is None:
+    if isinstance(plan, WrittenPlan):
         return list(plan.spec.performance[:1])
     found: dict[int, Case] = {}
     for case in (*plan.spec.performance, *plan.spec.accuracy):

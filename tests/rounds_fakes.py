@@ -24,7 +24,7 @@ from kernelgen.outcomes import (
     StaticFacts,
     Status,
 )
-from kernelgen.plan import Parameter, Plan, Schedule, TableRow
+from kernelgen.plan import KernelPlan, Parameter, Plan, Schedule, TableRow
 from kernelgen.spec.model import STRATEGIES, Case, OperatorSpec, Place, Target, TensorSpec
 from kernelgen.strategies import Compiler
 
@@ -47,7 +47,7 @@ def make_plan(
         reference_place=Place(1, 1), accuracy=(case(1000),), performance=cases, optimization_strategies=strategies,
         target=target or Target(), sha256="ab" * 32,
     )  # fmt: skip
-    return Plan(spec, "toy", None, (TableRow(None, START),))
+    return KernelPlan(spec, "toy", None, (TableRow(None, START),))
 
 
 def space(plan: Plan, row: int, cases: tuple[Case, ...]) -> tuple[Parameter, ...]:

@@ -15,7 +15,7 @@ from kernelgen.analysis import Work
 from kernelgen.evaluate import Candidate, Evaluator, Limits, evaluator, profile, source_hash
 from kernelgen.evaluate.base import SAME_CODE
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
-from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
 
 QUARTET = Path(__file__).parent / "quartets" / "scale"
@@ -61,7 +61,7 @@ CURRENT = candidate()
 
 
 def make(device: str, store: Path, arch: str | None = None, limits: Limits | None = None) -> Evaluator:
-    plan = Plan(spec(), "pointwise", None, (TableRow(None, SCHEDULE),))
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow(None, SCHEDULE),))
     return evaluator(devices.find(device, arch), plan, QUARTET, store, work, jobs=2, limits=limits)
 
 

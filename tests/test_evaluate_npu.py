@@ -23,7 +23,7 @@ from kernelgen.evaluate.compiling import Compiled
 from kernelgen.evaluate.npu import NpuEvaluator
 from kernelgen.judge import npu, simulated, timing
 from kernelgen.outcomes import CaseTiming, Counters, StaticFacts, Status
-from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.predict_tiles import predict
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
 from kernelgen.worker.client import Failed, Worker
@@ -51,7 +51,7 @@ def on_an_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NpuEv
         dtypes=(("T", ("float32",)),), constraints=(), reference="def scale(x):\n    return x * 2\n",
         reference_place=Place(1, 1), accuracy=(), performance=(CASE,),
     )  # fmt: skip
-    plan = Plan(spec, "npu_pointwise", None, (TableRow(None, SCHEDULE),))
+    plan = KernelPlan(spec, "npu_pointwise", None, (TableRow(None, SCHEDULE),))
     with evaluator(devices.find("npu"), plan, QUARTET, tmp_path / "store", lambda _: Work(800, 800, 400)) as made:
         assert isinstance(made, NpuEvaluator)
         yield made

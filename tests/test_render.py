@@ -28,6 +28,7 @@ from kernelgen.families import (
     scatter,
     selection,
 )
+from kernelgen.families.kernel import body_of
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec, shipped_specs
 
@@ -45,7 +46,7 @@ def plan_of(name: str) -> Plan:
 def structures(plan: Plan) -> Iterator[Schedule]:
     """A schedule for every text that a kernel of the plan can have; the caches are told of both loads and stores or of
     neither, which are texts of their own."""
-    for variant in families.family_of(plan).variants(plan.body):
+    for variant in families.family_of(plan).variants(body_of(plan)):
         default = families.family_of(plan).default(variant)
         alone = plan.with_table((TableRow(None, default),))
         free = {p.name: p for p in families.space(alone, 0, ()) if p.kind == "structure"}

@@ -8,8 +8,8 @@ import re
 
 from kernelgen.custom.form import Answer, Refused, from_json, to_json
 from kernelgen.files import parse_json
-from kernelgen.plan import Plan, Schedule, TableRow
-from kernelgen.spec.model import CUSTOM, OperatorSpec
+from kernelgen.plan import Plan, Schedule, TableRow, WrittenPlan
+from kernelgen.spec.model import OperatorSpec
 
 PROPOSED = "proposed"
 """The variant of a schedule that holds a whole answer."""
@@ -66,6 +66,6 @@ def table_of(spec: OperatorSpec, answer: Answer) -> tuple[TableRow, ...]:
     return (TableRow(None, schedule_of(spec, answer)),)
 
 
-def plan_of(spec: OperatorSpec, table: tuple[TableRow, ...] = ()) -> Plan:
-    """The plan of a spec that says `family: custom`: nothing is lowered, so it has no body."""
-    return Plan(spec, CUSTOM, None, table)
+def plan_of(spec: OperatorSpec, table: tuple[TableRow, ...] = ()) -> WrittenPlan:
+    """The plan of a spec that says `family: custom`: nothing is lowered."""
+    return WrittenPlan(spec, table)

@@ -16,7 +16,7 @@ from kernelgen.families import calls, lanes, npu, plane_schedules, planes, possi
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
-from kernelgen.families.kernel import Body, make_body
+from kernelgen.families.kernel import Body, body_of, make_body
 from kernelgen.families.keys import key_tensor
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
@@ -25,7 +25,7 @@ from kernelgen.families.stages import Stage, in_memory_order, last_first, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
-from kernelgen.plan import Chip, Parameter, Plan, Schedule, TableRow
+from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Schedule, StepsPlan, TableRow
 from kernelgen.spec import model
 from kernelgen.spec.constraints import is_contiguous
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
@@ -33,7 +33,7 @@ from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 _GENERAL: dict[str, Family] = {name: importlib.import_module(f"{__name__}.{name}").FAMILY for name in model.FAMILIES}
 FAMILIES = {**_GENERAL, **npu.FAMILIES}
 
-RETARGET: dict[str, Callable[[Plan, Chip], Plan]] = {"npu": npu.retarget}
+RETARGET: dict[str, Callable[[KernelPlan, Chip], KernelPlan]] = {"npu": npu.retarget}
 """How a plan is made anew for a chip, by the family of chips."""
 
 _TWO_KERNELS = "every row leaves a number, and a second kernel reduces these in an order that never changes"
@@ -48,7 +48,7 @@ _FUNCTIONS = ("check_inputs", "npu_of", "num_cores", "num_sms", "num_waiting", "
 """What a generated file calls its own functions."""
 
 
-def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
+def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> LoweredPlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts. Raises UnsupportedError where none do."""
     graph = without_ones(graph)
@@ -79,7 +79,7 @@ def _forms(graph: Graph) -> Iterator[Graph]:
         yield rows
 
 
-def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Plan:
+def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> KernelPlan:
     """The plan of a graph that one family takes."""
     name = _family(spec, graph)
     family = FAMILIES[name]
@@ -94,15 +94,15 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
             [Mistake(spec.path, place.line + line - 1, place.column, f"unsupported: {error}")]
         ) from None
     order = family.notes(spec, bodies[0])
-    plan = Plan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
+    plan = KernelPlan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
     for part, body in zip(parts[1:], bodies[1:], strict=True):
-        then = Plan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
+        then = KernelPlan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
-    table = family.of_reads(plan.body, family.first_table(plan.body, shapes), _last_sizes(spec))
+    table = family.of_reads(bodies[0], family.first_table(bodies[0], shapes), _last_sizes(spec))
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
     if "float32" in kinds:
-        table = family.of_float32(plan.body, table)
+        table = family.of_float32(bodies[0], table)
     return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
 
 
@@ -113,20 +113,20 @@ def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
     return {name: frozenset(n for n in found if isinstance(n, int)) for name, found in sizes.items()}
 
 
-def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Plan:
+def _in_steps(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> StepsPlan:
     """The plan of a graph in which operations stay calls of torch's, or that takes several kernels; each group of nodes
     is a plan of its own."""
     check_names(spec)
     steps = calls.steps(spec, graph, _one_kernel, _TAKEN)
     tuned = calls.main_group(spec, steps)
     main = steps[tuned]
-    assert isinstance(main, Plan)
+    assert isinstance(main, KernelPlan)
     if spec.type not in (None, main.family):
         where = "around its calls of torch's" if calls.has_calls(graph) else "where it moves the most bytes"
         message = f"type says {spec.type}, but {where} the reference is {main.family}"
         raise SpecError([Mistake(spec.path, spec.type_place.line, spec.type_place.column, message)])
-    found = dict.fromkeys(note for step in steps if isinstance(step, Plan) for note in step.notes)
-    return replace(main, spec=spec, notes=(*notes, *found), steps=steps, tuned=tuned, filled=graph.filled)
+    found = dict.fromkeys(note for step in steps if isinstance(step, KernelPlan) for note in step.notes)
+    return StepsPlan(spec, steps, tuned, (*notes, *found), graph.filled)
 
 
 def check_names(spec: OperatorSpec) -> None:
@@ -141,10 +141,11 @@ def check_names(spec: OperatorSpec) -> None:
             raise SpecError([Mistake(spec.path, place.line, place.column, message)])
 
 
-def _reached(plan: Plan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
+def _reached(plan: KernelPlan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
     """The rows of a table that some case may reach: where rows have a fixed length, up to the first that serves it."""
-    space, tensor = plan.body.lowered.space, key_tensor(plan.spec, plan.body.lowered)
-    sizes = [space.axes[a] for a in sorted(plan.body.columns())]
+    body = body_of(plan)
+    space, tensor = body.lowered.space, key_tensor(plan.spec, body.lowered)
+    sizes = [space.axes[a] for a in sorted(body.columns())]
     numbers = [size for size in sizes if isinstance(size, int)]
     if len(numbers) < len(sizes) or not sizes:
         return table
@@ -199,23 +200,24 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def family_of(plan: Plan) -> Family:
+def family_of(plan: LoweredPlan) -> Family:
+    """The family of the kernel that is tuned."""
     return FAMILIES[plan.family]
 
 
-def variants(plan: Plan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
+def variants(plan: LoweredPlan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
     """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most."""
     shortest = min((columns(plan, case) for case in cases), default=1)
     most = max((rows(plan, case) for case in cases), default=1)
-    found = dict.fromkeys(family_of(plan).starts(plan.body, most, shortest, plan.chip))
+    found = dict.fromkeys(family_of(plan).starts(body_of(plan), most, shortest, plan.chip))
     return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
 
 
-def space(plan: Plan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:
+def space(plan: LoweredPlan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:
     """The parameters of one row's schedule, each with the choices that are legal for all the cases."""
     schedule = plan.table[row].schedule
     return tuple(
-        p for p in family_of(plan).space(schedule.variant) if p.name not in _USEFUL or _USEFUL[p.name](plan.body)
+        p for p in family_of(plan).space(schedule.variant) if p.name not in _USEFUL or _USEFUL[p.name](body_of(plan))
     )
 
 
@@ -244,37 +246,37 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
 """Parameters that change something for some bodies alone, and for which."""
 
 
-def unknown(schedule: Schedule, among: Iterable[ModuleType] = FAMILIES.values()) -> str | None:
+def unknown(schedule: Schedule, among: Iterable[Family] = FAMILIES.values()) -> str | None:
     """Why none of the families makes such a schedule, for whatever operator; None where one does."""
     return possible.refusal(schedule, among)
 
 
-def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
+def legal(plan: LoweredPlan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
     reason = family_of(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
-    reason = reason or lanes.refusal(plan.body, schedule)
+    reason = reason or lanes.refusal(body_of(plan), schedule)
     if reason is None and plan.chip:
-        reason = family_of(plan).fits(plan.body, plan.chip, schedule, columns(plan, case))
+        reason = family_of(plan).fits(body_of(plan), plan.chip, schedule, columns(plan, case))
     return reason
 
 
-def retarget(plan: Plan, chip: Chip) -> Plan:
+def retarget(plan: LoweredPlan, chip: Chip) -> KernelPlan:
     """The plan for a chip that has variants and schedules of its own."""
     place = plan.spec.reference_place
     if plan.calls:
         functions = ", ".join(dict.fromkeys(c.function for c in plan.calls))
         message = f"unsupported on this chip: calls of torch's beside kernels ({functions})"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
-    if plan.steps:
+    if isinstance(plan, StepsPlan):
         message = f"unsupported on this chip: an operator of {len(plan.kernels)} kernels, each with a launch of its own"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
     return RETARGET[chip.family](plan, chip)
 
 
-def itemsize(plan: Plan, case: Case) -> int:
+def itemsize(plan: LoweredPlan, case: Case) -> int:
     """Bytes an element of the tensor that the schedule table is keyed by."""
-    body: Body = plan.body
-    return family_of(plan).key_itemsize or ITEMSIZE[case.dtype(key_tensor(plan.own, body.lowered).dtype)]
+    keyed = key_tensor(plan.main.spec, body_of(plan).lowered)
+    return family_of(plan).key_itemsize or ITEMSIZE[case.dtype(keyed.dtype)]
 
 
 def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
@@ -287,30 +289,30 @@ def elements(body: Body, case: Case, axes: Iterable[int]) -> int:
     return total
 
 
-def columns(plan: Plan, case: Case) -> int:
+def columns(plan: LoweredPlan, case: Case) -> int:
     """The length of a row; of the whole tensor where it is one run of elements."""
-    body: Body = plan.body
+    body = body_of(plan)
     return elements(body, case, sorted(body.columns()))
 
 
-def rows(plan: Plan, case: Case) -> int:
+def rows(plan: LoweredPlan, case: Case) -> int:
     """The number of rows; 1 where the tensor is one run of elements."""
-    body: Body = plan.body
+    body = body_of(plan)
     return elements(body, case, sorted(set(range(len(body.lowered.space.axes))) - body.columns()))
 
 
-def key_bytes(plan: Plan, case: Case) -> int:
+def key_bytes(plan: LoweredPlan, case: Case) -> int:
     """What the schedule table is keyed by: the bytes of one row, or of the tensor where it is one run of elements."""
     return columns(plan, case) * itemsize(plan, case)
 
 
-def row_of(plan: Plan, case: Case) -> int:
+def row_of(plan: LoweredPlan, case: Case) -> int:
     """The row of the table that serves a case."""
     key = key_bytes(plan, case)
     return next(i for i, row in enumerate(plan.table) if row.max_bytes is None or key <= row.max_bytes)
 
 
-def stored_dtype(plan: Plan) -> str:
+def stored_dtype(plan: LoweredPlan) -> str:
     """The float dtype, or its variable, of what lies in memory around a plan's calls of torch's: the least precise."""
     kinds = dict(plan.spec.dtypes)
     found = [call.result.dtype for call in plan.calls]
@@ -324,21 +326,22 @@ def stored_dtype(plan: Plan) -> str:
     return min(floats, key=lambda d: min(ITEMSIZE[kind] for kind in kinds.get(d, (d,))))
 
 
-def uniform_outputs(plan: Plan) -> frozenset[str]:
+def uniform_outputs(plan: LoweredPlan) -> frozenset[str]:
     """The outputs of which all elements are the same number, whatever the inputs: one is computed and shown
     everywhere."""
-    if plan.then is not None or plan.steps:
+    if isinstance(plan, StepsPlan) or plan.then is not None:
         return frozenset()
-    values, outputs = plan.body.lowered.values, plan.body.lowered.outputs
+    lowered = body_of(plan).lowered
+    values, outputs = lowered.values, lowered.outputs
     return frozenset(o.name for o in outputs if any(map(axes_of, o.index)) and not values[o.value].axes)
 
 
-def independent_dims(plan: Plan) -> dict[str, int | None]:
+def independent_dims(plan: LoweredPlan) -> dict[str, int | None]:
     """For every tensor the dimension along which results are independent of one another; None: needed whole.
 
     That dimension is the outermost of the outputs: a judge may check the operator slice by slice along it.
     """
-    body: Body = plan.body
+    body = body_of(plan)
     found: dict[str, int | None] = {}
     split = body.lowered.space.outer > 0
     first = body.lowered.space.axes[0] if split else None
@@ -348,7 +351,7 @@ def independent_dims(plan: Plan) -> dict[str, int | None]:
     # groups in one tensor, the channels of all groups in another: a slice of one is no slice of the other
     indices = [v.index for v in body.lowered.values if v.op == "load"] + [o.index for o in body.lowered.outputs]
     mixed |= len({axes_of(dim) for index in indices for dim in index if 0 in axes_of(dim)}) > 1
-    if mixed or plan.then is not None or plan.steps:
+    if mixed or isinstance(plan, StepsPlan) or plan.then is not None:
         return dict.fromkeys([t.name for t in (*plan.spec.inputs, *plan.spec.outputs)])
     for tensor in plan.spec.inputs:
         loads = [v for v in body.lowered.values if v.op == "load" and v.tensor == tensor.name]

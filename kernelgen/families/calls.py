@@ -16,8 +16,8 @@ from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import cuts
 from kernelgen.families.cuts import Group
 from kernelgen.families.dtypes import ITEMSIZE
+from kernelgen.families.kernel import body_of
 from kernelgen.families.space import size_text
-from kernelgen.families.values import Lowered
 from kernelgen.frontend.graph import (
     CALL,
     REDUCTIONS,
@@ -34,11 +34,11 @@ from kernelgen.frontend.graph import (
     SizeOf,
 )
 from kernelgen.frontend.indices import leaves
-from kernelgen.plan import Operand, Plan, Step, TorchCall, View
+from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, Case, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
-Lower = Callable[[OperatorSpec, Graph], Plan]
+Lower = Callable[[OperatorSpec, Graph], KernelPlan]
 _LARGE = 1024
 """What every size is taken for where a spec is not timed."""
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
@@ -62,7 +62,7 @@ def steps(spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str]) 
     finals = [cut.final(output) for output in graph.outputs]
     cut.compute(dict.fromkeys(i for i in finals if not cut.is_stored(i) or graph.nodes[cut.base(i)].op == "input"))
     found = (*cut.steps, *cut.returned(finals))
-    if not any(isinstance(step, Plan) for step in found):
+    if not any(isinstance(step, KernelPlan) for step in found):
         first = next(node for node in graph.nodes if node.op == CALL)
         raise _unsupported(spec, graph, first, f"{_NOTHING_LEFT} {function_of(first)}")
     return _named(spec, found)
@@ -70,9 +70,9 @@ def steps(spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str]) 
 
 def _named(spec: OperatorSpec, found: tuple[Step, ...]) -> tuple[Step, ...]:
     """Where there is one kernel it has the operator's name."""
-    alone = sum(isinstance(step, Plan) for step in found) == 1
+    alone = sum(isinstance(step, KernelPlan) for step in found) == 1
     return tuple(
-        replace(step, spec=replace(step.spec, name=spec.name)) if alone and isinstance(step, Plan) else step
+        replace(step, spec=replace(step.spec, name=spec.name)) if alone and isinstance(step, KernelPlan) else step
         for step in found
     )
 
@@ -84,26 +84,26 @@ def function_of(node: Node) -> str:
 
 def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
     """The step whose kernel moves the most bytes, which is the one worth tuning."""
-    groups = [i for i, step in enumerate(found) if isinstance(step, Plan)]
+    groups = [i for i, step in enumerate(found) if isinstance(step, KernelPlan)]
     cases = spec.performance or spec.accuracy
 
     def moved(i: int) -> int:
         group = found[i]
-        assert isinstance(group, Plan)
+        assert isinstance(group, KernelPlan)
         return _moved(group, cases)
 
     return max(groups, key=moved)
 
 
-def _moved(plan: Plan, cases: Iterable[Case]) -> int:
+def _moved(plan: KernelPlan, cases: Iterable[Case]) -> int:
     """The bytes that a kernel reads and writes, over all cases; of an input no more than its loads ask for."""
     written = sum(_bytes(t, case) for case in cases for t in plan.spec.outputs)
     return written + sum(min(_bytes(t, case), _loaded(plan, t, case)) for case in cases for t in plan.spec.inputs)
 
 
-def _loaded(plan: Plan, tensor: TensorSpec, case: Case) -> int:
+def _loaded(plan: KernelPlan, tensor: TensorSpec, case: Case) -> int:
     """The bytes that the loads of an input ask for, each element of the result of one counted once."""
-    lowered: Lowered = plan.body.lowered
+    lowered = body_of(plan).lowered
     loads = [v for v in lowered.values if v.op == "load" and v.tensor == tensor.name]
     asked = sum(prod(case.shape(tuple(lowered.space.axes[a] for a in v.axes))) for v in loads)
     return asked * ITEMSIZE[case.dtype(tensor.dtype)]
@@ -259,7 +259,7 @@ class _Cut:
         dtype = str(node.attrs[0]) if node.op in ("round", CALL) else "float32" if node.dtype == "float" else node.dtype
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
 
-    def _group(self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec]) -> Plan:
+    def _group(self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec]) -> KernelPlan:
         """The kernel that computes some values from what lies in memory."""
         needed = cuts.needed_for(self.graph, tuple(i for i, _ in tensors), frozenset(stored))
         place = {old: new for new, old in enumerate(needed)}

@@ -16,7 +16,7 @@ from kernelgen.families.writing import Mode, Writer
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import SCANS, Statement
 from kernelgen.frontend.indices import Expr
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import LoweredPlan, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 LOADS = Parameter(
@@ -50,6 +50,13 @@ class Body:
 
     def columns(self) -> frozenset[int]:
         return frozenset(self.layout.columns.axes if self.layout.columns else range(len(self.lowered.space.axes)))
+
+
+def body_of(plan: LoweredPlan) -> Body:
+    """What the kernels of a plan are printed from; of several steps, the one that is tuned."""
+    body = plan.main.body
+    assert isinstance(body, Body)
+    return body
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from types import ModuleType
 
+from kernelgen.families.family import Family
 from kernelgen.plan import Parameter, Scalar, Schedule
 
 
-def refusal(schedule: Schedule, families: Iterable[ModuleType]) -> str | None:
+def refusal(schedule: Schedule, families: Iterable[Family]) -> str | None:
     """Why none of the families makes such a schedule; None where one does."""
     found = []
     for family in families:
@@ -23,10 +23,10 @@ def refusal(schedule: Schedule, families: Iterable[ModuleType]) -> str | None:
     return reasons[0] if reasons else f"there is no variant {schedule.variant!r}"
 
 
-def _default(family: ModuleType, variant: str) -> Schedule | None:
+def _default(family: Family, variant: str) -> Schedule | None:
     """A family's schedule of a variant; None where it has no such variant."""
     try:
-        found: Schedule = family.default(variant)
+        found = family.default(variant)
     except KeyError:
         return None
     return found if found.variant == variant else None

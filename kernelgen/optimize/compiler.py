@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kernelgen import custom
-from kernelgen.plan import Parameter, Plan, Schedule
-from kernelgen.spec.model import CUSTOM, Case
+from kernelgen.plan import Parameter, Plan, Schedule, WrittenPlan
+from kernelgen.spec.model import Case
 from kernelgen.strategies import Compiler
 
 
@@ -15,21 +15,22 @@ def families_compiler() -> Compiler:
 
     def space(plan: Plan, row: int, cases: tuple[Case, ...]) -> tuple[Parameter, ...]:
         proposed = plan.table[row].schedule.variant == custom.PROPOSED
-        return () if proposed else families.space(plan, row, cases)
+        return () if isinstance(plan, WrittenPlan) or proposed else families.space(plan, row, cases)
 
     def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
         if custom.is_proposed(plan) and len(plan.table) > 1:
             return "a proposed kernel serves all sizes or none"
-        return None if schedule.variant == custom.PROPOSED else families.legal(plan, schedule, case)
+        proposed = schedule.variant == custom.PROPOSED
+        return None if isinstance(plan, WrittenPlan) or proposed else families.legal(plan, schedule, case)
 
     def variants(plan: Plan, cases: tuple[Case, ...]) -> tuple[Schedule, ...]:
-        return () if plan.family == CUSTOM else families.variants(plan, cases)
+        return () if isinstance(plan, WrittenPlan) else families.variants(plan, cases)
 
     def key_bytes(plan: Plan, case: Case) -> int:
         """A kernel that no family wrote has one line for all sizes: any key does."""
-        return 0 if plan.family == CUSTOM else families.key_bytes(plan, case)
+        return 0 if isinstance(plan, WrittenPlan) else families.key_bytes(plan, case)
 
     def row_of(plan: Plan, case: Case) -> int:
-        return 0 if plan.family == CUSTOM else families.row_of(plan, case)
+        return 0 if isinstance(plan, WrittenPlan) else families.row_of(plan, case)
 
     return Compiler(space, variants, legal, key_bytes, row_of, triton_source)

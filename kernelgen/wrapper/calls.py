@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.calls import joined
 from kernelgen.families.triton_text import HELPERS
-from kernelgen.plan import Operand, Plan, TorchCall, View
+from kernelgen.plan import KernelPlan, Operand, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
@@ -50,7 +50,7 @@ class Sequence:
     """The context manager around the statements."""
 
 
-def sequence(plan: Plan) -> Sequence:
+def sequence(plan: StepsPlan) -> Sequence:
     """The groups of a plan with calls, and the wrapper's statements."""
     kernels = plan.kernels
     taken = {plan.spec.name, *(t.name for k in kernels for t in (*k.spec.inputs, *k.spec.outputs))}
@@ -72,7 +72,7 @@ def sequence(plan: Plan) -> Sequence:
     )
 
 
-def _group(plan: Plan, taken: set[str], *, alone: bool) -> Group:
+def _group(plan: KernelPlan, taken: set[str], *, alone: bool) -> Group:
     made = joined([o.name for o in plan.spec.outputs])
     function = f"compute_{made}"
     while function in taken:
@@ -87,7 +87,7 @@ def _launch(group: Group) -> str:
     return f"{', '.join(made)} = {group.function}({', '.join(read)})"
 
 
-def _call(plan: Plan, call: TorchCall) -> Line:
+def _call(plan: StepsPlan, call: TorchCall) -> Line:
     places = size_places(plan.spec)
     text = f"{call.result.name} = {call.text.format(*(_operand(o, places) for o in call.operands))}"
     said = call.statement.replace("F.", "torch.nn.functional.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.families import family_of
-from kernelgen.plan import Parameter, Plan, Schedule
+from kernelgen.plan import KernelPlan, Parameter, Schedule
 
 _LONGEST = 68
 """Characters of a kernel's name that says how it differs: `elif kernel is NAME:` then fits a line."""
@@ -11,11 +11,11 @@ _COUNTS = ("ROW_TILES", "NUM_STAGES", "LINES_AHEAD")
 """Constexprs that a text has where they are more than one."""
 
 
-def _structure(plan: Plan, schedule: Schedule) -> dict[str, Parameter]:
+def _structure(plan: KernelPlan, schedule: Schedule) -> dict[str, Parameter]:
     return {p.name: p for p in family_of(plan).space(schedule.variant) if p.kind == "structure"}
 
 
-def flavour(plan: Plan, schedule: Schedule) -> tuple[object, ...]:
+def flavour(plan: KernelPlan, schedule: Schedule) -> tuple[object, ...]:
     """What two schedules share if one kernel text serves both."""
     structure = _structure(plan, schedule)
     values = []
@@ -25,7 +25,7 @@ def flavour(plan: Plan, schedule: Schedule) -> tuple[object, ...]:
     return (schedule.variant, *values)
 
 
-def flavours(plan: Plan) -> dict[tuple[object, ...], tuple[Schedule, str]]:
+def flavours(plan: KernelPlan) -> dict[tuple[object, ...], tuple[Schedule, str]]:
     """Every kernel text that the table needs, named after what tells it from the others."""
     found: dict[tuple[object, ...], Schedule] = {}
     for row in plan.table:
@@ -52,13 +52,13 @@ def flavours(plan: Plan) -> dict[tuple[object, ...], tuple[Schedule, str]]:
     return names
 
 
-def _differences(plan: Plan, schedule: Schedule) -> list[str]:
+def _differences(plan: KernelPlan, schedule: Schedule) -> list[str]:
     default = family_of(plan).default(schedule.variant)
     changed = [(n, v) for n, v in schedule.values if n in _structure(plan, schedule) and default[n] != v]
     return [n.lower() if isinstance(v, bool | int) else f"{v}_{n.lower()}" for n, v in changed] or ["plain"]
 
 
-def options(plan: Plan, schedule: Schedule) -> tuple[tuple[str, int | bool], ...]:
+def options(plan: KernelPlan, schedule: Schedule) -> tuple[tuple[str, int | bool], ...]:
     """The values of a schedule that are passed at the launch: constexprs first, then launch options."""
     structure = _structure(plan, schedule)
     passed = [(n, v) for n, v in schedule.values if n not in structure or (n in _COUNTS and v != 1)]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import family_of
 from kernelgen.families.access import COLS, group_sizes
-from kernelgen.families.kernel import Body, KernelText, Passed
+from kernelgen.families.kernel import Body, KernelText, Passed, body_of
 from kernelgen.families.keys import key_tensor
 from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
-from kernelgen.plan import Chip, Plan
+from kernelgen.plan import Chip, KernelPlan, LoweredPlan
 from kernelgen.spec.constraints import failing, is_contiguous, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
@@ -98,9 +98,9 @@ class FileText:
         return any(kernel.fits for kernel in self.kernels)
 
 
-def file_text(plan: Plan) -> FileText:
+def file_text(plan: KernelPlan) -> FileText:
     """Decide the whole text of `_triton.py`."""
-    body: Body = plan.body
+    body = body_of(plan)
     helpers: dict[str, None] = {}
     texts, family = flavours(plan), family_of(plan)
     sequences = [family.kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
@@ -133,7 +133,7 @@ def guard(spec: OperatorSpec, chip: Chip | None = None) -> str:
     return f"npu_of({first})" if chip else f"torch.cuda.device({first}.get_device())"
 
 
-def _filled(plan: Plan) -> tuple[Check, ...]:
+def _filled(plan: KernelPlan) -> tuple[Check, ...]:
     """The refusals that are reached: where every output has a size, there is nothing to compute without it."""
     outputs = [t.shape for t in plan.spec.outputs]
     return tuple(
@@ -146,7 +146,7 @@ def _has(entry: Size, size: str) -> bool:
     return entry == size or (isinstance(entry, str) and is_multiple(entry) and multiple(entry)[1] == size)
 
 
-def filled(plan: Plan) -> tuple[tuple[str, Check], ...]:
+def filled(plan: LoweredPlan) -> tuple[tuple[str, Check], ...]:
     """The sizes that must not be 0, as torch refuses to take the greatest or the least of no elements."""
     places = size_places(plan.spec)
     found = {size: f"{places[size]}.numel()" if size == ELLIPSIS else _place(size, places) for size in plan.filled}
@@ -167,9 +167,9 @@ def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
     return f"torch.empty({_shape(spec, output.shape)}, dtype={dtype}, device={first}.device)"
 
 
-def _start(plan: Plan, output: TensorSpec) -> str:
+def _start(plan: KernelPlan, output: TensorSpec) -> str:
     """What an output holds before the kernels: nothing in particular, zeros, or what an input holds."""
-    begin = family_of(plan).begin(plan.body)
+    begin = family_of(plan).begin(body_of(plan))
     if begin and begin != "zeros":
         copied = "to(torch.float32, copy=True)" if _widened(plan) else "clone(memory_format=torch.contiguous_format)"
         return f"{begin}.{copied}"
@@ -177,17 +177,17 @@ def _start(plan: Plan, output: TensorSpec) -> str:
     return allocation.replace("torch.empty", "torch.zeros", 1) if begin else allocation
 
 
-def _widened(plan: Plan) -> bool:
+def _widened(plan: KernelPlan) -> bool:
     """Whether kernels leave the output in float32, whatever its dtype."""
-    return family_of(plan).widened(plan.spec, plan.body)
+    return family_of(plan).widened(plan.spec, body_of(plan))
 
 
-def _returned(plan: Plan) -> str:
+def _returned(plan: KernelPlan) -> str:
     (output, *_) = plan.spec.outputs
     return f"{output.name}.to({_dtype(plan.spec, output)})" if _widened(plan) else ""
 
 
-def _sized_like(plan: Plan, tensor: TensorSpec) -> str:
+def _sized_like(plan: KernelPlan, tensor: TensorSpec) -> str:
     """A tensor of the wrapper with the dtype of another."""
     same = (t.name for t in plan.spec.inputs if t.dtype == tensor.dtype)
     return next(same, tensor.name) if _widened(plan) else tensor.name
@@ -231,12 +231,13 @@ def _place(entry: Size, places: dict[str, str]) -> str:
     return renamed(entry, places) if is_expression(entry) else places[entry]
 
 
-def _prepare(plan: Plan) -> tuple[str, ...]:
+def _prepare(plan: KernelPlan) -> tuple[str, ...]:
     """Where everything is one run of elements, an input is read as one too."""
     packed = family_of(plan).packed
-    if plan.body.layout.rows and not packed:
+    layout = body_of(plan).layout
+    if layout.rows and not packed:
         return ()
-    run = {a.tensor for a in plan.body.layout.accesses if packed or a.terms in ((("offsets", None),), ((COLS, None),))}
+    run = {a.tensor for a in layout.accesses if packed or a.terms in ((("offsets", None),), ((COLS, None),))}
     return tuple(
         f"{t.name} = {t.name}.contiguous()"
         for t in plan.spec.inputs
@@ -244,8 +245,8 @@ def _prepare(plan: Plan) -> tuple[str, ...]:
     )
 
 
-def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str], ...]:
-    body: Body = plan.body
+def _sizes(plan: KernelPlan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str], ...]:
+    body = body_of(plan)
     if body.layout.columns is None:
         return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
     outer, places = tuple(a for g in body.layout.rows for a in g.axes), size_places(plan.spec)
@@ -264,7 +265,7 @@ def _sizes(plan: Plan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str]
     sizes += [("n_elements", "M * N")] if "n_elements" in needed else []
     known = {name for name, _ in sizes}
     places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
-    own = [*body.layout.sizes, *(plan.then.body.layout.sizes if plan.then else ())]
+    own = [*body.layout.sizes, *(body_of(plan.then).layout.sizes if plan.then else ())]
     named = dict.fromkeys([*own, *(size for k in kernels for size in k.named_sizes)])
     sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
     return tuple(dict.fromkeys(sizes))
@@ -280,22 +281,22 @@ def _views(body: Body) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
 
 
-def _last(plan: Plan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
+def _last(plan: KernelPlan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
     """The kernels that reduce what the rows left."""
     if plan.then is None:
         return ()
     name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    made = family_of(then).kernels(then.spec, then.body, then.table[0].schedule, name, helpers)
+    made = family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
     return tuple(replace(kernel, of_rows=True) for kernel in made)
 
 
-def _left(plan: Plan) -> tuple[tuple[str, str], ...]:
+def _left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
     device = f"{plan.spec.inputs[0].name}.device"
     tensors = plan.then.spec.inputs if plan.then else ()
     return tuple((t.name, f"torch.empty(M, dtype=torch.{t.dtype}, device={device})") for t in tensors)
 
 
-def _launch_last(plan: Plan, kernel: KernelText) -> Launch:
+def _launch_last(plan: KernelPlan, kernel: KernelText) -> Launch:
     """Its elements are the rows of the kernels before."""
     assert plan.then is not None
     arguments = ["M" if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
@@ -303,10 +304,10 @@ def _launch_last(plan: Plan, kernel: KernelText) -> Launch:
     return Launch(kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
 
 
-def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:
+def _branch(plan: KernelPlan, sequence: tuple[KernelText, ...]) -> Branch:
     device = f"{plan.spec.inputs[0].name}.device"
     parts = 'options["SPLITS"]'
-    shape = f"({parts}, M)" if plan.body.layout.rows else parts
+    shape = f"({parts}, M)" if body_of(plan).layout.rows else parts
     sizes = tuple(size for k in sequence for size in k.sizes)
     scratch = tuple(
         (s.name, f"torch.{'zeros' if s.zeros else 'empty'}({s.shape or shape}, dtype=torch.{s.dtype}, device={device})")
@@ -319,8 +320,8 @@ def _branch(plan: Plan, sequence: tuple[KernelText, ...]) -> Branch:
     return Branch(sequence[0].name, sizes, scratch, launches[:together], fits, launches[together:])
 
 
-def _launch(plan: Plan, kernel: KernelText, *, first: bool) -> Launch:
-    body: Body = plan.body
+def _launch(plan: KernelPlan, kernel: KernelText, *, first: bool) -> Launch:
+    body = body_of(plan)
     views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
     strides = {s: e for a in body.layout.all() for s, e in a.strides}
     arguments = []

@@ -5,20 +5,20 @@ from __future__ import annotations
 from math import prod
 
 from kernelgen.families import family_of, row_lanes
-from kernelgen.families.kernel import Body
+from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.plan import Plan, Schedule
+from kernelgen.plan import KernelPlan, Schedule
 
 _MEMORY = 2**40
 """Bytes that no device holds."""
 
 
-def too_large(plan: Plan) -> tuple[str, str] | None:
+def too_large(plan: KernelPlan) -> tuple[str, str] | None:
     """The condition under which a wrapper refuses its inputs, and what it says; None where no size is too large."""
-    body: Body = plan.body
+    body = body_of(plan)
     if plan.chip:
         return _too_many(plan)
     family = family_of(plan)
@@ -88,21 +88,22 @@ def _listed(words: list[str]) -> str:
     return f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _plane_rows(plan: Plan) -> str:
+def _plane_rows(plan: KernelPlan) -> str:
     """The size of the rows of a plane, which are numbered in int32 and multiplied by the steps of windows; empty where
     no kernel takes planes apart, or where that is a number."""
-    size = plan.body.layout.rows[-1].size if plan.body.layout.rows else ""
+    rows = body_of(plan).layout.rows
+    size = rows[-1].size if rows else ""
     return size if size.isidentifier() and any(row.schedule.variant == "planes" for row in plan.table) else ""
 
 
-def _most_rows(plan: Plan) -> str | None:
+def _most_rows(plan: KernelPlan) -> str | None:
     """The rows of which Triton's launcher can count the programs, in an int32; None where no device holds more."""
     found, shorter = list[int](), 1
     for row in plan.table:
         schedule = row.schedule
         tiles = _number(schedule, "ROW_TILES") * _number(schedule, "BLOCK_SIZE_M")
         most = 2**30 * (1 if schedule.variant == "planes" else tiles) // _number(schedule, "SPLITS")
-        if plan.body.layout.rows and schedule.variant not in ("flat", "elements") and _MEMORY // shorter > most:
+        if body_of(plan).layout.rows and schedule.variant not in ("flat", "elements") and _MEMORY // shorter > most:
             found.append(most)
         shorter = row.max_bytes or shorter
     return f"2**{min(found).bit_length() - 1}" if found else None
@@ -113,9 +114,9 @@ def _number(schedule: Schedule, name: str) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _too_many(plan: Plan) -> tuple[str, str]:
+def _too_many(plan: KernelPlan) -> tuple[str, str]:
     """Where every offset is kept in int32, the largest tensor bounds what can be numbered."""
-    body: Body = plan.body
+    body = body_of(plan)
     read = {a.tensor for a in body.layout.accesses}
     names = [t.name for t in (*plan.spec.inputs, *plan.spec.outputs) if t.name in read or t in plan.spec.outputs]
     large = f"{names[0]}.numel() > 2**30"

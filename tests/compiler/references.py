@@ -16,6 +16,7 @@ import torch
 from side_by_side import run_side_by_side
 
 from kernelgen import families, frontend, judge, render
+from kernelgen.families.kernel import body_of
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
 from kernelgen.spec.sizes import check_size, is_expression
@@ -88,7 +89,7 @@ def schedules(plan: Plan) -> list[Schedule]:
     a lane and ask for their lines rows before."""
     small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 2}
     found = []
-    for variant in families.family_of(plan).variants(plan.body):
+    for variant in families.family_of(plan).variants(body_of(plan)):
         default = families.family_of(plan).default(variant)
         plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
         alone = plan.with_table((TableRow(None, plain),))

@@ -103,8 +103,8 @@ SIZES = (
 @pytest.mark.parametrize("name", ROWS)
 def test_addresses_are_within_the_tensors_whatever_the_schedule(name: str) -> None:
     plan, ran = plan_of(ROWS[name].spec()), 0
-    for variant, sizes in itertools.product(families.module(plan).variants(plan.body), SIZES):
-        schedule = families.module(plan).default(variant)
+    for variant, sizes in itertools.product(families.family_of(plan).variants(body_of(plan)), SIZES):
+        schedule = families.family_of(plan).default(variant)
         case = Case(tuple((sizes | {"C": 2, "K": 3}).items()), (("T", "float32"),))
         if families.legal(plan, schedule, case) is not None:
             continue

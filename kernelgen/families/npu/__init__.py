@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.access import layout
-from kernelgen.families.kernel import Body, make_body
+from kernelgen.families.kernel import body_of, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
 from kernelgen.families.scan_walk import has_products
-from kernelgen.plan import Chip, Plan, TableRow
+from kernelgen.plan import Chip, KernelPlan, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec
 
 FAMILIES = {made.name: made for made in (pointwise.FAMILY, reduction.FAMILY, scan.FAMILY)}
@@ -24,7 +24,7 @@ LACKING = ("float8_e4m3fn",)
 COPIED = "an input that is not contiguous is copied first"
 
 
-def retarget(plan: Plan, chip: Chip) -> Plan:
+def retarget(plan: KernelPlan, chip: Chip) -> KernelPlan:
     """The plan with the variants and first schedules of this family, its inputs packed.
 
     Raises UnsupportedError for an operator of a family that has none, or with tensors of a dtype the compiler lacks.
@@ -35,7 +35,7 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
     if lacking:
         tensor, dtype = lacking[0]
         place, why = tensor.place, f"{tensor.name} is {dtype}, which its compiler does not have"
-    elif plan.family == "scan" and has_products(plan.body):
+    elif plan.family == "scan" and has_products(body_of(plan)):
         why = "running products of floats, which are scanned as pairs"
     elif f"npu_{plan.family}" not in FAMILIES:
         why = f"the family {plan.family}, which has no kernels for it"
@@ -45,8 +45,8 @@ def retarget(plan: Plan, chip: Chip) -> Plan:
     raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, f"unsupported on this chip: {why}")])
 
 
-def _retargeted(plan: Plan, chip: Chip) -> Plan:
-    body: Body = plan.body
+def _retargeted(plan: KernelPlan, chip: Chip) -> KernelPlan:
+    body = body_of(plan)
     lowered = body.lowered.whole or body.lowered  # the hardware copies intervals: it stores no every other element
     packed = make_body(plan.spec, lowered, body.statements, layout(_packed(plan.spec), lowered))
     family = f"npu_{plan.family}"
@@ -58,7 +58,7 @@ def _retargeted(plan: Plan, chip: Chip) -> Plan:
     return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
 
 
-def _of_rows(then: Plan, chip: Chip) -> Plan:
+def _of_rows(then: KernelPlan, chip: Chip) -> KernelPlan:
     """One program reduces what the rows left, in blocks: there may be any number. Half of what the buffer is planned to
     hold leaves room for an accumulator beside every load."""
     plan = _retargeted(then, chip)
