@@ -15,6 +15,7 @@ from offsets import OutOfBounds, check_call
 from references import load, plan_of, sample
 
 from kernelgen import families, judge, render
+from kernelgen.families.kernel import body_of
 from kernelgen.plan import TableRow
 from kernelgen.spec.model import Case
 
