@@ -140,22 +140,25 @@ def avg_pool1d(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = out.shape[2]
     L = x.shape[2]
-    if N > 2**30:
-        raise ValueError(f"avg_pool1d: at most 2**30 columns, got {N}")
+    if M > 2**33 or N > 2**30:
+        raise ValueError(
+            f"avg_pool1d: at most 2**33 rows and 2**30 columns, got {M} and {N}"
+        )
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        M,
-        N=N,
-        L=L,
-        stride_xm=x_view.stride(0),
-        stride_xl=x_view.stride(1),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N=N,
+            L=L,
+            stride_xm=x_view.stride(0),
+            stride_xl=x_view.stride(1),
+            **options,
+        )
     return out

@@ -115,22 +115,26 @@ def avg_pool2d(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[0] * x.shape[1] * out.shape[2]
     N = out.shape[3]
     OUT_H = out.shape[2]
-    if N > 67107840:
-        raise ValueError(f"avg_pool2d: at most 67107840 columns, got {N}")
+    if M > 2**30 or OUT_H > 2**26 or N > 67107840:
+        raise ValueError(
+            "avg_pool2d: at most 2**30 rows, 2**26 rows of a plane and 67107840 "
+            f"columns, got {M}, {OUT_H} and {N}"
+        )
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        N,
-        OUT_H,
-        x_view.stride(0),
-        x_view.stride(1),
-        x_view.stride(2),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            N,
+            OUT_H,
+            x_view.stride(0),
+            x_view.stride(1),
+            x_view.stride(2),
+            **options,
+        )
     return out

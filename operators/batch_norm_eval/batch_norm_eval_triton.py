@@ -265,52 +265,56 @@ def batch_norm_eval(
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
-    if N > 268431360:
-        raise ValueError(f"batch_norm_eval: at most 268431360 columns, got {N}")
+    if M > 2**30 or C > 2**26 or N > 268431360:
+        raise ValueError(
+            "batch_norm_eval: at most 2**30 rows, 2**26 rows of a plane and "
+            f"268431360 columns, got {M}, {C} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is batch_norm_eval_kernel:
-        grid = (
-            M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            mean,
-            var,
-            weight,
-            bias,
-            out,
-            N,
-            C,
-            x_view.stride(0),
-            x_view.stride(1),
-            mean.stride(0),
-            var.stride(0),
-            weight.stride(0),
-            bias.stride(0),
-            **options,
-        )
-    elif kernel is batch_norm_eval_specialize_kernel:
-        grid = (
-            M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            mean,
-            var,
-            weight,
-            bias,
-            out,
-            N=N,
-            C=C,
-            stride_xm=x_view.stride(0),
-            stride_xn=x_view.stride(1),
-            stride_mean_c=mean.stride(0),
-            stride_var_c=var.stride(0),
-            stride_weight_c=weight.stride(0),
-            stride_bias_c=bias.stride(0),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is batch_norm_eval_kernel:
+            grid = (
+                M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                mean,
+                var,
+                weight,
+                bias,
+                out,
+                N,
+                C,
+                x_view.stride(0),
+                x_view.stride(1),
+                mean.stride(0),
+                var.stride(0),
+                weight.stride(0),
+                bias.stride(0),
+                **options,
+            )
+        elif kernel is batch_norm_eval_specialize_kernel:
+            grid = (
+                M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                mean,
+                var,
+                weight,
+                bias,
+                out,
+                N=N,
+                C=C,
+                stride_xm=x_view.stride(0),
+                stride_xn=x_view.stride(1),
+                stride_mean_c=mean.stride(0),
+                stride_var_c=var.stride(0),
+                stride_weight_c=weight.stride(0),
+                stride_bias_c=bias.stride(0),
+                **options,
+            )
     return out

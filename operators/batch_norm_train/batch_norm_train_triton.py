@@ -25,11 +25,23 @@ def _leave(word_ptr, value, total):
 
 
 @triton.jit
-def _await(words_ptr, is_part, other):
-    # programs start in the order of their numbers: none waits for one that cannot start
+def _is_missing(words):
+    return tl.min((words != 0).to(tl.int32), axis=0) == 0
+
+
+@triton.jit
+def _poll(words_ptr, is_part, times):
+    # until all words are there, or so many times; 2**14 take some 10 ms
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
-    while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+    seen = 0
+    while _is_missing(words) & (seen < times):
         words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+        seen += 1
+    return words
+
+
+@triton.jit
+def _unpack(words, is_part, other):
     values = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     totals = tl.abs(words.to(tl.int32).to(tl.float32, bitcast=True))
     return tl.where(is_part, values, other), tl.where(is_part, totals, 0.0)
@@ -198,7 +210,31 @@ def batch_norm_train_cooperative_kernel(
     _leave(mean_words_ptr + tl.program_id(0), mean_part, row_sum_2_part)
     parts = row * num_parts + tl.arange(0, SPLITS)
     is_part = tl.arange(0, SPLITS) < num_parts
-    mean_parts, row_sum_2_parts = _await(mean_words_ptr + parts, is_part, 0.0)
+    mean_words = _poll(mean_words_ptr + parts, is_part, 2**14)
+    if _is_missing(mean_words):
+        # others do not run at the same time: their parts are reduced here, its own last
+        for turn in range(1, num_parts + 1):
+            part = (split + turn) % num_parts
+            other_first = part * BLOCK_SIZE_N
+            other_cols = other_first + tl.arange(0, BLOCK_SIZE_N)
+            other_mask = (other_cols < N) | (N % BLOCK_SIZE_N == 0)
+            other_n_size = other_cols // HW
+            other_hw = other_cols % HW
+            x = tl.load(
+                x_ptr
+                + other_n_size * stride_xn_size
+                + row * stride_xm
+                + other_hw * stride_xhw,
+                mask=other_mask,
+                other=0.0,
+            ).to(tl.float32)
+            part_count = tl.minimum(BLOCK_SIZE_N, N - other_first)
+            mean_part = tl.sum(x, axis=0) / part_count
+            mean_shift = tl.where(other_mask, x - mean_part, 0.0)
+            row_sum_2_part = tl.sum(mean_shift * mean_shift, axis=0)
+            _leave(mean_words_ptr + row * num_parts + part, mean_part, row_sum_2_part)
+        mean_words = _poll(mean_words_ptr + parts, is_part, 2**30)
+    mean_parts, row_sum_2_parts = _unpack(mean_words, is_part, 0.0)
     part_counts = tl.minimum(
         tl.maximum(N - tl.arange(0, SPLITS) * BLOCK_SIZE_N, 0), BLOCK_SIZE_N
     )
@@ -353,7 +389,7 @@ def batch_norm_train_split_kernel(
         block_share = block_count / (walked + block_count)
         mean += block_shift * block_share
         row_sum_2 += block_squares + block_shift * block_shift * walked * block_share
-    slot = split * M + row
+    slot = split.to(tl.int64) * M + row
     tl.store(mean_parts_ptr + slot, mean)
     tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
 
@@ -392,7 +428,7 @@ def batch_norm_train_apply_kernel(
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
     mean = tl.sum(mean_parts * part_counts, axis=0) / N
@@ -429,7 +465,7 @@ def batch_norm_train_apply_kernel(
 @functools.cache
 def num_sms(device: torch.device) -> int:
     """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
-    if not isinstance(_await, triton.JITFunction):
+    if not isinstance(_poll, triton.JITFunction):
         return 0
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
     return properties["multiprocessor_count"]
@@ -539,62 +575,24 @@ def batch_norm_train(
     N = x.shape[0] * x.shape[2] * x.shape[3]
     N_SIZE = x.shape[0]
     HW = x.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"batch_norm_train: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"batch_norm_train: at most 2**30 rows and columns, got {M} and {N}"
+        )
     x_view = x.reshape(N_SIZE, M, HW)
     out_view = out.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is batch_norm_train_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            weight,
-            bias,
-            out,
-            M,
-            N,
-            HW,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            weight.stride(0),
-            bias.stride(0),
-            out_view.stride(0),
-            out_view.stride(1),
-            out_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is batch_norm_train_row_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            bias,
-            out,
-            N,
-            HW,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            weight.stride(0),
-            bias.stride(0),
-            out_view.stride(0),
-            out_view.stride(1),
-            out_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is batch_norm_train_cooperative_kernel:
-        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
-        if 0 < num_parts <= num_waiting(x.device, options):
-            mean_words = torch.zeros((M, num_parts), dtype=torch.int64, device=x.device)
-            kernel[(M * num_parts,)](
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is batch_norm_train_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
                 x_view,
                 weight,
                 bias,
                 out,
-                mean_words,
-                num_parts,
+                M,
+                N,
+                HW,
                 x_view.stride(0),
                 x_view.stride(1),
                 x_view.stride(2),
@@ -603,13 +601,11 @@ def batch_norm_train(
                 out_view.stride(0),
                 out_view.stride(1),
                 out_view.stride(2),
-                N=N,
-                HW=HW,
-                SPLITS=max(triton.next_power_of_2(num_parts), 32),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
                 **options,
             )
-        else:  # not all programs of a row run at once: one walks it alone
-            batch_norm_train_alone_kernel[(M,)](
+        elif kernel is batch_norm_train_row_kernel:
+            kernel[(M,)](
                 x_view,
                 weight,
                 bias,
@@ -624,50 +620,95 @@ def batch_norm_train(
                 out_view.stride(0),
                 out_view.stride(1),
                 out_view.stride(2),
-                BLOCK_SIZE_N=16384,
-                num_warps=8,
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
             )
-    elif kernel is batch_norm_train_split_kernel:
-        tiles = max(HW // options["BLOCK_SIZE_N"], 1)
-        num_tiles = M * tiles * triton.cdiv(N, options["BLOCK_SIZE_N"] * tiles)
-        mean_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        row_sum_2_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        kernel[(M, options["SPLITS"])](
-            x_view,
-            mean_parts,
-            row_sum_2_parts,
-            M,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            N=N,
-            HW=HW,
-            **options,
-        )
-        batch_norm_train_apply_kernel[(num_tiles,)](
-            x_view,
-            weight,
-            bias,
-            mean_parts,
-            row_sum_2_parts,
-            out,
-            M,
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            weight.stride(0),
-            bias.stride(0),
-            out_view.stride(0),
-            out_view.stride(1),
-            out_view.stride(2),
-            N=N,
-            HW=HW,
-            num_warps=options["num_warps"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-        )
+        elif kernel is batch_norm_train_cooperative_kernel:
+            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            if 0 < num_parts <= num_waiting(x.device, options):
+                mean_words = torch.zeros(
+                    (M, num_parts), dtype=torch.int64, device=x.device
+                )
+                kernel[(M * num_parts,)](
+                    x_view,
+                    weight,
+                    bias,
+                    out,
+                    mean_words,
+                    num_parts,
+                    x_view.stride(0),
+                    x_view.stride(1),
+                    x_view.stride(2),
+                    weight.stride(0),
+                    bias.stride(0),
+                    out_view.stride(0),
+                    out_view.stride(1),
+                    out_view.stride(2),
+                    N=N,
+                    HW=HW,
+                    SPLITS=max(triton.next_power_of_2(num_parts), 32),
+                    **options,
+                )
+            else:  # not all programs of a row run at once: one walks it alone
+                batch_norm_train_alone_kernel[(M,)](
+                    x_view,
+                    weight,
+                    bias,
+                    out,
+                    N,
+                    HW,
+                    x_view.stride(0),
+                    x_view.stride(1),
+                    x_view.stride(2),
+                    weight.stride(0),
+                    bias.stride(0),
+                    out_view.stride(0),
+                    out_view.stride(1),
+                    out_view.stride(2),
+                    BLOCK_SIZE_N=16384,
+                    num_warps=8,
+                )
+        elif kernel is batch_norm_train_split_kernel:
+            tiles = max(HW // options["BLOCK_SIZE_N"], 1)
+            num_tiles = M * tiles * triton.cdiv(N, options["BLOCK_SIZE_N"] * tiles)
+            mean_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            row_sum_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                mean_parts,
+                row_sum_2_parts,
+                M,
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                N=N,
+                HW=HW,
+                **options,
+            )
+            batch_norm_train_apply_kernel[(num_tiles,)](
+                x_view,
+                weight,
+                bias,
+                mean_parts,
+                row_sum_2_parts,
+                out,
+                M,
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                weight.stride(0),
+                bias.stride(0),
+                out_view.stride(0),
+                out_view.stride(1),
+                out_view.stride(2),
+                N=N,
+                HW=HW,
+                num_warps=options["num_warps"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+            )
     return out

@@ -97,12 +97,14 @@ def bce_with_logits(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss
     n_elements = loss.numel()
     kernel, options = pick_schedule(loss.numel() * loss.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        logits,
-        target,
-        loss,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            logits,
+            target,
+            loss,
+            n_elements,
+            **options,
+        )
     return loss

@@ -240,51 +240,55 @@ def bias_dropout_add(
     M = x.shape[:-1].numel()
     N = x.shape[-1]
     D = x.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"bias_dropout_add: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"bias_dropout_add: at most 2**32 rows and 33553920 columns, got {M} and "
+            f"{N}"
+        )
     residual_view = residual.reshape(M, N)
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is bias_dropout_add_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            bias,
-            residual_view,
-            seed,
-            out,
-            M,
-            N,
-            D,
-            residual_view.stride(0),
-            residual_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            bias.stride(0),
-            **options,
-        )
-    elif kernel is bias_dropout_add_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            bias,
-            residual_view,
-            seed,
-            out,
-            M,
-            N,
-            D,
-            residual_view.stride(0),
-            residual_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            bias.stride(0),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is bias_dropout_add_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                bias,
+                residual_view,
+                seed,
+                out,
+                M,
+                N,
+                D,
+                residual_view.stride(0),
+                residual_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                bias.stride(0),
+                **options,
+            )
+        elif kernel is bias_dropout_add_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                bias,
+                residual_view,
+                seed,
+                out,
+                M,
+                N,
+                D,
+                residual_view.stride(0),
+                residual_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                bias.stride(0),
+                **options,
+            )
     return out

@@ -62,11 +62,12 @@ def bincount(x: torch.Tensor) -> torch.Tensor:
         return out
     N = x.shape[0]
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)
-    kernel[grid](
-        x,
-        out,
-        N,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)
+        kernel[grid](
+            x,
+            out,
+            N,
+            **options,
+        )
     return out

@@ -99,18 +99,21 @@ def broadcast(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"broadcast: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"broadcast: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        bias,
-        out,
-        M,
-        N,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            bias,
+            out,
+            M,
+            N,
+            **options,
+        )
     return out

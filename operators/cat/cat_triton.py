@@ -143,45 +143,48 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     M = x.shape[:-1].numel()
     N = out.shape[-1]
     A = x.shape[-1]
-    if N > 8388480:
-        raise ValueError(f"cat: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"cat: at most 2**34 rows and 8388480 columns, got {M} and {N}"
+        )
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     y_view = y.reshape(y.shape[:-1].numel(), y.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is cat_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            y_view,
-            out,
-            M,
-            N,
-            A,
-            x_view.stride(0),
-            x_view.stride(1),
-            y_view.stride(0),
-            y_view.stride(1),
-            **options,
-        )
-    elif kernel is cat_1d_grid_evict_last_loads_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            y_view,
-            out,
-            M,
-            N,
-            A,
-            x_view.stride(0),
-            x_view.stride(1),
-            y_view.stride(0),
-            y_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is cat_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                y_view,
+                out,
+                M,
+                N,
+                A,
+                x_view.stride(0),
+                x_view.stride(1),
+                y_view.stride(0),
+                y_view.stride(1),
+                **options,
+            )
+        elif kernel is cat_1d_grid_evict_last_loads_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                y_view,
+                out,
+                M,
+                N,
+                A,
+                x_view.stride(0),
+                x_view.stride(1),
+                y_view.stride(0),
+                y_view.stride(1),
+                **options,
+            )
     return out

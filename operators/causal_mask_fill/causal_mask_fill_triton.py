@@ -151,37 +151,42 @@ def causal_mask_fill(scores: torch.Tensor) -> torch.Tensor:
     M = scores.shape[:3].numel()
     N = scores.shape[3]
     S = scores.shape[2]
-    if N > 2**30:
-        raise ValueError(f"causal_mask_fill: at most 2**30 columns, got {N}")
+    if M > 2**30 or S > 2**26 or N > 2**30:
+        raise ValueError(
+            "causal_mask_fill: at most 2**30 rows, 2**26 rows of a plane and 2**30 "
+            f"columns, got {M}, {S} and {N}"
+        )
     scores_view = scores.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is causal_mask_fill_kernel:
-        grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            scores_view,
-            out,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            **options,
-        )
-    elif kernel is causal_mask_fill_tile_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            scores_view,
-            out,
-            M,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(scores.get_device()):
+        if kernel is causal_mask_fill_kernel:
+            grid = (
+                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                scores_view,
+                out,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                **options,
+            )
+        elif kernel is causal_mask_fill_tile_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                scores_view,
+                out,
+                M,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                **options,
+            )
     return out

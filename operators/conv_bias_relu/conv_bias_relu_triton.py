@@ -197,8 +197,11 @@ def compute_out(y: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M = y.shape[:2].numel()
     N = y.shape[-2:].numel()
     J = y.shape[1]
-    if N > 2**30:
-        raise ValueError(f"conv_bias_relu: at most 2**30 columns, got {N}")
+    if M > 2**30 or J > 2**26 or N > 2**30:
+        raise ValueError(
+            "conv_bias_relu: at most 2**30 rows, 2**26 rows of a plane and 2**30 "
+            f"columns, got {M}, {J} and {N}"
+        )
     kernel, options = pick_schedule(SCHEDULES, N * out.element_size())
     if kernel is conv_bias_relu_kernel:
         grid = (
@@ -241,5 +244,6 @@ def conv_bias_relu(
     bfloat16, float32.
     """
     check_inputs(x, weight, bias)
-    y = torch.nn.functional.conv2d(x, weight, padding=1).contiguous()
-    return compute_out(y, bias)
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        y = torch.nn.functional.conv2d(x, weight, padding=1).contiguous()
+        return compute_out(y, bias)

@@ -344,81 +344,83 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     row_losses = torch.empty(M, dtype=torch.float32, device=logits.device)
     row_counts = torch.empty(M, dtype=torch.float32, device=logits.device)
     kernel, options = pick_schedule(N * loss.element_size())
-    if kernel is cross_entropy_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            logits,
-            target,
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        if kernel is cross_entropy_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                logits,
+                target,
+                row_losses,
+                row_counts,
+                M,
+                N,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is cross_entropy_row_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_losses,
+                row_counts,
+                N,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is cross_entropy_looped_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_losses,
+                row_counts,
+                N,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                **options,
+            )
+        elif kernel is cross_entropy_looped_2_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_losses,
+                row_counts,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                N=N,
+                **options,
+            )
+        elif kernel is cross_entropy_looped_plain_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_losses,
+                row_counts,
+                N,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                **options,
+            )
+        cross_entropy_finish_kernel[(1,)](
             row_losses,
             row_counts,
+            loss,
             M,
-            N,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
+            BLOCK_SIZE_N=4096,
+            num_warps=32,
         )
-    elif kernel is cross_entropy_row_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_losses,
-            row_counts,
-            N,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is cross_entropy_looped_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_losses,
-            row_counts,
-            N,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            **options,
-        )
-    elif kernel is cross_entropy_looped_2_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_losses,
-            row_counts,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            N=N,
-            **options,
-        )
-    elif kernel is cross_entropy_looped_plain_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_losses,
-            row_counts,
-            N,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            **options,
-        )
-    cross_entropy_finish_kernel[(1,)](
-        row_losses,
-        row_counts,
-        loss,
-        M,
-        BLOCK_SIZE_N=4096,
-        num_warps=32,
-    )
     return loss

@@ -207,47 +207,51 @@ def cross_entropy_rows(logits: torch.Tensor, target: torch.Tensor) -> torch.Tens
     M = logits.shape[0]
     N = logits.shape[1]
     V = logits.shape[1]
-    if N > 2**30:
-        raise ValueError(f"cross_entropy_rows: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"cross_entropy_rows: at most 2**30 rows and columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * loss.element_size())
-    if kernel is cross_entropy_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            logits,
-            target,
-            loss,
-            M,
-            N,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is cross_entropy_rows_row_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            loss,
-            N,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is cross_entropy_rows_looped_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            loss,
-            V,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            N=N,
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        if kernel is cross_entropy_rows_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                logits,
+                target,
+                loss,
+                M,
+                N,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is cross_entropy_rows_row_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                loss,
+                N,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is cross_entropy_rows_looped_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                loss,
+                V,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                N=N,
+                **options,
+            )
     return loss

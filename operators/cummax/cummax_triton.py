@@ -113,27 +113,28 @@ def cummax(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"cummax: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(f"cummax: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is cummax_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is cummax_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is cummax_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cummax_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return out

@@ -121,27 +121,30 @@ def cumsum_exclusive(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = out.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"cumsum_exclusive: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"cumsum_exclusive: at most 2**30 rows and columns, got {M} and {N}"
+        )
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is cumsum_exclusive_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is cumsum_exclusive_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is cumsum_exclusive_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cumsum_exclusive_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return out

@@ -141,41 +141,46 @@ def dequantize_fp8_rows(levels: torch.Tensor, scale: torch.Tensor) -> torch.Tens
         return out
     M = levels.shape[:-1].numel()
     N = levels.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"dequantize_fp8_rows: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"dequantize_fp8_rows: at most 2**32 rows and 33553920 columns, got {M} "
+            f"and {N}"
+        )
     levels_view = levels.reshape(M, N)
     scale_view = scale.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is dequantize_fp8_rows_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            levels_view,
-            scale_view,
-            out,
-            M,
-            N,
-            levels_view.stride(0),
-            levels_view.stride(1),
-            scale_view.stride(0),
-            **options,
-        )
-    elif kernel is dequantize_fp8_rows_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            levels_view,
-            scale_view,
-            out,
-            M,
-            N,
-            levels_view.stride(0),
-            levels_view.stride(1),
-            scale_view.stride(0),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(levels.get_device()):
+        if kernel is dequantize_fp8_rows_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                levels_view,
+                scale_view,
+                out,
+                M,
+                N,
+                levels_view.stride(0),
+                levels_view.stride(1),
+                scale_view.stride(0),
+                **options,
+            )
+        elif kernel is dequantize_fp8_rows_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                levels_view,
+                scale_view,
+                out,
+                M,
+                N,
+                levels_view.stride(0),
+                levels_view.stride(1),
+                scale_view.stride(0),
+                **options,
+            )
     return out

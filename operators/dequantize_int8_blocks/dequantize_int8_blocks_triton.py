@@ -107,24 +107,29 @@ def dequantize_int8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.T
         return out
     M = scale.numel()
     N = 128
-    if N > 8388480:
-        raise ValueError(f"dequantize_int8_blocks: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"dequantize_int8_blocks: at most 2**34 rows and 8388480 columns, got {M} "
+            f"and {N}"
+        )
     levels_view = levels.reshape(M, N)
     scale_view = scale.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        levels_view,
-        scale_view,
-        out,
-        M,
-        N,
-        levels_view.stride(0),
-        levels_view.stride(1),
-        scale_view.stride(0),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(levels.get_device()):
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            levels_view,
+            scale_view,
+            out,
+            M,
+            N,
+            levels_view.stride(0),
+            levels_view.stride(1),
+            scale_view.stride(0),
+            **options,
+        )
     return out

@@ -102,13 +102,14 @@ def dropout_add(
         return out
     n_elements = out.numel()
     kernel, options = pick_schedule(out.numel() * out.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        x,
-        residual,
-        seed,
-        out,
-        n_elements,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            x,
+            residual,
+            seed,
+            out,
+            n_elements,
+            **options,
+        )
     return out

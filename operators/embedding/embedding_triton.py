@@ -92,24 +92,28 @@ def embedding(weight: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     M = index.numel()
     N = weight.shape[1]
     V = weight.shape[0]
-    if N > 8388480:
-        raise ValueError(f"embedding: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"embedding: at most 2**34 rows and 8388480 columns, got {M} and {N}"
+        )
     index_view = index.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        weight,
-        index_view,
-        out,
-        M,
-        N,
-        V,
-        index_view.stride(0),
-        weight.stride(0),
-        weight.stride(1),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(weight.get_device()):
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            weight,
+            index_view,
+            out,
+            M,
+            N,
+            V,
+            index_view.stride(0),
+            weight.stride(0),
+            weight.stride(1),
+            **options,
+        )
     return out

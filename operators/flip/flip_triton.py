@@ -68,15 +68,16 @@ def flip(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"flip: at most 2**30 columns, got {N}")
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        x_view,
-        out,
-        n_elements,
-        x_view.stride(0),
-        x_view.stride(1),
-        N=N,
-        D=D,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            x_view,
+            out,
+            n_elements,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            D=D,
+            **options,
+        )
     return out

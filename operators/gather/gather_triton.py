@@ -130,40 +130,43 @@ def gather(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     N = index.shape[1]
     n_elements = M * N
     L = x.shape[1]
-    if N > 33553920:
-        raise ValueError(f"gather: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"gather: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is gather_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            index,
-            out,
-            M,
-            N,
-            L,
-            index.stride(0),
-            index.stride(1),
-            x.stride(0),
-            x.stride(1),
-            **options,
-        )
-    elif kernel is gather_elements_kernel:
-        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-        kernel[grid](
-            x,
-            index,
-            out,
-            n_elements,
-            N,
-            L,
-            index.stride(0),
-            index.stride(1),
-            x.stride(0),
-            x.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is gather_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                index,
+                out,
+                M,
+                N,
+                L,
+                index.stride(0),
+                index.stride(1),
+                x.stride(0),
+                x.stride(1),
+                **options,
+            )
+        elif kernel is gather_elements_kernel:
+            grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+            kernel[grid](
+                x,
+                index,
+                out,
+                n_elements,
+                N,
+                L,
+                index.stride(0),
+                index.stride(1),
+                x.stride(0),
+                x.stride(1),
+                **options,
+            )
     return out

@@ -83,12 +83,13 @@ def geglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return out
     n_elements = out.numel()
     kernel, options = pick_schedule(out.numel() * out.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        gate,
-        up,
-        out,
-        n_elements,
-        **options,
-    )
+    with torch.cuda.device(gate.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            gate,
+            up,
+            out,
+            n_elements,
+            **options,
+        )
     return out

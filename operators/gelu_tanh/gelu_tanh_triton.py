@@ -70,11 +70,12 @@ def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
         return out
     n_elements = out.numel()
     kernel, options = pick_schedule(out.numel() * out.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        x,
-        out,
-        n_elements,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            x,
+            out,
+            n_elements,
+            **options,
+        )
     return out

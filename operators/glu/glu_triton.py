@@ -136,38 +136,41 @@ def glu(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:-1].numel()
     N = out.shape[-1]
     D = x.shape[-1] // 2
-    if N > 33553920:
-        raise ValueError(f"glu: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"glu: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is glu_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            D,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-    elif kernel is glu_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            D,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is glu_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                N,
+                D,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+        elif kernel is glu_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                N,
+                D,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return out

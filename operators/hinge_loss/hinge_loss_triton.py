@@ -158,37 +158,39 @@ def hinge_loss(prediction: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     if N > 2**31 - 2**26:
         raise ValueError(f"hinge_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * loss.element_size())
-    if kernel is hinge_loss_kernel:
-        kernel[(1,)](
-            prediction,
-            label,
-            loss,
-            N,
-            D,
-            label.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is hinge_loss_partials_kernel:
-        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
-        total_parts = torch.empty(
-            num_parts, dtype=torch.float32, device=prediction.device
-        )
-        kernel[(num_parts,)](
-            prediction,
-            label,
-            total_parts,
-            N,
-            D,
-            label.stride(0),
-            **options,
-        )
-        hinge_loss_join_partials_kernel[(1,)](
-            total_parts,
-            loss,
-            num_parts,
-            N,
-            BLOCK_SIZE=8192,
-            num_warps=32,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(prediction.get_device()):
+        if kernel is hinge_loss_kernel:
+            kernel[(1,)](
+                prediction,
+                label,
+                loss,
+                N,
+                D,
+                label.stride(0),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is hinge_loss_partials_kernel:
+            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            total_parts = torch.empty(
+                num_parts, dtype=torch.float32, device=prediction.device
+            )
+            kernel[(num_parts,)](
+                prediction,
+                label,
+                total_parts,
+                N,
+                D,
+                label.stride(0),
+                **options,
+            )
+            hinge_loss_join_partials_kernel[(1,)](
+                total_parts,
+                loss,
+                num_parts,
+                N,
+                BLOCK_SIZE=8192,
+                num_warps=32,
+            )
     return loss

@@ -202,48 +202,49 @@ def huber_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if N > 2**31 - 2**26:
         raise ValueError(f"huber_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is huber_loss_kernel:
-        kernel[(1,)](
-            x,
-            y,
-            out,
-            N,
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is huber_loss_partials_kernel:
-        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
-        total_parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
-        kernel[(num_parts,)](
-            x,
-            y,
-            total_parts,
-            N,
-            **options,
-        )
-        huber_loss_join_partials_kernel[(1,)](
-            total_parts,
-            out,
-            num_parts,
-            N,
-            BLOCK_SIZE=8192,
-            num_warps=32,
-        )
-    elif kernel is huber_loss_split_kernel:
-        total_parts = torch.empty(
-            options["SPLITS"], dtype=torch.float32, device=x.device
-        )
-        kernel[(options["SPLITS"],)](
-            x,
-            y,
-            total_parts,
-            N,
-            **options,
-        )
-        huber_loss_join_kernel[(1,)](
-            total_parts,
-            out,
-            N,
-            SPLITS=options["SPLITS"],
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is huber_loss_kernel:
+            kernel[(1,)](
+                x,
+                y,
+                out,
+                N,
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is huber_loss_partials_kernel:
+            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            total_parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
+            kernel[(num_parts,)](
+                x,
+                y,
+                total_parts,
+                N,
+                **options,
+            )
+            huber_loss_join_partials_kernel[(1,)](
+                total_parts,
+                out,
+                num_parts,
+                N,
+                BLOCK_SIZE=8192,
+                num_warps=32,
+            )
+        elif kernel is huber_loss_split_kernel:
+            total_parts = torch.empty(
+                options["SPLITS"], dtype=torch.float32, device=x.device
+            )
+            kernel[(options["SPLITS"],)](
+                x,
+                y,
+                total_parts,
+                N,
+                **options,
+            )
+            huber_loss_join_kernel[(1,)](
+                total_parts,
+                out,
+                N,
+                SPLITS=options["SPLITS"],
+            )
     return out

@@ -245,47 +245,48 @@ def index_add_atomic(
             f"index_add_atomic: at most 2**30 rows and columns, got {M} and {N}"
         )
     kernel, options = pick_schedule(N * out.element_size())
-    slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
-    counts = torch.zeros(V, dtype=torch.int32, device=x.device)
-    buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
-        index,
-        counts,
-        buckets,
-        M,
-        V,
-        num_warps=4,
-        SLOTS=slots,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-    )
-    index_add_atomic_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
-        x,
-        source,
-        counts,
-        buckets,
-        out,
-        M,
-        N,
-        num_warps=options["num_warps"],
-        SLOTS=slots,
-        BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
-        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-    )
-    grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
-    index_add_atomic_rest_kernel[grid](
-        x,
-        index,
-        source,
-        counts,
-        out,
-        M,
-        N,
-        V,
-        num_warps=4,
-        SLOTS=slots,
-        BLOCK_SIZE_V=32,
-        BLOCK_SIZE_K=8,
-        BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
-        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
+        counts = torch.zeros(V, dtype=torch.int32, device=x.device)
+        buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+            index,
+            counts,
+            buckets,
+            M,
+            V,
+            num_warps=4,
+            SLOTS=slots,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+        )
+        index_add_atomic_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+            x,
+            source,
+            counts,
+            buckets,
+            out,
+            M,
+            N,
+            num_warps=options["num_warps"],
+            SLOTS=slots,
+            BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+        )
+        grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
+        index_add_atomic_rest_kernel[grid](
+            x,
+            index,
+            source,
+            counts,
+            out,
+            M,
+            N,
+            V,
+            num_warps=4,
+            SLOTS=slots,
+            BLOCK_SIZE_V=32,
+            BLOCK_SIZE_K=8,
+            BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+        )
     return out

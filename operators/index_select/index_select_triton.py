@@ -135,41 +135,44 @@ def index_select(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     M = x.shape[0]
     N = index.shape[0]
     L = x.shape[1]
-    if N > 33553920:
-        raise ValueError(f"index_select: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"index_select: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is index_select_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            index,
-            out,
-            M,
-            N,
-            L,
-            index.stride(0),
-            x.stride(0),
-            x.stride(1),
-            **options,
-        )
-    elif kernel is index_select_row_tiles_1d_grid_specialize_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            index,
-            out,
-            M,
-            L,
-            index.stride(0),
-            x.stride(0),
-            x.stride(1),
-            N=N,
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is index_select_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                index,
+                out,
+                M,
+                N,
+                L,
+                index.stride(0),
+                x.stride(0),
+                x.stride(1),
+                **options,
+            )
+        elif kernel is index_select_row_tiles_1d_grid_specialize_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                index,
+                out,
+                M,
+                L,
+                index.stride(0),
+                x.stride(0),
+                x.stride(1),
+                N=N,
+                **options,
+            )
     return out

@@ -325,63 +325,65 @@ def kl_div(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"kl_div: at most 2**30 rows and columns, got {M} and {N}")
     row_results = torch.empty(M, dtype=torch.float32, device=logits.device)
     kernel, options = pick_schedule(N * loss.element_size())
-    if kernel is kl_div_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            logits,
-            target,
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        if kernel is kl_div_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                logits,
+                target,
+                row_results,
+                M,
+                N,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is kl_div_row_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_results,
+                N,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is kl_div_looped_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_results,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                N=N,
+                **options,
+            )
+        elif kernel is kl_div_looped_2_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                row_results,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                N=N,
+                **options,
+            )
+        kl_div_finish_kernel[(1,)](
             row_results,
+            loss,
             M,
-            N,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
+            BLOCK_SIZE_N=4096,
+            num_warps=32,
         )
-    elif kernel is kl_div_row_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_results,
-            N,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is kl_div_looped_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_results,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            N=N,
-            **options,
-        )
-    elif kernel is kl_div_looped_2_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            row_results,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            N=N,
-            **options,
-        )
-    kl_div_finish_kernel[(1,)](
-        row_results,
-        loss,
-        M,
-        BLOCK_SIZE_N=4096,
-        num_warps=32,
-    )
     return loss

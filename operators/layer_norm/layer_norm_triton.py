@@ -284,50 +284,51 @@ def layer_norm(
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"layer_norm: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(f"layer_norm: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is layer_norm_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            weight,
-            bias,
-            out,
-            M,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            N=N,
-            **options,
-        )
-    elif kernel is layer_norm_row_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            bias,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            bias,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is layer_norm_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                weight,
+                bias,
+                out,
+                M,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight.stride(0),
+                bias.stride(0),
+                N=N,
+                **options,
+            )
+        elif kernel is layer_norm_row_kernel:
+            kernel[(M,)](
+                x_view,
+                weight,
+                bias,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight.stride(0),
+                bias.stride(0),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is layer_norm_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                weight,
+                bias,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight.stride(0),
+                bias.stride(0),
+                **options,
+            )
     return out

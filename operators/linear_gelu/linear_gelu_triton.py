@@ -173,8 +173,10 @@ def compute_out(projected: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return out
     M = projected.shape[:-1].numel()
     N = projected.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"linear_gelu: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"linear_gelu: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(SCHEDULES, N * out.element_size())
     if kernel is linear_gelu_kernel:
         grid = (
@@ -214,5 +216,6 @@ def linear_gelu(
 ) -> torch.Tensor:
     """x[..., K], weight[J, K], bias[J] -> out[..., J]; float16, bfloat16, float32."""
     check_inputs(x, weight, bias)
-    projected = torch.nn.functional.linear(x, weight)
-    return compute_out(projected, bias)
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        projected = torch.nn.functional.linear(x, weight)
+        return compute_out(projected, bias)

@@ -79,12 +79,13 @@ def masked_fill(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return out
     n_elements = out.numel()
     kernel, options = pick_schedule(out.numel() * out.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        x,
-        mask,
-        out,
-        n_elements,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            x,
+            mask,
+            out,
+            n_elements,
+            **options,
+        )
     return out

@@ -225,24 +225,30 @@ def max_pool2d(x: torch.Tensor) -> torch.Tensor:
     OUT_H = out.shape[2]
     W = x.shape[3]
     H = x.shape[2]
-    if N > 33553920:
-        raise ValueError(f"max_pool2d: at most 33553920 columns, got {N}")
+    if M > 2**30 or OUT_H > 2**26 or N > 33553920:
+        raise ValueError(
+            "max_pool2d: at most 2**30 rows, 2**26 rows of a plane and 33553920 "
+            f"columns, got {M}, {OUT_H} and {N}"
+        )
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        x_view.stride(0),
-        N=N,
-        OUT_H=OUT_H,
-        W=W,
-        H=H,
-        stride_xh=x_view.stride(1),
-        stride_xw=x_view.stride(2),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            M
+            // OUT_H
+            * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            x_view.stride(0),
+            N=N,
+            OUT_H=OUT_H,
+            W=W,
+            H=H,
+            stride_xh=x_view.stride(1),
+            stride_xw=x_view.stride(2),
+            **options,
+        )
     return out

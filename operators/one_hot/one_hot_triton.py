@@ -96,34 +96,37 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
         return out
     M = index.numel()
     N = out.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"one_hot: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"one_hot: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     index_view = index.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is one_hot_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            index_view,
-            out,
-            M,
-            N,
-            index_view.stride(0),
-            **options,
-        )
-    elif kernel is one_hot_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            index_view,
-            out,
-            M,
-            N,
-            index_view.stride(0),
-            **options,
-        )
+    with torch.cuda.device(index.get_device()):  # Triton launches on the current device
+        if kernel is one_hot_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                index_view,
+                out,
+                M,
+                N,
+                index_view.stride(0),
+                **options,
+            )
+        elif kernel is one_hot_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                index_view,
+                out,
+                M,
+                N,
+                index_view.stride(0),
+                **options,
+            )
     return out

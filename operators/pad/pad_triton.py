@@ -102,35 +102,38 @@ def pad(x: torch.Tensor) -> torch.Tensor:
     N = out.shape[-1]
     n_elements = M * N
     D = x.shape[-1]
-    if N > 8388480:
-        raise ValueError(f"pad: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"pad: at most 2**34 rows and 8388480 columns, got {M} and {N}"
+        )
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is pad_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            D,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-    elif kernel is pad_elements_kernel:
-        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-        kernel[grid](
-            x_view,
-            out,
-            n_elements,
-            x_view.stride(0),
-            x_view.stride(1),
-            N=N,
-            D=D,
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is pad_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                N,
+                D,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+        elif kernel is pad_elements_kernel:
+            grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+            kernel[grid](
+                x_view,
+                out,
+                n_elements,
+                x_view.stride(0),
+                x_view.stride(1),
+                N=N,
+                D=D,
+                **options,
+            )
     return out

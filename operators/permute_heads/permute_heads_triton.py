@@ -189,59 +189,63 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
     N = x.shape[3]
     H = x.shape[2]
     S = x.shape[1]
-    if N > 2**30:
-        raise ValueError(f"permute_heads: at most 2**30 columns, got {N}")
+    if M > 2**30 or S > 2**26 or N > 2**30:
+        raise ValueError(
+            "permute_heads: at most 2**30 rows, 2**26 rows of a plane and 2**30 "
+            f"columns, got {M}, {S} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is permute_heads_kernel:
-        grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            out,
-            N,
-            S,
-            H,
-            x.stride(0),
-            x.stride(1),
-            x.stride(2),
-            x.stride(3),
-            **options,
-        )
-    elif kernel is permute_heads_evict_last_loads_streaming_stores_kernel:
-        grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            out,
-            N,
-            S,
-            H,
-            x.stride(0),
-            x.stride(1),
-            x.stride(2),
-            x.stride(3),
-            **options,
-        )
-    elif kernel is permute_heads_tile_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            out,
-            M,
-            N,
-            H,
-            S,
-            x.stride(0),
-            x.stride(1),
-            x.stride(2),
-            x.stride(3),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is permute_heads_kernel:
+            grid = (
+                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                N,
+                S,
+                H,
+                x.stride(0),
+                x.stride(1),
+                x.stride(2),
+                x.stride(3),
+                **options,
+            )
+        elif kernel is permute_heads_evict_last_loads_streaming_stores_kernel:
+            grid = (
+                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                N,
+                S,
+                H,
+                x.stride(0),
+                x.stride(1),
+                x.stride(2),
+                x.stride(3),
+                **options,
+            )
+        elif kernel is permute_heads_tile_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                M,
+                N,
+                H,
+                S,
+                x.stride(0),
+                x.stride(1),
+                x.stride(2),
+                x.stride(3),
+                **options,
+            )
     return out

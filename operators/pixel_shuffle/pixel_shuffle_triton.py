@@ -132,25 +132,29 @@ def pixel_shuffle(x: torch.Tensor) -> torch.Tensor:
     N = x.shape[3]
     C = out.shape[1]
     OUT_H = out.shape[2]
-    if N > 67107840:
-        raise ValueError(f"pixel_shuffle: at most 67107840 columns, got {N}")
+    if M > 2**30 or OUT_H > 2**26 or N > 67107840:
+        raise ValueError(
+            "pixel_shuffle: at most 2**30 rows, 2**26 rows of a plane and 67107840 "
+            f"columns, got {M}, {OUT_H} and {N}"
+        )
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        out,
-        N,
-        OUT_H,
-        C,
-        x.stride(0),
-        x.stride(1),
-        x.stride(2),
-        x.stride(3),
-        out_view.stride(0),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            out,
+            N,
+            OUT_H,
+            C,
+            x.stride(0),
+            x.stride(1),
+            x.stride(2),
+            x.stride(3),
+            out_view.stride(0),
+            **options,
+        )
     return out

@@ -127,20 +127,24 @@ def quantize_int8_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return out, scale
     M = x.shape[:-1].numel() * scale.shape[-1]
     N = 128
-    if N > 2**30:
-        raise ValueError(f"quantize_int8_blocks: at most 2**30 columns, got {N}")
+    if M > 2**34 or N > 2**30:
+        raise ValueError(
+            f"quantize_int8_blocks: at most 2**34 rows and 2**30 columns, got {M} and "
+            f"{N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        x_view,
-        out,
-        scale,
-        M,
-        N,
-        x_view.stride(0),
-        x_view.stride(1),
-        BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            scale,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
     return out, scale

@@ -311,64 +311,67 @@ def quantize_int8_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         )
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"quantize_int8_rows: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"quantize_int8_rows: at most 2**30 rows and columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
-    if kernel is quantize_int8_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            out,
-            scale,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is quantize_int8_rows_row_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            scale,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is quantize_int8_rows_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            scale,
-            x_view.stride(0),
-            x_view.stride(1),
-            N=N,
-            **options,
-        )
-    elif kernel is quantize_int8_rows_looped_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            out,
-            scale,
-            M,
-            x_view.stride(0),
-            x_view.stride(1),
-            N=N,
-            **options,
-        )
-    elif kernel is quantize_int8_rows_looped_plain_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            scale,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is quantize_int8_rows_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                out,
+                scale,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is quantize_int8_rows_row_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                scale,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is quantize_int8_rows_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                scale,
+                x_view.stride(0),
+                x_view.stride(1),
+                N=N,
+                **options,
+            )
+        elif kernel is quantize_int8_rows_looped_rows_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                out,
+                scale,
+                M,
+                x_view.stride(0),
+                x_view.stride(1),
+                N=N,
+                **options,
+            )
+        elif kernel is quantize_int8_rows_looped_plain_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                scale,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return out, scale

@@ -125,24 +125,30 @@ def reflection_pad(x: torch.Tensor) -> torch.Tensor:
     OUT_H = out.shape[2]
     W = x.shape[3]
     H = x.shape[2]
-    if N > 67107840:
-        raise ValueError(f"reflection_pad: at most 67107840 columns, got {N}")
+    if M > 2**30 or OUT_H > 2**26 or N > 67107840:
+        raise ValueError(
+            "reflection_pad: at most 2**30 rows, 2**26 rows of a plane and 67107840 "
+            f"columns, got {M}, {OUT_H} and {N}"
+        )
     x_view = x.reshape(x.shape[:2].numel(), x.shape[2], x.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // OUT_H * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        W,
-        H,
-        x_view.stride(0),
-        N=N,
-        OUT_H=OUT_H,
-        stride_xh=x_view.stride(1),
-        stride_xw=x_view.stride(2),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            M
+            // OUT_H
+            * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            W,
+            H,
+            x_view.stride(0),
+            N=N,
+            OUT_H=OUT_H,
+            stride_xh=x_view.stride(1),
+            stride_xw=x_view.stride(2),
+            **options,
+        )
     return out

@@ -111,37 +111,40 @@ def repeat(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[0]
     N = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"repeat: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"repeat: at most 2**34 rows and 8388480 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is repeat_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            out,
-            M,
-            N,
-            x.stride(0),
-            x.stride(1),
-            out.stride(0),
-            **options,
-        )
-    elif kernel is repeat_1d_grid_evict_last_loads_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            out,
-            M,
-            N,
-            x.stride(0),
-            x.stride(1),
-            out.stride(0),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is repeat_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                M,
+                N,
+                x.stride(0),
+                x.stride(1),
+                out.stride(0),
+                **options,
+            )
+        elif kernel is repeat_1d_grid_evict_last_loads_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                out,
+                M,
+                N,
+                x.stride(0),
+                x.stride(1),
+                out.stride(0),
+                **options,
+            )
     return out

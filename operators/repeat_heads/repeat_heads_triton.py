@@ -202,42 +202,46 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     H = x.shape[1]
-    if N > 2**27:
-        raise ValueError(f"repeat_heads: at most 2**27 columns, got {N}")
+    if M > 2**30 or H > 2**26 or N > 2**27:
+        raise ValueError(
+            "repeat_heads: at most 2**30 rows, 2**26 rows of a plane and 2**27 "
+            f"columns, got {M}, {H} and {N}"
+        )
     x_view = x.reshape(M, N)
     out_view = out.reshape(out.shape[0], out.shape[1], out.shape[-2:].numel())
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is repeat_heads_kernel:
-        grid = (
-            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            N,
-            H,
-            x_view.stride(0),
-            x_view.stride(1),
-            out_view.stride(0),
-            out_view.stride(1),
-            **options,
-        )
-    elif kernel is repeat_heads_tile_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            H,
-            x_view.stride(0),
-            x_view.stride(1),
-            out_view.stride(0),
-            out_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is repeat_heads_kernel:
+            grid = (
+                M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                N,
+                H,
+                x_view.stride(0),
+                x_view.stride(1),
+                out_view.stride(0),
+                out_view.stride(1),
+                **options,
+            )
+        elif kernel is repeat_heads_tile_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                N,
+                H,
+                x_view.stride(0),
+                x_view.stride(1),
+                out_view.stride(0),
+                out_view.stride(1),
+                **options,
+            )
     return out

@@ -94,25 +94,28 @@ def reverse_dims(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[-2:].numel()
     N = x.shape[0]
     C = x.shape[2]
-    if N > 2**30:
-        raise ValueError(f"reverse_dims: at most 2**30 columns, got {N}")
+    if M > 2**37 or N > 2**30:
+        raise ValueError(
+            f"reverse_dims: at most 2**37 rows and 2**30 columns, got {M} and {N}"
+        )
     x_view = x.reshape(N, M)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        out,
-        M,
-        N,
-        C,
-        x_view.stride(0),
-        x_view.stride(1),
-        out.stride(0),
-        out.stride(1),
-        out.stride(2),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            N,
+            C,
+            x_view.stride(0),
+            x_view.stride(1),
+            out.stride(0),
+            out.stride(1),
+            out.stride(2),
+            **options,
+        )
     return out

@@ -122,24 +122,27 @@ def rms_norm_channels(x: torch.Tensor) -> torch.Tensor:
     N = x.shape[1]
     B = x.shape[0]
     HW = x.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"rms_norm_channels: at most 2**30 columns, got {N}")
+    if M > 2**36 or N > 2**30:
+        raise ValueError(
+            f"rms_norm_channels: at most 2**36 rows and 2**30 columns, got {M} and {N}"
+        )
     x_view = x.reshape(B, N, HW)
     out_view = out.reshape(B, N, HW)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        x_view,
-        out,
-        M,
-        HW,
-        x_view.stride(0),
-        x_view.stride(1),
-        x_view.stride(2),
-        out_view.stride(0),
-        out_view.stride(1),
-        out_view.stride(2),
-        N=N,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x_view,
+            out,
+            M,
+            HW,
+            x_view.stride(0),
+            x_view.stride(1),
+            x_view.stride(2),
+            out_view.stride(0),
+            out_view.stride(1),
+            out_view.stride(2),
+            N=N,
+            **options,
+        )
     return out

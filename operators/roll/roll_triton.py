@@ -66,19 +66,20 @@ def roll(x: torch.Tensor) -> torch.Tensor:
     N = out.shape[-1]
     n_elements = M * N
     D = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"roll: at most 2**30 columns, got {N}")
+    if N > 2**29:
+        raise ValueError(f"roll: at most 2**29 columns, got {N}")
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        x_view,
-        out,
-        n_elements,
-        x_view.stride(0),
-        x_view.stride(1),
-        N=N,
-        D=D,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            x_view,
+            out,
+            n_elements,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            D=D,
+            **options,
+        )
     return out

@@ -234,51 +234,55 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     M = q.shape[:3].numel()
     N = q.shape[3] // 2
     S = q.shape[2]
-    if N > 67107840:
-        raise ValueError(f"rotary_half: at most 67107840 columns, got {N}")
+    if M > 2**30 or S > 2**26 or N > 67107840:
+        raise ValueError(
+            "rotary_half: at most 2**30 rows, 2**26 rows of a plane and 67107840 "
+            f"columns, got {M}, {S} and {N}"
+        )
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is rotary_half_kernel:
-        grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            q_view,
-            cos,
-            sin,
-            out,
-            N=N,
-            S=S,
-            stride_qm=q_view.stride(0),
-            stride_q3=q_view.stride(1),
-            stride_cos_s=cos.stride(0),
-            stride_cos_1=cos.stride(1),
-            stride_sin_s=sin.stride(0),
-            stride_sin_1=sin.stride(1),
-            stride_out_m=out_view.stride(0),
-            **options,
-        )
-    elif kernel is rotary_half_specialize_kernel:
-        grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            q_view,
-            cos,
-            sin,
-            out,
-            N=N,
-            S=S,
-            stride_qm=q_view.stride(0),
-            stride_q3=q_view.stride(1),
-            stride_cos_s=cos.stride(0),
-            stride_cos_1=cos.stride(1),
-            stride_sin_s=sin.stride(0),
-            stride_sin_1=sin.stride(1),
-            stride_out_m=out_view.stride(0),
-            **options,
-        )
+    with torch.cuda.device(q.get_device()):  # Triton launches on the current device
+        if kernel is rotary_half_kernel:
+            grid = (
+                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                q_view,
+                cos,
+                sin,
+                out,
+                N=N,
+                S=S,
+                stride_qm=q_view.stride(0),
+                stride_q3=q_view.stride(1),
+                stride_cos_s=cos.stride(0),
+                stride_cos_1=cos.stride(1),
+                stride_sin_s=sin.stride(0),
+                stride_sin_1=sin.stride(1),
+                stride_out_m=out_view.stride(0),
+                **options,
+            )
+        elif kernel is rotary_half_specialize_kernel:
+            grid = (
+                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                q_view,
+                cos,
+                sin,
+                out,
+                N=N,
+                S=S,
+                stride_qm=q_view.stride(0),
+                stride_q3=q_view.stride(1),
+                stride_cos_s=cos.stride(0),
+                stride_cos_1=cos.stride(1),
+                stride_sin_s=sin.stride(0),
+                stride_sin_1=sin.stride(1),
+                stride_out_m=out_view.stride(0),
+                **options,
+            )
     return out

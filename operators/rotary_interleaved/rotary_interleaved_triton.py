@@ -192,29 +192,33 @@ def rotary_interleaved(
     M = q.shape[:3].numel()
     N = cos.shape[1]
     S = q.shape[2]
-    if N > 67107840:
-        raise ValueError(f"rotary_interleaved: at most 67107840 columns, got {N}")
+    if M > 2**30 or S > 2**26 or N > 67107840:
+        raise ValueError(
+            "rotary_interleaved: at most 2**30 rows, 2**26 rows of a plane and "
+            f"67107840 columns, got {M}, {S} and {N}"
+        )
     q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
     out_view = out.reshape(out.shape[:3].numel(), out.shape[3])
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        q_view,
-        cos,
-        sin,
-        out,
-        N,
-        S,
-        q_view.stride(0),
-        q_view.stride(1),
-        cos.stride(0),
-        cos.stride(1),
-        sin.stride(0),
-        sin.stride(1),
-        out_view.stride(0),
-        **options,
-    )
+    with torch.cuda.device(q.get_device()):  # Triton launches on the current device
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            q_view,
+            cos,
+            sin,
+            out,
+            N,
+            S,
+            q_view.stride(0),
+            q_view.stride(1),
+            cos.stride(0),
+            cos.stride(1),
+            sin.stride(0),
+            sin.stride(1),
+            out_view.stride(0),
+            **options,
+        )
     return out

@@ -136,20 +136,24 @@ def router(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return weights, experts
     M = logits.shape[:-1].numel()
     N = logits.shape[-1]
-    if N > 32768:
-        raise ValueError(f"router: at most 32768 columns, got {N}")
+    if M > 2**32 or N > 32768:
+        raise ValueError(
+            f"router: at most 2**32 rows and 32768 columns, got {M} and {N}"
+        )
     logits_view = logits.reshape(M, N)
     kernel, options = pick_schedule(N * logits.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        logits_view,
-        weights,
-        experts,
-        M,
-        N,
-        logits_view.stride(0),
-        logits_view.stride(1),
-        BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            logits_view,
+            weights,
+            experts,
+            M,
+            N,
+            logits_view.stride(0),
+            logits_view.stride(1),
+            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            **options,
+        )
     return weights, experts

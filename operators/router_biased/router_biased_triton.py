@@ -253,8 +253,11 @@ def compute_experts(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return experts
     M = logits.shape[:-1].numel()
     N = logits.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"router_biased_experts: at most 2**30 columns, got {N}")
+    if M > 2**32 or N > 2**30:
+        raise ValueError(
+            f"router_biased_experts: at most 2**32 rows and 2**30 columns, got {M} "
+            f"and {N}"
+        )
     logits_view = logits.reshape(M, N)
     kernel, options = pick_schedule(EXPERTS_SCHEDULES, N * logits.element_size())
     if kernel is router_biased_experts_kernel:
@@ -295,8 +298,11 @@ def compute_weights(experts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor
     M = experts.shape[:-1].numel()
     N = experts.shape[-1]
     D = logits.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"router_biased_weights: at most 2**30 columns, got {N}")
+    if M > 2**34 or N > 2**30:
+        raise ValueError(
+            f"router_biased_weights: at most 2**34 rows and 2**30 columns, got {M} "
+            f"and {N}"
+        )
     logits_view = logits.reshape(logits.shape[:-1].numel(), logits.shape[-1])
     kernel, options = pick_schedule(WEIGHTS_SCHEDULES, N * experts.element_size())
     grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
@@ -323,6 +329,8 @@ def router_biased(
     float32; bias float32; weights float32; experts int64.
     """
     check_inputs(logits, bias)
-    experts = compute_experts(logits, bias)
-    weights = compute_weights(experts, logits)
-    return weights, experts
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        experts = compute_experts(logits, bias)
+        weights = compute_weights(experts, logits)
+        return weights, experts

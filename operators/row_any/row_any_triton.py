@@ -132,39 +132,40 @@ def row_any(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"row_any: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(f"row_any: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
-    if kernel is row_any_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is row_any_row_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is row_any_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            x_view.stride(0),
-            x_view.stride(1),
-            N=N,
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is row_any_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is row_any_row_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is row_any_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                x_view.stride(0),
+                x_view.stride(1),
+                N=N,
+                **options,
+            )
     return out

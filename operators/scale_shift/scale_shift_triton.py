@@ -136,26 +136,29 @@ def scale_shift(
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
-    if N > 33553920:
-        raise ValueError(f"scale_shift: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"scale_shift: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x_view,
-        scale,
-        shift,
-        out,
-        M,
-        N,
-        C,
-        x_view.stride(0),
-        x_view.stride(1),
-        scale.stride(0),
-        shift.stride(0),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x_view,
+            scale,
+            shift,
+            out,
+            M,
+            N,
+            C,
+            x_view.stride(0),
+            x_view.stride(1),
+            scale.stride(0),
+            shift.stride(0),
+            **options,
+        )
     return out

@@ -157,16 +157,17 @@ def scatter_add(
             f"scatter_add: at most 2**30 rows, columns and places, got {M}, {N} and {V}"
         )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        x,
-        index,
-        source,
-        out,
-        M,
-        N,
-        V,
-        BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x,
+            index,
+            source,
+            out,
+            M,
+            N,
+            V,
+            BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
+            **options,
+        )
     return out

@@ -148,16 +148,17 @@ def scatter_add_atomic(
             f"scatter_add_atomic: at most 2**30 rows and columns, got {M} and {N}"
         )
     kernel, options = pick_schedule(N * x.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        x,
-        index,
-        source,
-        out,
-        M,
-        N,
-        V,
-        BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x,
+            index,
+            source,
+            out,
+            M,
+            N,
+            V,
+            BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
+            **options,
+        )
     return out.to(x.dtype)

@@ -288,52 +288,55 @@ def silu_mul_int8_rows(
         )
     M = gate.shape[:-1].numel()
     N = gate.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"silu_mul_int8_rows: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"silu_mul_int8_rows: at most 2**30 rows and columns, got {M} and {N}"
+        )
     gate_view = gate.reshape(M, N)
     up_view = up.reshape(M, N)
     kernel, options = pick_schedule(N * gate.element_size())
-    if kernel is silu_mul_int8_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            gate_view,
-            up_view,
-            out,
-            scale,
-            M,
-            N,
-            gate_view.stride(0),
-            gate_view.stride(1),
-            up_view.stride(0),
-            up_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is silu_mul_int8_rows_row_kernel:
-        kernel[(M,)](
-            gate_view,
-            up_view,
-            out,
-            scale,
-            N,
-            gate_view.stride(0),
-            gate_view.stride(1),
-            up_view.stride(0),
-            up_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is silu_mul_int8_rows_looped_kernel:
-        kernel[(M,)](
-            gate_view,
-            up_view,
-            out,
-            scale,
-            N,
-            gate_view.stride(0),
-            gate_view.stride(1),
-            up_view.stride(0),
-            up_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(gate.get_device()):  # Triton launches on the current device
+        if kernel is silu_mul_int8_rows_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                gate_view,
+                up_view,
+                out,
+                scale,
+                M,
+                N,
+                gate_view.stride(0),
+                gate_view.stride(1),
+                up_view.stride(0),
+                up_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is silu_mul_int8_rows_row_kernel:
+            kernel[(M,)](
+                gate_view,
+                up_view,
+                out,
+                scale,
+                N,
+                gate_view.stride(0),
+                gate_view.stride(1),
+                up_view.stride(0),
+                up_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is silu_mul_int8_rows_looped_kernel:
+            kernel[(M,)](
+                gate_view,
+                up_view,
+                out,
+                scale,
+                N,
+                gate_view.stride(0),
+                gate_view.stride(1),
+                up_view.stride(0),
+                up_view.stride(1),
+                **options,
+            )
     return out, scale

@@ -73,12 +73,14 @@ def smooth_l1(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return loss
     n_elements = loss.numel()
     kernel, options = pick_schedule(loss.numel() * loss.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        prediction,
-        target,
-        loss,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(prediction.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            prediction,
+            target,
+            loss,
+            n_elements,
+            **options,
+        )
     return loss

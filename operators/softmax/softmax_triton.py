@@ -32,11 +32,23 @@ def _leave(word_ptr, value, total):
 
 
 @triton.jit
-def _await(words_ptr, is_part, other):
-    # programs start in the order of their numbers: none waits for one that cannot start
+def _is_missing(words):
+    return tl.min((words != 0).to(tl.int32), axis=0) == 0
+
+
+@triton.jit
+def _poll(words_ptr, is_part, times):
+    # until all words are there, or so many times; 2**14 take some 10 ms
     words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
-    while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+    seen = 0
+    while _is_missing(words) & (seen < times):
         words = tl.load(words_ptr, mask=is_part, other=-1, volatile=True)
+        seen += 1
+    return words
+
+
+@triton.jit
+def _unpack(words, is_part, other):
     values = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     totals = tl.abs(words.to(tl.int32).to(tl.float32, bitcast=True))
     return tl.where(is_part, values, other), tl.where(is_part, totals, 0.0)
@@ -203,9 +215,29 @@ def softmax_cooperative_kernel(
     _leave(row_max_words_ptr + tl.program_id(0), row_max_part, denominator_part)
     parts = row * num_parts + tl.arange(0, SPLITS)
     is_part = tl.arange(0, SPLITS) < num_parts
-    row_max_parts, denominator_parts = _await(
-        row_max_words_ptr + parts, is_part, float("-inf")
-    )
+    row_max_words = _poll(row_max_words_ptr + parts, is_part, 2**14)
+    if _is_missing(row_max_words):
+        # others do not run at the same time: their parts are reduced here, its own last
+        for turn in range(1, num_parts + 1):
+            part = (split + turn) % num_parts
+            other_cols = part * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
+            other_mask = (other_cols < N) | (N % BLOCK_SIZE_N == 0)
+            x = tl.load(
+                x_ptr + row * stride_xm + other_cols * stride_xn,
+                mask=other_mask,
+                other=float("-inf"),
+                eviction_policy="evict_last",
+            ).to(tl.float32)
+            row_max_part = tl.maximum(tl.max(x, axis=0), -3.4028234663852886e38)
+            numerator = _exp(x - row_max_part)
+            denominator_part = tl.sum(numerator, axis=0)
+            _leave(
+                row_max_words_ptr + row * num_parts + part,
+                row_max_part,
+                denominator_part,
+            )
+        row_max_words = _poll(row_max_words_ptr + parts, is_part, 2**30)
+    row_max_parts, denominator_parts = _unpack(row_max_words, is_part, float("-inf"))
     row_max = tl.max(row_max_parts, axis=0)
     denominator = tl.sum(denominator_parts * _exp(row_max_parts - row_max), axis=0)
     numerator *= _exp(row_max_part - row_max)  # which was of the part's greatest
@@ -267,7 +299,7 @@ def softmax_alone_kernel(
 @functools.cache
 def num_sms(device: torch.device) -> int:
     """The GPU's multiprocessors; none where Triton's interpreter runs one program after the other."""
-    if not isinstance(_await, triton.JITFunction):
+    if not isinstance(_poll, triton.JITFunction):
         return 0
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
     return properties["multiprocessor_count"]
@@ -326,65 +358,66 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"softmax: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(f"softmax: at most 2**30 rows and columns, got {M} and {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is softmax_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is softmax_looped_rows_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            x_view.stride(0),
-            x_view.stride(1),
-            N=N,
-            **options,
-        )
-    elif kernel is softmax_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-    elif kernel is softmax_cooperative_kernel:
-        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
-        if 0 < num_parts <= num_waiting(x.device, options):
-            row_max_words = torch.zeros(
-                (M, num_parts), dtype=torch.int64, device=x.device
-            )
-            kernel[(M * num_parts,)](
-                x_view,
-                out,
-                row_max_words,
-                num_parts,
-                x_view.stride(0),
-                x_view.stride(1),
-                N=N,
-                SPLITS=max(triton.next_power_of_2(num_parts), 32),
-                **options,
-            )
-        else:  # not all programs of a row run at once: one walks it alone
-            softmax_alone_kernel[(M,)](
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is softmax_kernel:
+            kernel[(M,)](
                 x_view,
                 out,
                 N,
                 x_view.stride(0),
                 x_view.stride(1),
-                BLOCK_SIZE_N=16384,
-                num_warps=8,
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
             )
+        elif kernel is softmax_looped_rows_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                x_view.stride(0),
+                x_view.stride(1),
+                N=N,
+                **options,
+            )
+        elif kernel is softmax_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+        elif kernel is softmax_cooperative_kernel:
+            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            if 0 < num_parts <= num_waiting(x.device, options):
+                row_max_words = torch.zeros(
+                    (M, num_parts), dtype=torch.int64, device=x.device
+                )
+                kernel[(M * num_parts,)](
+                    x_view,
+                    out,
+                    row_max_words,
+                    num_parts,
+                    x_view.stride(0),
+                    x_view.stride(1),
+                    N=N,
+                    SPLITS=max(triton.next_power_of_2(num_parts), 32),
+                    **options,
+                )
+            else:  # not all programs of a row run at once: one walks it alone
+                softmax_alone_kernel[(M,)](
+                    x_view,
+                    out,
+                    N,
+                    x_view.stride(0),
+                    x_view.stride(1),
+                    BLOCK_SIZE_N=16384,
+                    num_warps=8,
+                )
     return out

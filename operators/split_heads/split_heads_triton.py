@@ -154,42 +154,45 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     M = qkv.shape[:-1].numel()
     N = q.shape[-1]
     D = qkv.shape[-1] // 3
-    if N > 8388480:
-        raise ValueError(f"split_heads: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"split_heads: at most 2**34 rows and 8388480 columns, got {M} and {N}"
+        )
     qkv_view = qkv.reshape(qkv.shape[:-1].numel(), qkv.shape[-1])
     kernel, options = pick_schedule(N * q.element_size())
-    if kernel is split_heads_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            qkv_view,
-            q,
-            k,
-            v,
-            M,
-            N,
-            D,
-            qkv_view.stride(0),
-            qkv_view.stride(1),
-            **options,
-        )
-    elif kernel is split_heads_1d_grid_evict_last_loads_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            qkv_view,
-            q,
-            k,
-            v,
-            M,
-            N,
-            D,
-            qkv_view.stride(0),
-            qkv_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(qkv.get_device()):  # Triton launches on the current device
+        if kernel is split_heads_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                qkv_view,
+                q,
+                k,
+                v,
+                M,
+                N,
+                D,
+                qkv_view.stride(0),
+                qkv_view.stride(1),
+                **options,
+            )
+        elif kernel is split_heads_1d_grid_evict_last_loads_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                qkv_view,
+                q,
+                k,
+                v,
+                M,
+                N,
+                D,
+                qkv_view.stride(0),
+                qkv_view.stride(1),
+                **options,
+            )
     return q, k, v

@@ -145,45 +145,48 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[0]
     N = x.shape[1]
-    if N > 8388480:
-        raise ValueError(f"stack: at most 8388480 columns, got {N}")
+    if M > 2**34 or N > 8388480:
+        raise ValueError(
+            f"stack: at most 2**34 rows and 8388480 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is stack_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            y,
-            out,
-            M,
-            N,
-            x.stride(0),
-            x.stride(1),
-            y.stride(0),
-            y.stride(1),
-            out.stride(0),
-            out.stride(1),
-            **options,
-        )
-    elif kernel is stack_1d_grid_evict_last_loads_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x,
-            y,
-            out,
-            M,
-            N,
-            x.stride(0),
-            x.stride(1),
-            y.stride(0),
-            y.stride(1),
-            out.stride(0),
-            out.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is stack_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                y,
+                out,
+                M,
+                N,
+                x.stride(0),
+                x.stride(1),
+                y.stride(0),
+                y.stride(1),
+                out.stride(0),
+                out.stride(1),
+                **options,
+            )
+        elif kernel is stack_1d_grid_evict_last_loads_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x,
+                y,
+                out,
+                M,
+                N,
+                x.stride(0),
+                x.stride(1),
+                y.stride(0),
+                y.stride(1),
+                out.stride(0),
+                out.stride(1),
+                **options,
+            )
     return out

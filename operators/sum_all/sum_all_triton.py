@@ -150,41 +150,44 @@ def sum_all(x: torch.Tensor) -> torch.Tensor:
     if N > 2**31 - 2**26:
         raise ValueError(f"sum_all: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is sum_all_kernel:
-        kernel[(1,)](
-            x,
-            out,
-            N,
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is sum_all_partials_kernel:
-        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
-        out_parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
-        kernel[(num_parts,)](
-            x,
-            out_parts,
-            N,
-            **options,
-        )
-        sum_all_join_partials_kernel[(1,)](
-            out_parts,
-            out,
-            num_parts,
-            BLOCK_SIZE=8192,
-            num_warps=32,
-        )
-    elif kernel is sum_all_split_kernel:
-        out_parts = torch.empty(options["SPLITS"], dtype=torch.float32, device=x.device)
-        kernel[(options["SPLITS"],)](
-            x,
-            out_parts,
-            N,
-            **options,
-        )
-        sum_all_join_kernel[(1,)](
-            out_parts,
-            out,
-            SPLITS=options["SPLITS"],
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is sum_all_kernel:
+            kernel[(1,)](
+                x,
+                out,
+                N,
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is sum_all_partials_kernel:
+            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            out_parts = torch.empty(num_parts, dtype=torch.float32, device=x.device)
+            kernel[(num_parts,)](
+                x,
+                out_parts,
+                N,
+                **options,
+            )
+            sum_all_join_partials_kernel[(1,)](
+                out_parts,
+                out,
+                num_parts,
+                BLOCK_SIZE=8192,
+                num_warps=32,
+            )
+        elif kernel is sum_all_split_kernel:
+            out_parts = torch.empty(
+                options["SPLITS"], dtype=torch.float32, device=x.device
+            )
+            kernel[(options["SPLITS"],)](
+                x,
+                out_parts,
+                N,
+                **options,
+            )
+            sum_all_join_kernel[(1,)](
+                out_parts,
+                out,
+                SPLITS=options["SPLITS"],
+            )
     return out

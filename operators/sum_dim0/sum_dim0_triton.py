@@ -44,7 +44,7 @@ def sum_dim0_kernel(
         ).to(tl.float32)
         out_acc += x
     out = tl.sum(out_acc, axis=1)
-    tl.store(out_parts_ptr + split * M + rows, out, mask=row_mask)
+    tl.store(out_parts_ptr + split.to(tl.int64) * M + rows, out, mask=row_mask)
 
 
 @triton.jit
@@ -58,7 +58,7 @@ def sum_dim0_join_kernel(
     # a program joins what those of the kernel before found of its rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
     out = tl.sum(tl.load(out_parts_ptr + parts, mask=row_mask[:, None]), axis=1)
     tl.store(out_ptr + rows, out, mask=row_mask)
 
@@ -98,26 +98,29 @@ def sum_dim0(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[1]
     N = x.shape[0]
-    if N > 2**30:
-        raise ValueError(f"sum_dim0: at most 2**30 columns, got {N}")
+    if M > 2**32 or N > 2**30:
+        raise ValueError(
+            f"sum_dim0: at most 2**32 rows and 2**30 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    out_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=x.device
-    )
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
-        x,
-        out_parts,
-        M,
-        x.stride(0),
-        x.stride(1),
-        N=N,
-        **options,
-    )
-    sum_dim0_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
-        out_parts,
-        out,
-        M,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        SPLITS=options["SPLITS"],
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        out_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=x.device
+        )
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+            x,
+            out_parts,
+            M,
+            x.stride(0),
+            x.stride(1),
+            N=N,
+            **options,
+        )
+        sum_dim0_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+            out_parts,
+            out,
+            M,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            SPLITS=options["SPLITS"],
+        )
     return out

@@ -100,24 +100,27 @@ def take_along_dim(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     M = index.shape[0]
     N = x.shape[1]
     L = x.shape[0]
-    if N > 4194240:
-        raise ValueError(f"take_along_dim: at most 4194240 columns, got {N}")
+    if M > 2**35 or N > 4194240:
+        raise ValueError(
+            f"take_along_dim: at most 2**35 rows and 4194240 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        index,
-        out,
-        M,
-        N,
-        L,
-        index.stride(0),
-        index.stride(1),
-        x.stride(0),
-        x.stride(1),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            index,
+            out,
+            M,
+            N,
+            L,
+            index.stride(0),
+            index.stride(1),
+            x.stride(0),
+            x.stride(1),
+            **options,
+        )
     return out

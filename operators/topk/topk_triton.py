@@ -157,31 +157,32 @@ def topk(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return values, indices
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"topk: at most 2**30 columns, got {N}")
+    if M > 2**32 or N > 2**30:
+        raise ValueError(f"topk: at most 2**32 rows and 2**30 columns, got {M} and {N}")
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * values.element_size())
-    if kernel is topk_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            values,
-            indices,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is topk_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            values,
-            indices,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is topk_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                values,
+                indices,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is topk_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                values,
+                indices,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return values, indices

@@ -72,20 +72,23 @@ def transpose(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[1]
     N = x.shape[0]
-    if N > 2**30:
-        raise ValueError(f"transpose: at most 2**30 columns, got {N}")
+    if M > 2**37 or N > 2**30:
+        raise ValueError(
+            f"transpose: at most 2**37 rows and 2**30 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        out,
-        M,
-        N,
-        x.stride(0),
-        x.stride(1),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            out,
+            M,
+            N,
+            x.stride(0),
+            x.stride(1),
+            **options,
+        )
     return out

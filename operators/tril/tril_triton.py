@@ -111,36 +111,40 @@ def tril(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[2]
     M_SIZE = x.shape[1]
-    if N > 134215680:
-        raise ValueError(f"tril: at most 134215680 columns, got {N}")
+    if M > 2**30 or M_SIZE > 2**26 or N > 134215680:
+        raise ValueError(
+            "tril: at most 2**30 rows, 2**26 rows of a plane and 134215680 columns, "
+            f"got {M}, {M_SIZE} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is tril_kernel:
-        grid = (
-            M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            N,
-            M_SIZE,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-    elif kernel is tril_specialize_kernel:
-        grid = (
-            M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            N=N,
-            M_SIZE=M_SIZE,
-            stride_xm=x_view.stride(0),
-            stride_xn=x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is tril_kernel:
+            grid = (
+                M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                N,
+                M_SIZE,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+        elif kernel is tril_specialize_kernel:
+            grid = (
+                M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                N=N,
+                M_SIZE=M_SIZE,
+                stride_xm=x_view.stride(0),
+                stride_xn=x_view.stride(1),
+                **options,
+            )
     return out

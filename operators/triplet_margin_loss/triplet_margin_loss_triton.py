@@ -304,60 +304,62 @@ def triplet_margin_loss(
         )
     row_results = torch.empty(M, dtype=torch.float32, device=anchor.device)
     kernel, options = pick_schedule(N * loss.element_size())
-    if kernel is triplet_margin_loss_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            anchor,
-            positive,
-            negative,
+    # Triton launches on the current device
+    with torch.cuda.device(anchor.get_device()):
+        if kernel is triplet_margin_loss_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                anchor,
+                positive,
+                negative,
+                row_results,
+                M,
+                N,
+                anchor.stride(0),
+                anchor.stride(1),
+                positive.stride(0),
+                positive.stride(1),
+                negative.stride(0),
+                negative.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is triplet_margin_loss_row_kernel:
+            kernel[(M,)](
+                anchor,
+                positive,
+                negative,
+                row_results,
+                N,
+                anchor.stride(0),
+                anchor.stride(1),
+                positive.stride(0),
+                positive.stride(1),
+                negative.stride(0),
+                negative.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is triplet_margin_loss_looped_kernel:
+            kernel[(M,)](
+                anchor,
+                positive,
+                negative,
+                row_results,
+                anchor.stride(0),
+                anchor.stride(1),
+                positive.stride(0),
+                positive.stride(1),
+                negative.stride(0),
+                negative.stride(1),
+                N=N,
+                **options,
+            )
+        triplet_margin_loss_finish_kernel[(1,)](
             row_results,
+            loss,
             M,
-            N,
-            anchor.stride(0),
-            anchor.stride(1),
-            positive.stride(0),
-            positive.stride(1),
-            negative.stride(0),
-            negative.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
+            BLOCK_SIZE_N=4096,
+            num_warps=32,
         )
-    elif kernel is triplet_margin_loss_row_kernel:
-        kernel[(M,)](
-            anchor,
-            positive,
-            negative,
-            row_results,
-            N,
-            anchor.stride(0),
-            anchor.stride(1),
-            positive.stride(0),
-            positive.stride(1),
-            negative.stride(0),
-            negative.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is triplet_margin_loss_looped_kernel:
-        kernel[(M,)](
-            anchor,
-            positive,
-            negative,
-            row_results,
-            anchor.stride(0),
-            anchor.stride(1),
-            positive.stride(0),
-            positive.stride(1),
-            negative.stride(0),
-            negative.stride(1),
-            N=N,
-            **options,
-        )
-    triplet_margin_loss_finish_kernel[(1,)](
-        row_results,
-        loss,
-        M,
-        BLOCK_SIZE_N=4096,
-        num_warps=32,
-    )
     return loss

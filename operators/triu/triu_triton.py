@@ -115,37 +115,41 @@ def triu(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[2]
     A = x.shape[1]
-    if N > 2**30:
-        raise ValueError(f"triu: at most 2**30 columns, got {N}")
+    if M > 2**30 or A > 2**26 or N > 2**30:
+        raise ValueError(
+            "triu: at most 2**30 rows, 2**26 rows of a plane and 2**30 columns, got "
+            f"{M}, {A} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is triu_kernel:
-        grid = (
-            M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            N,
-            A,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-    elif kernel is triu_tile_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            A,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is triu_kernel:
+            grid = (
+                M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                N,
+                A,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+        elif kernel is triu_tile_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                x_view,
+                out,
+                M,
+                N,
+                A,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return out

@@ -229,28 +229,32 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     C = x.shape[1]
     H = out.shape[2]
     W = x.shape[3]
-    if N > 4194240:
-        raise ValueError(f"depthwise_conv3x3: at most 4194240 columns, got {N}")
+    if M > 2**30 or H > 2**26 or N > 4194240:
+        raise ValueError(
+            "depthwise_conv3x3: at most 2**30 rows, 2**26 rows of a plane and "
+            f"4194240 columns, got {M}, {H} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        x,
-        weight,
-        out,
-        C,
-        x.stride(0),
-        x.stride(1),
-        weight.stride(0),
-        weight.stride(2),
-        weight.stride(3),
-        N=N,
-        H=H,
-        W=W,
-        stride_xh=x.stride(2),
-        stride_xw=x.stride(3),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            x,
+            weight,
+            out,
+            C,
+            x.stride(0),
+            x.stride(1),
+            weight.stride(0),
+            weight.stride(2),
+            weight.stride(3),
+            N=N,
+            H=H,
+            W=W,
+            stride_xh=x.stride(2),
+            stride_xw=x.stride(3),
+            **options,
+        )
     return out

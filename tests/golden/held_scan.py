@@ -103,21 +103,24 @@ def cumsum_long(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"cumsum_long: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"cumsum_long: at most 2**30 rows and columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
-    out_words = torch.zeros((M, num_parts), dtype=torch.int64, device=x.device)
-    kernel[(M * num_parts,)](
-        x_view,
-        out,
-        out_words,
-        num_parts,
-        x_view.stride(0),
-        x_view.stride(1),
-        N=N,
-        SPLITS=min(max(triton.next_power_of_2(num_parts), 32), 1024),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+        out_words = torch.zeros((M, num_parts), dtype=torch.int64, device=x.device)
+        kernel[(M * num_parts,)](
+            x_view,
+            out,
+            out_words,
+            num_parts,
+            x_view.stride(0),
+            x_view.stride(1),
+            N=N,
+            SPLITS=min(max(triton.next_power_of_2(num_parts), 32), 1024),
+            **options,
+        )
     return out

@@ -160,36 +160,39 @@ def masked_cumsum(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"masked_cumsum: at most 2**30 columns, got {N}")
+    if M > 2**32 or N > 2**30:
+        raise ValueError(
+            f"masked_cumsum: at most 2**32 rows and 2**30 columns, got {M} and {N}"
+        )
     mask_view = mask.reshape(M, N)
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is masked_cumsum_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            mask_view,
-            out,
-            M,
-            N,
-            mask_view.stride(0),
-            mask_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is masked_cumsum_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            mask_view,
-            out,
-            N,
-            mask_view.stride(0),
-            mask_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is masked_cumsum_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                mask_view,
+                out,
+                M,
+                N,
+                mask_view.stride(0),
+                mask_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is masked_cumsum_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                mask_view,
+                out,
+                N,
+                mask_view.stride(0),
+                mask_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return out

@@ -117,22 +117,25 @@ def cumsum_sequence(x: torch.Tensor) -> torch.Tensor:
     M = x.shape[0] * x.shape[2]
     N = x.shape[1]
     D = x.shape[2]
-    if N > 2**30:
-        raise ValueError(f"cumsum_sequence: at most 2**30 columns, got {N}")
+    if M > 2**36 or N > 2**30:
+        raise ValueError(
+            f"cumsum_sequence: at most 2**36 rows and 2**30 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        x,
-        out,
-        M,
-        N,
-        D,
-        x.stride(0),
-        x.stride(1),
-        x.stride(2),
-        out.stride(0),
-        out.stride(1),
-        out.stride(2),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            x,
+            out,
+            M,
+            N,
+            D,
+            x.stride(0),
+            x.stride(1),
+            x.stride(2),
+            out.stride(0),
+            out.stride(1),
+            out.stride(2),
+            **options,
+        )
     return out

@@ -215,9 +215,10 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     M = logits.shape[:2].numel()
     N = logits.shape[2]
     V = logits.shape[2]
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"sequence_log_probs_intermediate: at most 2**30 columns, got {N}"
+            "sequence_log_probs_intermediate: at most 2**30 rows and columns, got "
+            f"{M} and {N}"
         )
     labels_view = labels.reshape(M)
     logits_view = logits.reshape(logits.shape[:2].numel(), logits.shape[2])
@@ -248,9 +249,10 @@ def compute_log_probs(intermediate: torch.Tensor) -> torch.Tensor:
         return log_probs
     M = intermediate.shape[0]
     N = intermediate.shape[1]
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"sequence_log_probs_log_probs: at most 2**30 columns, got {N}"
+            f"sequence_log_probs_log_probs: at most 2**30 rows and columns, got {M} "
+            f"and {N}"
         )
     kernel, options = pick_schedule(LOG_PROBS_SCHEDULES, N * log_probs.element_size())
     if kernel is sequence_log_probs_log_probs_kernel:
@@ -286,5 +288,7 @@ def sequence_log_probs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tens
     labels int64; log_probs float32.
     """
     check_inputs(logits, labels)
-    intermediate = compute_intermediate(logits, labels)
-    return compute_log_probs(intermediate)
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        intermediate = compute_intermediate(logits, labels)
+        return compute_log_probs(intermediate)

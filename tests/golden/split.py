@@ -109,7 +109,7 @@ def group_norm_split_kernel(
         block_share = block_count / (walked + block_count)
         mean += block_shift * block_share
         row_sum_2 += block_squares + block_shift * block_shift * walked * block_share
-    slot = split * M + row
+    slot = split.to(tl.int64) * M + row
     tl.store(mean_parts_ptr + slot, mean)
     tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
 
@@ -148,7 +148,7 @@ def group_norm_apply_kernel(
     # int32 where that is enough: it divides faster
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
     mean = tl.sum(mean_parts * part_counts, axis=0) / N
@@ -268,65 +268,68 @@ def group_norm(
     N = x.shape[1] // 32 * x.shape[2] * x.shape[3]
     K = x.shape[1] // 32
     HW = x.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"group_norm: at most 2**30 columns, got {N}")
+    if M > 2**25 or N > 2**30:
+        raise ValueError(
+            f"group_norm: at most 2**25 rows and 2**30 columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     weight_view = weight.reshape(32, K)
     bias_view = bias.reshape(32, K)
     kernel, options = pick_schedule(N * out.element_size())
-    if kernel is group_norm_kernel:
-        kernel[(M,)](
-            x_view,
-            weight_view,
-            bias_view,
-            out,
-            N,
-            HW,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight_view.stride(0),
-            weight_view.stride(1),
-            bias_view.stride(0),
-            bias_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is group_norm_split_kernel:
-        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
-        mean_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        row_sum_2_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        kernel[(M, options["SPLITS"])](
-            x_view,
-            mean_parts,
-            row_sum_2_parts,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-        group_norm_apply_kernel[(num_tiles,)](
-            x_view,
-            weight_view,
-            bias_view,
-            mean_parts,
-            row_sum_2_parts,
-            out,
-            M,
-            N,
-            HW,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight_view.stride(0),
-            weight_view.stride(1),
-            bias_view.stride(0),
-            bias_view.stride(1),
-            num_warps=options["num_warps"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-        )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        if kernel is group_norm_kernel:
+            kernel[(M,)](
+                x_view,
+                weight_view,
+                bias_view,
+                out,
+                N,
+                HW,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                bias_view.stride(0),
+                bias_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is group_norm_split_kernel:
+            num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
+            mean_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            row_sum_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                mean_parts,
+                row_sum_2_parts,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+            group_norm_apply_kernel[(num_tiles,)](
+                x_view,
+                weight_view,
+                bias_view,
+                mean_parts,
+                row_sum_2_parts,
+                out,
+                M,
+                N,
+                HW,
+                x_view.stride(0),
+                x_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                bias_view.stride(0),
+                bias_view.stride(1),
+                num_warps=options["num_warps"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+            )
     return out

@@ -43,7 +43,7 @@ def rms_norm_kernel(
         ).to(tl.float32)
         row_sum_acc += x * x
     row_sum = tl.sum(row_sum_acc, axis=0)
-    tl.store(row_sum_parts_ptr + split * M + row, row_sum)
+    tl.store(row_sum_parts_ptr + split.to(tl.int64) * M + row, row_sum)
 
 
 @triton.jit
@@ -67,7 +67,7 @@ def rms_norm_apply_kernel(
     tile = tl.program_id(0) // M
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_sum = tl.sum(tl.load(row_sum_parts_ptr + parts), axis=0)
     # mean_square = wide.pow(2).mean(dim=-1, keepdim=True)
     mean_square = row_sum / N
@@ -140,35 +140,38 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"rms_norm: at most 2**30 columns, got {N}")
+    if M > 2**25 or N > 2**30:
+        raise ValueError(
+            f"rms_norm: at most 2**25 rows and 2**30 columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
-    row_sum_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=x.device
-    )
-    kernel[(M, options["SPLITS"])](
-        x_view,
-        row_sum_parts,
-        M,
-        N,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
-    rms_norm_apply_kernel[(num_tiles,)](
-        x_view,
-        weight,
-        row_sum_parts,
-        out,
-        M,
-        N,
-        x_view.stride(0),
-        x_view.stride(1),
-        weight.stride(0),
-        num_warps=options["num_warps"],
-        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-        SPLITS=options["SPLITS"],
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        num_tiles = M * triton.cdiv(N, options["BLOCK_SIZE_N"])
+        row_sum_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=x.device
+        )
+        kernel[(M, options["SPLITS"])](
+            x_view,
+            row_sum_parts,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
+        rms_norm_apply_kernel[(num_tiles,)](
+            x_view,
+            weight,
+            row_sum_parts,
+            out,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            weight.stride(0),
+            num_warps=options["num_warps"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            SPLITS=options["SPLITS"],
+        )
     return out

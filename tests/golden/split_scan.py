@@ -76,7 +76,7 @@ def reverse_cumsum_kernel(
         ).to(tl.float32)
         out_end = tl.sum(x, axis=0)
         out_total, out_lost = _two_sum(out_total, out_lost + out_end)
-    tl.store(out_parts_ptr + split * M + row, out_total + out_lost)
+    tl.store(out_parts_ptr + split.to(tl.int64) * M + row, out_total + out_lost)
 
 
 @triton.jit
@@ -100,7 +100,7 @@ def reverse_cumsum_apply_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
     # what the parts before this one come to
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     is_before = tl.arange(0, SPLITS) < split
     out_carry = tl.sum(
         tl.load(out_parts_ptr + parts, mask=is_before, other=0.0), axis=0
@@ -164,30 +164,33 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
         return out
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"reverse_cumsum: at most 2**30 columns, got {N}")
+    if M > 2**25 or N > 2**30:
+        raise ValueError(
+            f"reverse_cumsum: at most 2**25 rows and 2**30 columns, got {M} and {N}"
+        )
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
-    out_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=x.device
-    )
-    kernel[(M, options["SPLITS"])](
-        x_view,
-        out_parts,
-        M,
-        N,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
-    reverse_cumsum_apply_kernel[(M, options["SPLITS"])](
-        x_view,
-        out_parts,
-        out,
-        M,
-        N,
-        x_view.stride(0),
-        x_view.stride(1),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        out_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=x.device
+        )
+        kernel[(M, options["SPLITS"])](
+            x_view,
+            out_parts,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
+        reverse_cumsum_apply_kernel[(M, options["SPLITS"])](
+            x_view,
+            out_parts,
+            out,
+            M,
+            N,
+            x_view.stride(0),
+            x_view.stride(1),
+            **options,
+        )
     return out

@@ -147,24 +147,26 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     row_losses = torch.empty(M, dtype=torch.float32, device=logits.device)
     row_counts = torch.empty(M, dtype=torch.float32, device=logits.device)
     kernel, options = pick_schedule(N * loss.element_size())
-    kernel[(M,)](
-        logits,
-        target,
-        row_losses,
-        row_counts,
-        N,
-        V,
-        target.stride(0),
-        logits.stride(0),
-        logits.stride(1),
-        **options,
-    )
-    cross_entropy_finish_kernel[(1,)](
-        row_losses,
-        row_counts,
-        loss,
-        M,
-        BLOCK_SIZE_N=4096,
-        num_warps=32,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        kernel[(M,)](
+            logits,
+            target,
+            row_losses,
+            row_counts,
+            N,
+            V,
+            target.stride(0),
+            logits.stride(0),
+            logits.stride(1),
+            **options,
+        )
+        cross_entropy_finish_kernel[(1,)](
+            row_losses,
+            row_counts,
+            loss,
+            M,
+            BLOCK_SIZE_N=4096,
+            num_warps=32,
+        )
     return loss

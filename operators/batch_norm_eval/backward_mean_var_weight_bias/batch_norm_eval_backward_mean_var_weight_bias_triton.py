@@ -456,88 +456,90 @@ def batch_norm_eval_backward_mean_var_weight_bias(
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: at most 2**30 columns, "
-            f"got {N}"
+            "batch_norm_eval_backward_mean_var_weight_bias: at most 2**30 rows and "
+            f"columns, got {M} and {N}"
         )
     grad_out_view = grad_out.reshape(N_SIZE, M, HW)
     x_view = x.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * grad_out.element_size())
-    if kernel is batch_norm_eval_backward_mean_var_weight_bias_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            mean,
-            var,
-            weight,
-            grad_mean,
-            grad_var,
-            grad_weight,
-            grad_bias,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            var.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is batch_norm_eval_backward_mean_var_weight_bias_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            mean,
-            var,
-            weight,
-            grad_mean,
-            grad_var,
-            grad_weight,
-            grad_bias,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            var.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is batch_norm_eval_backward_mean_var_weight_bias_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            mean,
-            var,
-            weight,
-            grad_mean,
-            grad_var,
-            grad_weight,
-            grad_bias,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            var.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is batch_norm_eval_backward_mean_var_weight_bias_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                mean,
+                var,
+                weight,
+                grad_mean,
+                grad_var,
+                grad_weight,
+                grad_bias,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                var.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is batch_norm_eval_backward_mean_var_weight_bias_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                mean,
+                var,
+                weight,
+                grad_mean,
+                grad_var,
+                grad_weight,
+                grad_bias,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                var.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is batch_norm_eval_backward_mean_var_weight_bias_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                mean,
+                var,
+                weight,
+                grad_mean,
+                grad_var,
+                grad_weight,
+                grad_bias,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                var.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                **options,
+            )
     return grad_mean, grad_var, grad_weight, grad_bias

@@ -431,7 +431,7 @@ def batch_norm_train_backward_split_kernel(
         grad_bias_acc += grad_out
     row_sum_3 = tl.sum(row_sum_3_acc, axis=0)
     grad_bias = tl.sum(grad_bias_acc, axis=0)
-    slot = split * M + row
+    slot = split.to(tl.int64) * M + row
     tl.store(mean_parts_ptr + slot, mean)
     tl.store(row_sum_2_parts_ptr + slot, row_sum_2)
     tl.store(row_sum_3_parts_ptr + slot, row_sum_3)
@@ -472,7 +472,7 @@ def batch_norm_train_backward_walk_2_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
     mean = tl.sum(mean_parts * part_counts, axis=0) / N
@@ -513,7 +513,7 @@ def batch_norm_train_backward_walk_2_kernel(
         grad_weight_acc += tl.where(mask, grad_out * normalized, 0.0)
     grad_rstd = tl.sum(grad_rstd_acc, axis=0)
     grad_weight = tl.sum(grad_weight_acc, axis=0)
-    slot = split * M + row
+    slot = split.to(tl.int64) * M + row
     tl.store(grad_rstd_parts_ptr + slot, grad_rstd)
     tl.store(grad_weight_parts_ptr + slot, grad_weight)
 
@@ -563,7 +563,7 @@ def batch_norm_train_backward_apply_kernel(
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
     mean_parts = tl.load(mean_parts_ptr + parts)
     mean = tl.sum(mean_parts * part_counts, axis=0) / N
@@ -740,171 +740,178 @@ def batch_norm_train_backward(
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"batch_norm_train_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"batch_norm_train_backward: at most 2**30 rows and columns, got {M} and "
+            f"{N}"
+        )
     grad_out_view = grad_out.reshape(N_SIZE, M, HW)
     x_view = x.reshape(N_SIZE, M, HW)
     grad_x_view = grad_x.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is batch_norm_train_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            weight,
-            grad_x,
-            grad_weight,
-            grad_bias,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            grad_x_view.stride(0),
-            grad_x_view.stride(1),
-            grad_x_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is batch_norm_train_backward_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            weight,
-            grad_x,
-            grad_weight,
-            grad_bias,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            grad_x_view.stride(0),
-            grad_x_view.stride(1),
-            grad_x_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is batch_norm_train_backward_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            weight,
-            grad_x,
-            grad_weight,
-            grad_bias,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            grad_x_view.stride(0),
-            grad_x_view.stride(1),
-            grad_x_view.stride(2),
-            **options,
-        )
-    elif kernel is batch_norm_train_backward_split_kernel:
-        tiles = max(HW // options["BLOCK_SIZE_N"], 1)
-        num_tiles = M * tiles * triton.cdiv(max(N, 1), options["BLOCK_SIZE_N"] * tiles)
-        mean_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        row_sum_2_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        row_sum_3_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        grad_bias_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        grad_rstd_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        grad_weight_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        kernel[(M, options["SPLITS"])](
-            grad_out_view,
-            x_view,
-            weight,
-            mean_parts,
-            row_sum_2_parts,
-            row_sum_3_parts,
-            grad_bias_parts,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            **options,
-        )
-        batch_norm_train_backward_walk_2_kernel[(M, options["SPLITS"])](
-            grad_out_view,
-            x_view,
-            weight,
-            mean_parts,
-            row_sum_2_parts,
-            grad_rstd_parts,
-            grad_weight_parts,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            **options,
-        )
-        batch_norm_train_backward_apply_kernel[(num_tiles,)](
-            grad_out_view,
-            x_view,
-            weight,
-            mean_parts,
-            row_sum_2_parts,
-            row_sum_3_parts,
-            grad_bias_parts,
-            grad_rstd_parts,
-            grad_weight_parts,
-            grad_x,
-            grad_weight,
-            grad_bias,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            grad_x_view.stride(0),
-            grad_x_view.stride(1),
-            grad_x_view.stride(2),
-            num_warps=options["num_warps"],
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is batch_norm_train_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                weight,
+                grad_x,
+                grad_weight,
+                grad_bias,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                grad_x_view.stride(0),
+                grad_x_view.stride(1),
+                grad_x_view.stride(2),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is batch_norm_train_backward_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                weight,
+                grad_x,
+                grad_weight,
+                grad_bias,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                grad_x_view.stride(0),
+                grad_x_view.stride(1),
+                grad_x_view.stride(2),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is batch_norm_train_backward_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                weight,
+                grad_x,
+                grad_weight,
+                grad_bias,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                grad_x_view.stride(0),
+                grad_x_view.stride(1),
+                grad_x_view.stride(2),
+                **options,
+            )
+        elif kernel is batch_norm_train_backward_split_kernel:
+            tiles = max(HW // options["BLOCK_SIZE_N"], 1)
+            num_tiles = (
+                M * tiles * triton.cdiv(max(N, 1), options["BLOCK_SIZE_N"] * tiles)
+            )
+            mean_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            row_sum_2_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            row_sum_3_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            grad_bias_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            grad_rstd_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            grad_weight_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                x_view,
+                weight,
+                mean_parts,
+                row_sum_2_parts,
+                row_sum_3_parts,
+                grad_bias_parts,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                **options,
+            )
+            batch_norm_train_backward_walk_2_kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                x_view,
+                weight,
+                mean_parts,
+                row_sum_2_parts,
+                grad_rstd_parts,
+                grad_weight_parts,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                **options,
+            )
+            batch_norm_train_backward_apply_kernel[(num_tiles,)](
+                grad_out_view,
+                x_view,
+                weight,
+                mean_parts,
+                row_sum_2_parts,
+                row_sum_3_parts,
+                grad_bias_parts,
+                grad_rstd_parts,
+                grad_weight_parts,
+                grad_x,
+                grad_weight,
+                grad_bias,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                grad_x_view.stride(0),
+                grad_x_view.stride(1),
+                grad_x_view.stride(2),
+                num_warps=options["num_warps"],
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+            )
     return grad_x, grad_weight, grad_bias

@@ -119,14 +119,16 @@ def bce_with_logits_backward(
         return grad_logits, grad_target
     n_elements = grad_logits.numel()
     kernel, options = pick_schedule(grad_logits.numel() * grad_logits.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_loss,
-        logits,
-        target,
-        grad_logits,
-        grad_target,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_loss,
+            logits,
+            target,
+            grad_logits,
+            grad_target,
+            n_elements,
+            **options,
+        )
     return grad_logits, grad_target

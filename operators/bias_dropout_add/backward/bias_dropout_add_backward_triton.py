@@ -125,25 +125,28 @@ def bias_dropout_add_backward(
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
     D = grad_out.shape[-1]
-    if N > 33553920:
+    if M > 2**32 or N > 33553920:
         raise ValueError(
-            f"bias_dropout_add_backward: at most 33553920 columns, got {N}"
+            "bias_dropout_add_backward: at most 2**32 rows and 33553920 columns, got "
+            f"{M} and {N}"
         )
     grad_out_view = grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        seed,
-        grad_x,
-        M,
-        N,
-        D,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            seed,
+            grad_x,
+            M,
+            N,
+            D,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            **options,
+        )
     return grad_x

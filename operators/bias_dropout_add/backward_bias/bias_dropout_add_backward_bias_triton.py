@@ -70,7 +70,9 @@ def bias_dropout_add_backward_bias_kernel(
         grad_product = tl.where(keep, grad_out, 0.0)
         grad_bias_acc += tl.where(mask, grad_product, 0.0)
     grad_bias = tl.sum(grad_bias_acc, axis=1)
-    tl.store(grad_bias_parts_ptr + split * M + rows, grad_bias, mask=row_mask)
+    tl.store(
+        grad_bias_parts_ptr + split.to(tl.int64) * M + rows, grad_bias, mask=row_mask
+    )
 
 
 @triton.jit
@@ -84,7 +86,7 @@ def bias_dropout_add_backward_bias_join_kernel(
     # a program joins what those of the kernel before found of its rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
     grad_bias = tl.sum(
         tl.load(grad_bias_parts_ptr + parts, mask=row_mask[:, None]), axis=1
     )
@@ -155,32 +157,35 @@ def bias_dropout_add_backward_bias(
     M = grad_out.shape[-1]
     N = grad_out.shape[:-1].numel()
     D = grad_out.shape[-1]
-    if N > 2**30:
+    if M > 2**31 or N > 2**30:
         raise ValueError(
-            f"bias_dropout_add_backward_bias: at most 2**30 columns, got {N}"
+            "bias_dropout_add_backward_bias: at most 2**31 rows and 2**30 columns, "
+            f"got {M} and {N}"
         )
     grad_out_view = grad_out.reshape(N, M)
     kernel, options = pick_schedule(N * grad_bias.element_size())
-    grad_bias_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-    )
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
-        grad_out_view,
-        seed,
-        grad_bias_parts,
-        M,
-        N,
-        D,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        **options,
-    )
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    bias_dropout_add_backward_bias_join_kernel[grid](
-        grad_bias_parts,
-        grad_bias,
-        M,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        SPLITS=options["SPLITS"],
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grad_bias_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+        )
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+            grad_out_view,
+            seed,
+            grad_bias_parts,
+            M,
+            N,
+            D,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            **options,
+        )
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        bias_dropout_add_backward_bias_join_kernel[grid](
+            grad_bias_parts,
+            grad_bias,
+            M,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            SPLITS=options["SPLITS"],
+        )
     return grad_bias

@@ -110,19 +110,22 @@ def broadcast_channel(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     M = x.shape[:2].numel()
     N = x.shape[-2:].numel()
     C = x.shape[1]
-    if N > 2**30:
-        raise ValueError(f"broadcast_channel: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"broadcast_channel: at most 2**30 rows and columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        bias,
-        out,
-        M,
-        C,
-        N=N,
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            bias,
+            out,
+            M,
+            C,
+            N=N,
+            **options,
+        )
     return out

@@ -134,21 +134,24 @@ def broadcast_mask(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     M = x.shape[:3].numel()
     N = x.shape[3]
     HS = x.shape[1:3].numel()
-    if N > 2**30:
-        raise ValueError(f"broadcast_mask: at most 2**30 columns, got {N}")
+    if M > 2**31 or N > 2**30:
+        raise ValueError(
+            f"broadcast_mask: at most 2**31 rows and 2**30 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * out.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"])
-        * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        mask,
-        out,
-        M,
-        N,
-        HS,
-        mask.stride(0),
-        mask.stride(3),
-        **options,
-    )
+    with torch.cuda.device(x.get_device()):  # Triton launches on the current device
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"])
+            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            mask,
+            out,
+            M,
+            N,
+            HS,
+            mask.stride(0),
+            mask.stride(3),
+            **options,
+        )
     return out

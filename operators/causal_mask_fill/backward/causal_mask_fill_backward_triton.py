@@ -116,23 +116,26 @@ def causal_mask_fill_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[:3].numel()
     N = grad_out.shape[3]
     S = grad_out.shape[2]
-    if N > 67107840:
+    if M > 2**30 or S > 2**26 or N > 67107840:
         raise ValueError(
-            f"causal_mask_fill_backward: at most 67107840 columns, got {N}"
+            "causal_mask_fill_backward: at most 2**30 rows, 2**26 rows of a plane "
+            f"and 67107840 columns, got {M}, {S} and {N}"
         )
     grad_out_view = grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_scores.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        grad_scores,
-        N,
-        S,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            grad_scores,
+            N,
+            S,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            **options,
+        )
     return grad_scores

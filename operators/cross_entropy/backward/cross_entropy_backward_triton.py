@@ -141,29 +141,31 @@ def cross_entropy_backward(
             f"cross_entropy_backward: at most 2**31 - 2**26 elements, got {N}"
         )
     kernel, options = pick_schedule(N * target.element_size())
-    if kernel is cross_entropy_backward_kernel:
-        kernel[(1,)](
-            grad_loss,
-            target,
-            grad_loss_sum,
-            N,
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is cross_entropy_backward_split_kernel:
-        count_parts = torch.empty(
-            options["SPLITS"], dtype=torch.float32, device=grad_loss.device
-        )
-        kernel[(options["SPLITS"],)](
-            target,
-            count_parts,
-            N,
-            **options,
-        )
-        cross_entropy_backward_join_kernel[(1,)](
-            grad_loss,
-            count_parts,
-            grad_loss_sum,
-            SPLITS=options["SPLITS"],
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        if kernel is cross_entropy_backward_kernel:
+            kernel[(1,)](
+                grad_loss,
+                target,
+                grad_loss_sum,
+                N,
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is cross_entropy_backward_split_kernel:
+            count_parts = torch.empty(
+                options["SPLITS"], dtype=torch.float32, device=grad_loss.device
+            )
+            kernel[(options["SPLITS"],)](
+                target,
+                count_parts,
+                N,
+                **options,
+            )
+            cross_entropy_backward_join_kernel[(1,)](
+                grad_loss,
+                count_parts,
+                grad_loss_sum,
+                SPLITS=options["SPLITS"],
+            )
     return grad_loss_sum

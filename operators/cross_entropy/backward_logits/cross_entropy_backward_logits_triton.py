@@ -288,49 +288,52 @@ def cross_entropy_backward_logits(
         return grad_logits
     M = logits.shape[0]
     N = logits.shape[1]
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"cross_entropy_backward_logits: at most 2**30 columns, got {N}"
+            f"cross_entropy_backward_logits: at most 2**30 rows and columns, got {M} "
+            f"and {N}"
         )
     kernel, options = pick_schedule(N * grad_logits.element_size())
-    if kernel is cross_entropy_backward_logits_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            logits,
-            target,
-            grad_loss_sum,
-            grad_logits,
-            M,
-            N,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is cross_entropy_backward_logits_row_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            grad_loss_sum,
-            grad_logits,
-            N,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is cross_entropy_backward_logits_looped_kernel:
-        kernel[(M,)](
-            logits,
-            target,
-            grad_loss_sum,
-            grad_logits,
-            N,
-            target.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(logits.get_device()):
+        if kernel is cross_entropy_backward_logits_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                logits,
+                target,
+                grad_loss_sum,
+                grad_logits,
+                M,
+                N,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cross_entropy_backward_logits_row_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                grad_loss_sum,
+                grad_logits,
+                N,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cross_entropy_backward_logits_looped_kernel:
+            kernel[(M,)](
+                logits,
+                target,
+                grad_loss_sum,
+                grad_logits,
+                N,
+                target.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                **options,
+            )
     return grad_logits

@@ -238,34 +238,39 @@ def cross_entropy_rows_backward(
         return grad_logits
     M = logits.shape[0]
     N = logits.shape[1]
-    if N > 2**30:
-        raise ValueError(f"cross_entropy_rows_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"cross_entropy_rows_backward: at most 2**30 rows and columns, got {M} "
+            f"and {N}"
+        )
     kernel, options = pick_schedule(N * grad_logits.element_size())
-    if kernel is cross_entropy_rows_backward_kernel:
-        kernel[(M,)](
-            grad_loss,
-            logits,
-            target,
-            grad_logits,
-            N,
-            target.stride(0),
-            grad_loss.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is cross_entropy_rows_backward_looped_kernel:
-        kernel[(M,)](
-            grad_loss,
-            logits,
-            target,
-            grad_logits,
-            N,
-            target.stride(0),
-            grad_loss.stride(0),
-            logits.stride(0),
-            logits.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        if kernel is cross_entropy_rows_backward_kernel:
+            kernel[(M,)](
+                grad_loss,
+                logits,
+                target,
+                grad_logits,
+                N,
+                target.stride(0),
+                grad_loss.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cross_entropy_rows_backward_looped_kernel:
+            kernel[(M,)](
+                grad_loss,
+                logits,
+                target,
+                grad_logits,
+                N,
+                target.stride(0),
+                grad_loss.stride(0),
+                logits.stride(0),
+                logits.stride(1),
+                **options,
+            )
     return grad_logits

@@ -143,27 +143,31 @@ def cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
         return grad_x
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"cumsum_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
+        )
     grad_out_view = grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is cumsum_backward_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            grad_x,
-            N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is cumsum_backward_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            grad_x,
-            N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is cumsum_backward_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                grad_x,
+                N,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is cumsum_backward_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                grad_x,
+                N,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                **options,
+            )
     return grad_x

@@ -123,22 +123,27 @@ def cumsum_sequence_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[0] * grad_out.shape[2]
     N = grad_out.shape[1]
     D = grad_out.shape[2]
-    if N > 2**30:
-        raise ValueError(f"cumsum_sequence_backward: at most 2**30 columns, got {N}")
+    if M > 2**36 or N > 2**30:
+        raise ValueError(
+            f"cumsum_sequence_backward: at most 2**36 rows and 2**30 columns, got {M} "
+            f"and {N}"
+        )
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        grad_out,
-        grad_x,
-        M,
-        N,
-        D,
-        grad_out.stride(0),
-        grad_out.stride(1),
-        grad_out.stride(2),
-        grad_x.stride(0),
-        grad_x.stride(1),
-        grad_x.stride(2),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            grad_out,
+            grad_x,
+            M,
+            N,
+            D,
+            grad_out.stride(0),
+            grad_out.stride(1),
+            grad_out.stride(2),
+            grad_x.stride(0),
+            grad_x.stride(1),
+            grad_x.stride(2),
+            **options,
+        )
     return grad_x

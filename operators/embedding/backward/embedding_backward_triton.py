@@ -250,45 +250,47 @@ def embedding_backward(
             f"embedding_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
     kernel, options = pick_schedule(N * grad_weight.element_size())
-    slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
-    counts = torch.zeros(V, dtype=torch.int32, device=grad_out.device)
-    buckets = torch.empty((V, slots), dtype=torch.int32, device=grad_out.device)
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
-        index,
-        counts,
-        buckets,
-        M,
-        V,
-        num_warps=4,
-        SLOTS=slots,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-    )
-    embedding_backward_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
-        grad_out,
-        counts,
-        buckets,
-        grad_weight,
-        M,
-        N,
-        num_warps=options["num_warps"],
-        SLOTS=slots,
-        BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
-        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-    )
-    grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
-    embedding_backward_rest_kernel[grid](
-        index,
-        grad_out,
-        counts,
-        grad_weight,
-        M,
-        N,
-        V,
-        num_warps=4,
-        SLOTS=slots,
-        BLOCK_SIZE_V=32,
-        BLOCK_SIZE_K=8,
-        BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
-        BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
+        counts = torch.zeros(V, dtype=torch.int32, device=grad_out.device)
+        buckets = torch.empty((V, slots), dtype=torch.int32, device=grad_out.device)
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+            index,
+            counts,
+            buckets,
+            M,
+            V,
+            num_warps=4,
+            SLOTS=slots,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+        )
+        embedding_backward_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+            grad_out,
+            counts,
+            buckets,
+            grad_weight,
+            M,
+            N,
+            num_warps=options["num_warps"],
+            SLOTS=slots,
+            BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+        )
+        grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
+        embedding_backward_rest_kernel[grid](
+            index,
+            grad_out,
+            counts,
+            grad_weight,
+            M,
+            N,
+            V,
+            num_warps=4,
+            SLOTS=slots,
+            BLOCK_SIZE_V=32,
+            BLOCK_SIZE_K=8,
+            BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
+            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+        )
     return grad_weight

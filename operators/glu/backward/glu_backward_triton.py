@@ -213,46 +213,50 @@ def glu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return grad_x
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"glu_backward: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"glu_backward: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     grad_out_view = grad_out.reshape(M, N)
     x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     grad_x_view = grad_x.reshape(grad_x.shape[:-1].numel(), grad_x.shape[-1])
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is glu_backward_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            grad_x,
-            M,
-            N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            grad_x_view.stride(0),
-            **options,
-        )
-    elif kernel is glu_backward_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            grad_x,
-            M,
-            N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            grad_x_view.stride(0),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is glu_backward_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                grad_x,
+                M,
+                N,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                grad_x_view.stride(0),
+                **options,
+            )
+        elif kernel is glu_backward_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                grad_x,
+                M,
+                N,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                grad_x_view.stride(0),
+                **options,
+            )
     return grad_x

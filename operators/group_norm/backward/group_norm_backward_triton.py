@@ -437,68 +437,72 @@ def group_norm_backward(
     N = grad_out.shape[1] // 32 * grad_out.shape[2] * grad_out.shape[3]
     K = grad_out.shape[1] // 32
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"group_norm_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"group_norm_backward: at most 2**30 rows and columns, got {M} and {N}"
+        )
     grad_out_view = grad_out.reshape(M, N)
     weight_view = weight.reshape(32, K)
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is group_norm_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            weight_view,
-            grad_x,
-            mean,
-            rstd,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            weight_view.stride(0),
-            weight_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is group_norm_backward_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            weight_view,
-            grad_x,
-            mean,
-            rstd,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            weight_view.stride(0),
-            weight_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is group_norm_backward_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            weight_view,
-            grad_x,
-            mean,
-            rstd,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            weight_view.stride(0),
-            weight_view.stride(1),
-            x_view.stride(0),
-            x_view.stride(1),
-            N=N,
-            HW=HW,
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is group_norm_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                weight_view,
+                grad_x,
+                mean,
+                rstd,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is group_norm_backward_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                weight_view,
+                grad_x,
+                mean,
+                rstd,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is group_norm_backward_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                weight_view,
+                grad_x,
+                mean,
+                rstd,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                weight_view.stride(0),
+                weight_view.stride(1),
+                x_view.stride(0),
+                x_view.stride(1),
+                N=N,
+                HW=HW,
+                **options,
+            )
     return grad_x, mean, rstd

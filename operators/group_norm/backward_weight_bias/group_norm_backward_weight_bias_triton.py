@@ -344,7 +344,7 @@ def group_norm_backward_weight_bias_split_kernel(
         grad_bias_acc += grad_out
     grad_weight = tl.sum(grad_weight_acc, axis=0)
     grad_bias = tl.sum(grad_bias_acc, axis=0)
-    slot = split * M + row
+    slot = split.to(tl.int64) * M + row
     tl.store(grad_weight_parts_ptr + slot, grad_weight)
     tl.store(grad_bias_parts_ptr + slot, grad_bias)
 
@@ -360,7 +360,7 @@ def group_norm_backward_weight_bias_join_kernel(
 ):
     # one program joins what the programs of a row found
     row = tl.program_id(0).to(tl.int64)
-    parts = tl.arange(0, SPLITS) * M + row
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     grad_weight = tl.sum(tl.load(grad_weight_parts_ptr + parts), axis=0)
     grad_bias = tl.sum(tl.load(grad_bias_parts_ptr + parts), axis=0)
     tl.store(grad_weight_ptr + row, grad_weight)
@@ -563,122 +563,125 @@ def group_norm_backward_weight_bias(
     K = grad_out.shape[1] // 32
     N_SIZE = mean.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"group_norm_backward_weight_bias: at most 2**30 columns, got {N}"
+            "group_norm_backward_weight_bias: at most 2**30 rows and columns, got "
+            f"{M} and {N}"
         )
     grad_out_view = grad_out.reshape(N_SIZE, M, HW)
     x_view = x.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * grad_out.element_size())
-    if kernel is group_norm_backward_weight_bias_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            mean,
-            rstd,
-            grad_weight,
-            grad_bias,
-            M,
-            N,
-            K,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            mean.stride(1),
-            rstd.stride(0),
-            rstd.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is group_norm_backward_weight_bias_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            mean,
-            rstd,
-            grad_weight,
-            grad_bias,
-            N,
-            K,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            mean.stride(1),
-            rstd.stride(0),
-            rstd.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is group_norm_backward_weight_bias_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            mean,
-            rstd,
-            grad_weight,
-            grad_bias,
-            K,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            mean.stride(1),
-            rstd.stride(0),
-            rstd.stride(1),
-            N=N,
-            HW=HW,
-            **options,
-        )
-    elif kernel is group_norm_backward_weight_bias_split_kernel:
-        grad_weight_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        grad_bias_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-        )
-        kernel[(M, options["SPLITS"])](
-            grad_out_view,
-            x_view,
-            mean,
-            rstd,
-            grad_weight_parts,
-            grad_bias_parts,
-            M,
-            N,
-            K,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            mean.stride(0),
-            mean.stride(1),
-            rstd.stride(0),
-            rstd.stride(1),
-            **options,
-        )
-        group_norm_backward_weight_bias_join_kernel[(M,)](
-            grad_weight_parts,
-            grad_bias_parts,
-            grad_weight,
-            grad_bias,
-            M,
-            SPLITS=options["SPLITS"],
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is group_norm_backward_weight_bias_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                mean,
+                rstd,
+                grad_weight,
+                grad_bias,
+                M,
+                N,
+                K,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                mean.stride(1),
+                rstd.stride(0),
+                rstd.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is group_norm_backward_weight_bias_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                mean,
+                rstd,
+                grad_weight,
+                grad_bias,
+                N,
+                K,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                mean.stride(1),
+                rstd.stride(0),
+                rstd.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is group_norm_backward_weight_bias_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                mean,
+                rstd,
+                grad_weight,
+                grad_bias,
+                K,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                mean.stride(1),
+                rstd.stride(0),
+                rstd.stride(1),
+                N=N,
+                HW=HW,
+                **options,
+            )
+        elif kernel is group_norm_backward_weight_bias_split_kernel:
+            grad_weight_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            grad_bias_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+            )
+            kernel[(M, options["SPLITS"])](
+                grad_out_view,
+                x_view,
+                mean,
+                rstd,
+                grad_weight_parts,
+                grad_bias_parts,
+                M,
+                N,
+                K,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                mean.stride(0),
+                mean.stride(1),
+                rstd.stride(0),
+                rstd.stride(1),
+                **options,
+            )
+            group_norm_backward_weight_bias_join_kernel[(M,)](
+                grad_weight_parts,
+                grad_bias_parts,
+                grad_weight,
+                grad_bias,
+                M,
+                SPLITS=options["SPLITS"],
+            )
     return grad_weight, grad_bias

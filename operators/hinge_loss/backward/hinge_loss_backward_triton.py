@@ -149,25 +149,30 @@ def hinge_loss_backward(
     N = prediction.shape[1]
     B = prediction.shape[0]
     D = prediction.shape[1]
-    if N > 33553920:
-        raise ValueError(f"hinge_loss_backward: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"hinge_loss_backward: at most 2**32 rows and 33553920 columns, got {M} "
+            f"and {N}"
+        )
     kernel, options = pick_schedule(N * grad_prediction.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_loss,
-        prediction,
-        label,
-        grad_prediction,
-        M,
-        N,
-        D,
-        B,
-        prediction.stride(0),
-        prediction.stride(1),
-        label.stride(0),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_loss,
+            prediction,
+            label,
+            grad_prediction,
+            M,
+            N,
+            D,
+            B,
+            prediction.stride(0),
+            prediction.stride(1),
+            label.stride(0),
+            **options,
+        )
     return grad_prediction

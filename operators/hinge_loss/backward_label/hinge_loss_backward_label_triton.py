@@ -227,53 +227,58 @@ def hinge_loss_backward_label(
     N = prediction.shape[1]
     B = prediction.shape[0]
     D = prediction.shape[1]
-    if N > 2**30:
-        raise ValueError(f"hinge_loss_backward_label: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"hinge_loss_backward_label: at most 2**30 rows and columns, got {M} and "
+            f"{N}"
+        )
     kernel, options = pick_schedule(N * grad_label.element_size())
-    if kernel is hinge_loss_backward_label_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_loss,
-            prediction,
-            label,
-            grad_label,
-            M,
-            N,
-            D,
-            B,
-            prediction.stride(0),
-            prediction.stride(1),
-            label.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is hinge_loss_backward_label_row_kernel:
-        kernel[(M,)](
-            grad_loss,
-            prediction,
-            label,
-            grad_label,
-            N,
-            D,
-            B,
-            prediction.stride(0),
-            prediction.stride(1),
-            label.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is hinge_loss_backward_label_looped_kernel:
-        kernel[(M,)](
-            grad_loss,
-            prediction,
-            label,
-            grad_label,
-            N,
-            D,
-            B,
-            prediction.stride(0),
-            prediction.stride(1),
-            label.stride(0),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        if kernel is hinge_loss_backward_label_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_loss,
+                prediction,
+                label,
+                grad_label,
+                M,
+                N,
+                D,
+                B,
+                prediction.stride(0),
+                prediction.stride(1),
+                label.stride(0),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is hinge_loss_backward_label_row_kernel:
+            kernel[(M,)](
+                grad_loss,
+                prediction,
+                label,
+                grad_label,
+                N,
+                D,
+                B,
+                prediction.stride(0),
+                prediction.stride(1),
+                label.stride(0),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is hinge_loss_backward_label_looped_kernel:
+            kernel[(M,)](
+                grad_loss,
+                prediction,
+                label,
+                grad_label,
+                N,
+                D,
+                B,
+                prediction.stride(0),
+                prediction.stride(1),
+                label.stride(0),
+                **options,
+            )
     return grad_label

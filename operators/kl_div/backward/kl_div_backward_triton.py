@@ -344,56 +344,60 @@ def kl_div_backward(
     M = logits.shape[0]
     N = logits.shape[1]
     B = logits.shape[0]
-    if N > 2**30:
-        raise ValueError(f"kl_div_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"kl_div_backward: at most 2**30 rows and columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * grad_logits.element_size())
-    if kernel is kl_div_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_loss,
-            logits,
-            target,
-            grad_logits,
-            grad_target,
-            M,
-            N,
-            B,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is kl_div_backward_row_kernel:
-        kernel[(M,)](
-            grad_loss,
-            logits,
-            target,
-            grad_logits,
-            grad_target,
-            N,
-            B,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is kl_div_backward_looped_kernel:
-        kernel[(M,)](
-            grad_loss,
-            logits,
-            target,
-            grad_logits,
-            grad_target,
-            N,
-            B,
-            target.stride(0),
-            target.stride(1),
-            logits.stride(0),
-            logits.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        if kernel is kl_div_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_loss,
+                logits,
+                target,
+                grad_logits,
+                grad_target,
+                M,
+                N,
+                B,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is kl_div_backward_row_kernel:
+            kernel[(M,)](
+                grad_loss,
+                logits,
+                target,
+                grad_logits,
+                grad_target,
+                N,
+                B,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is kl_div_backward_looped_kernel:
+            kernel[(M,)](
+                grad_loss,
+                logits,
+                target,
+                grad_logits,
+                grad_target,
+                N,
+                B,
+                target.stride(0),
+                target.stride(1),
+                logits.stride(0),
+                logits.stride(1),
+                **options,
+            )
     return grad_logits, grad_target

@@ -107,14 +107,16 @@ def l1_loss_backward(
         return grad_x, grad_y
     n_elements = grad_x.numel()
     kernel, options = pick_schedule(grad_x.numel() * grad_x.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_out,
-        x,
-        y,
-        grad_x,
-        grad_y,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_out,
+            x,
+            y,
+            grad_x,
+            grad_y,
+            n_elements,
+            **options,
+        )
     return grad_x, grad_y

@@ -297,42 +297,46 @@ def layer_norm_backward(
         return grad_x, mean, rstd
     M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"layer_norm_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"layer_norm_backward: at most 2**30 rows and columns, got {M} and {N}"
+        )
     grad_out_view = grad_out.reshape(M, N)
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is layer_norm_backward_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            weight,
-            grad_x,
-            mean,
-            rstd,
-            N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is layer_norm_backward_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            weight,
-            grad_x,
-            mean,
-            rstd,
-            N,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            weight.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is layer_norm_backward_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                weight,
+                grad_x,
+                mean,
+                rstd,
+                N,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is layer_norm_backward_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                weight,
+                grad_x,
+                mean,
+                rstd,
+                N,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                weight.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return grad_x, mean, rstd

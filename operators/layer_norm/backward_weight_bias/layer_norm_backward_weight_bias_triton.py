@@ -73,7 +73,7 @@ def layer_norm_backward_weight_bias_kernel(
         grad_bias_acc += grad_out
     grad_weight = tl.sum(grad_weight_acc, axis=1)
     grad_bias = tl.sum(grad_bias_acc, axis=1)
-    slot = split * M + rows
+    slot = split.to(tl.int64) * M + rows
     tl.store(grad_weight_parts_ptr + slot, grad_weight, mask=row_mask)
     tl.store(grad_bias_parts_ptr + slot, grad_bias, mask=row_mask)
 
@@ -91,7 +91,7 @@ def layer_norm_backward_weight_bias_join_kernel(
     # a program joins what those of the kernel before found of its rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
     grad_weight = tl.sum(
         tl.load(grad_weight_parts_ptr + parts, mask=row_mask[:, None]), axis=1
     )
@@ -234,46 +234,49 @@ def layer_norm_backward_weight_bias(
         return grad_weight, grad_bias
     M = grad_out.shape[-1]
     N = grad_out.shape[:-1].numel()
-    if N > 2**30:
+    if M > 2**33 or N > 2**30:
         raise ValueError(
-            f"layer_norm_backward_weight_bias: at most 2**30 columns, got {N}"
+            "layer_norm_backward_weight_bias: at most 2**33 rows and 2**30 columns, "
+            f"got {M} and {N}"
         )
     grad_out_view = grad_out.reshape(N, M)
     x_view = x.reshape(N, M)
     mean_view = mean.reshape(N)
     rstd_view = rstd.reshape(N)
     kernel, options = pick_schedule(N * grad_weight.element_size())
-    grad_weight_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-    )
-    grad_bias_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-    )
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
-        grad_out_view,
-        x_view,
-        mean_view,
-        rstd_view,
-        grad_weight_parts,
-        grad_bias_parts,
-        M,
-        N,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        x_view.stride(0),
-        x_view.stride(1),
-        mean_view.stride(0),
-        rstd_view.stride(0),
-        **options,
-    )
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    layer_norm_backward_weight_bias_join_kernel[grid](
-        grad_weight_parts,
-        grad_bias_parts,
-        grad_weight,
-        grad_bias,
-        M,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        SPLITS=options["SPLITS"],
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grad_weight_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+        )
+        grad_bias_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+        )
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+            grad_out_view,
+            x_view,
+            mean_view,
+            rstd_view,
+            grad_weight_parts,
+            grad_bias_parts,
+            M,
+            N,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            x_view.stride(0),
+            x_view.stride(1),
+            mean_view.stride(0),
+            rstd_view.stride(0),
+            **options,
+        )
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        layer_norm_backward_weight_bias_join_kernel[grid](
+            grad_weight_parts,
+            grad_bias_parts,
+            grad_weight,
+            grad_bias,
+            M,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            SPLITS=options["SPLITS"],
+        )
     return grad_weight, grad_bias

@@ -222,46 +222,50 @@ def logsumexp_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return grad_x
     M = x.shape[:-1].numel()
     N = x.shape[-1]
-    if N > 2**30:
-        raise ValueError(f"logsumexp_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"logsumexp_backward: at most 2**30 rows and columns, got {M} and {N}"
+        )
     grad_out_view = grad_out.reshape(M)
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is logsumexp_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            grad_x,
-            M,
-            N,
-            grad_out_view.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is logsumexp_backward_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            grad_x,
-            N,
-            grad_out_view.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is logsumexp_backward_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            grad_x,
-            N,
-            grad_out_view.stride(0),
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is logsumexp_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                grad_x,
+                M,
+                N,
+                grad_out_view.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is logsumexp_backward_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                grad_x,
+                N,
+                grad_out_view.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is logsumexp_backward_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                grad_x,
+                N,
+                grad_out_view.stride(0),
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
     return grad_x

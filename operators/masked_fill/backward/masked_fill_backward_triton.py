@@ -86,12 +86,14 @@ def masked_fill_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.Te
         return grad_x
     n_elements = grad_x.numel()
     kernel, options = pick_schedule(grad_x.numel() * grad_x.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_out,
-        mask,
-        grad_x,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_out,
+            mask,
+            grad_x,
+            n_elements,
+            **options,
+        )
     return grad_x

@@ -132,23 +132,28 @@ def pixel_shuffle_backward(grad_out: torch.Tensor) -> torch.Tensor:
     N = grad_x.shape[3]
     OUT_C = grad_x.shape[1]
     H = grad_x.shape[2]
-    if N > 67107840:
-        raise ValueError(f"pixel_shuffle_backward: at most 67107840 columns, got {N}")
+    if M > 2**30 or H > 2**26 or N > 67107840:
+        raise ValueError(
+            "pixel_shuffle_backward: at most 2**30 rows, 2**26 rows of a plane and "
+            f"67107840 columns, got {M}, {H} and {N}"
+        )
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (
-        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out,
-        grad_x,
-        OUT_C,
-        grad_out.stride(0),
-        N=N,
-        H=H,
-        stride_grad_out_c=grad_out.stride(1),
-        stride_grad_out_2=grad_out.stride(2),
-        stride_grad_out_3=grad_out.stride(3),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out,
+            grad_x,
+            OUT_C,
+            grad_out.stride(0),
+            N=N,
+            H=H,
+            stride_grad_out_c=grad_out.stride(1),
+            stride_grad_out_2=grad_out.stride(2),
+            stride_grad_out_3=grad_out.stride(3),
+            **options,
+        )
     return grad_x

@@ -90,18 +90,20 @@ def repeat_backward(grad_out: torch.Tensor) -> torch.Tensor:
     N = grad_x.shape[1]
     n_elements = M * N
     D = grad_out.shape[1] // 3
-    if N > 2**30:
-        raise ValueError(f"repeat_backward: at most 2**30 columns, got {N}")
+    if N > 2**29:
+        raise ValueError(f"repeat_backward: at most 2**29 columns, got {N}")
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_out,
-        grad_x,
-        n_elements,
-        grad_out.stride(0),
-        grad_out.stride(1),
-        N=N,
-        D=D,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_out,
+            grad_x,
+            n_elements,
+            grad_out.stride(0),
+            grad_out.stride(1),
+            N=N,
+            D=D,
+            **options,
+        )
     return grad_x

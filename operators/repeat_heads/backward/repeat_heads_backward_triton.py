@@ -190,41 +190,46 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[0] * grad_x.shape[1]
     N = grad_out.shape[-2:].numel()
     H = grad_x.shape[1]
-    if N > 2**30:
-        raise ValueError(f"repeat_heads_backward: at most 2**30 columns, got {N}")
+    if M > 2**30 or H > 2**26 or N > 2**30:
+        raise ValueError(
+            "repeat_heads_backward: at most 2**30 rows, 2**26 rows of a plane and "
+            f"2**30 columns, got {M}, {H} and {N}"
+        )
     grad_out_view = grad_out.reshape(
         grad_out.shape[0], grad_out.shape[1], grad_out.shape[-2:].numel()
     )
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is repeat_heads_backward_kernel:
-        grid = (
-            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out_view,
-            grad_x,
-            N,
-            H,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            **options,
-        )
-    elif kernel is repeat_heads_backward_tile_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out_view,
-            grad_x,
-            M,
-            N,
-            H,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is repeat_heads_backward_kernel:
+            grid = (
+                M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                N,
+                H,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                **options,
+            )
+        elif kernel is repeat_heads_backward_tile_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out_view,
+                grad_x,
+                M,
+                N,
+                H,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                **options,
+            )
     return grad_x

@@ -192,29 +192,34 @@ def rms_norm_channels_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch
     N = grad_out.shape[1]
     B = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"rms_norm_channels_backward: at most 2**30 columns, got {N}")
+    if M > 2**36 or N > 2**30:
+        raise ValueError(
+            "rms_norm_channels_backward: at most 2**36 rows and 2**30 columns, got "
+            f"{M} and {N}"
+        )
     grad_out_view = grad_out.reshape(B, N, HW)
     x_view = x.reshape(B, N, HW)
     grad_x_view = grad_x.reshape(B, N, HW)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        grad_out_view,
-        x_view,
-        grad_x,
-        M,
-        N,
-        HW,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        grad_out_view.stride(2),
-        x_view.stride(0),
-        x_view.stride(1),
-        x_view.stride(2),
-        grad_x_view.stride(0),
-        grad_x_view.stride(1),
-        grad_x_view.stride(2),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            grad_out_view,
+            x_view,
+            grad_x,
+            M,
+            N,
+            HW,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            grad_out_view.stride(2),
+            x_view.stride(0),
+            x_view.stride(1),
+            x_view.stride(2),
+            grad_x_view.stride(0),
+            grad_x_view.stride(1),
+            grad_x_view.stride(2),
+            **options,
+        )
     return grad_x

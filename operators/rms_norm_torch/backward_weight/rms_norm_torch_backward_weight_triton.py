@@ -63,7 +63,11 @@ def rms_norm_torch_backward_weight_kernel(
         rstd = tl.load(rstd_ptr + cols * stride_rstd_n, mask=col_mask, other=0.0)
         grad_weight_acc += grad_out * (x * rstd[None, :])
     grad_weight = tl.sum(grad_weight_acc, axis=1)
-    tl.store(grad_weight_parts_ptr + split * M + rows, grad_weight, mask=row_mask)
+    tl.store(
+        grad_weight_parts_ptr + split.to(tl.int64) * M + rows,
+        grad_weight,
+        mask=row_mask,
+    )
 
 
 @triton.jit
@@ -77,7 +81,7 @@ def rms_norm_torch_backward_weight_join_kernel(
     # a program joins what those of the kernel before found of its rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
     grad_weight = tl.sum(
         tl.load(grad_weight_parts_ptr + parts, mask=row_mask[:, None]), axis=1
     )
@@ -185,37 +189,40 @@ def rms_norm_torch_backward_weight(
         return grad_weight
     M = grad_out.shape[-1]
     N = grad_out.shape[:-1].numel()
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"rms_norm_torch_backward_weight: at most 2**30 columns, got {N}"
+            f"rms_norm_torch_backward_weight: at most 2**30 rows and columns, got {M} "
+            f"and {N}"
         )
     grad_out_view = grad_out.reshape(N, M)
     x_view = x.reshape(N, M)
     rstd_view = rstd.reshape(N)
     kernel, options = pick_schedule(N * grad_weight.element_size())
-    grad_weight_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-    )
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
-        grad_out_view,
-        x_view,
-        rstd_view,
-        grad_weight_parts,
-        M,
-        N,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        x_view.stride(0),
-        x_view.stride(1),
-        rstd_view.stride(0),
-        **options,
-    )
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    rms_norm_torch_backward_weight_join_kernel[grid](
-        grad_weight_parts,
-        grad_weight,
-        M,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        SPLITS=options["SPLITS"],
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grad_weight_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+        )
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+            grad_out_view,
+            x_view,
+            rstd_view,
+            grad_weight_parts,
+            M,
+            N,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            x_view.stride(0),
+            x_view.stride(1),
+            rstd_view.stride(0),
+            **options,
+        )
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        rms_norm_torch_backward_weight_join_kernel[grid](
+            grad_weight_parts,
+            grad_weight,
+            M,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            SPLITS=options["SPLITS"],
+        )
     return grad_weight

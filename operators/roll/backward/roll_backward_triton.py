@@ -76,15 +76,17 @@ def roll_backward(grad_out: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"roll_backward: at most 2**30 columns, got {N}")
     grad_out_view = grad_out.reshape(grad_out.shape[:-1].numel(), grad_out.shape[-1])
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_out_view,
-        grad_x,
-        n_elements,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        N=N,
-        D=D,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_out_view,
+            grad_x,
+            n_elements,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            N=N,
+            D=D,
+            **options,
+        )
     return grad_x

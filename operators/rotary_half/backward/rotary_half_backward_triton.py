@@ -68,13 +68,13 @@ def rotary_half_backward_kernel(
     grad_rotated_2 = grad_out * sin_2
     # grad_piece = -grad_rotated[..., :cos.shape[1] // 2]
     grad_piece = -grad_rotated_2
-    grad_q_3 = grad_out_2 * cos_2 + grad_piece
+    grad_q_2 = grad_out_2 * cos_2 + grad_piece
     tl.store(
         grad_q_ptr + rows[:, None] * stride_grad_q_m + cols[None, :], grad_q, mask=mask
     )
     tl.store(
         grad_q_ptr + rows[:, None] * stride_grad_q_m + (cols + N)[None, :],
-        grad_q_3,
+        grad_q_2,
         mask=mask,
     )
 
@@ -200,29 +200,34 @@ def rotary_half_backward(
     M = grad_out.shape[:3].numel()
     N = grad_out.shape[3] // 2
     S = grad_out.shape[2]
-    if N > 67107840:
-        raise ValueError(f"rotary_half_backward: at most 67107840 columns, got {N}")
+    if M > 2**30 or S > 2**26 or N > 67107840:
+        raise ValueError(
+            "rotary_half_backward: at most 2**30 rows, 2**26 rows of a plane and "
+            f"67107840 columns, got {M}, {S} and {N}"
+        )
     grad_out_view = grad_out.reshape(grad_out.shape[:3].numel(), grad_out.shape[3])
     grad_q_view = grad_q.reshape(grad_q.shape[:3].numel(), grad_q.shape[3])
     kernel, options = pick_schedule(N * grad_q.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        cos,
-        sin,
-        grad_q,
-        N=N,
-        S=S,
-        stride_grad_out_m=grad_out_view.stride(0),
-        stride_grad_out_3=grad_out_view.stride(1),
-        stride_cos_s=cos.stride(0),
-        stride_cos_1=cos.stride(1),
-        stride_sin_s=sin.stride(0),
-        stride_sin_1=sin.stride(1),
-        stride_grad_q_m=grad_q_view.stride(0),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            cos,
+            sin,
+            grad_q,
+            N=N,
+            S=S,
+            stride_grad_out_m=grad_out_view.stride(0),
+            stride_grad_out_3=grad_out_view.stride(1),
+            stride_cos_s=cos.stride(0),
+            stride_cos_1=cos.stride(1),
+            stride_sin_s=sin.stride(0),
+            stride_sin_1=sin.stride(1),
+            stride_grad_q_m=grad_q_view.stride(0),
+            **options,
+        )
     return grad_q

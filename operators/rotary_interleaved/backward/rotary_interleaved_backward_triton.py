@@ -200,31 +200,34 @@ def rotary_interleaved_backward(
     M = grad_out.shape[:3].numel()
     N = cos.shape[1]
     S = grad_out.shape[2]
-    if N > 67107840:
+    if M > 2**30 or S > 2**26 or N > 67107840:
         raise ValueError(
-            f"rotary_interleaved_backward: at most 67107840 columns, got {N}"
+            "rotary_interleaved_backward: at most 2**30 rows, 2**26 rows of a plane "
+            f"and 67107840 columns, got {M}, {S} and {N}"
         )
     grad_out_view = grad_out.reshape(grad_out.shape[:3].numel(), grad_out.shape[3])
     grad_q_view = grad_q.reshape(grad_q.shape[:3].numel(), grad_q.shape[3])
     kernel, options = pick_schedule(N * grad_q.element_size())
-    grid = (
-        M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        cos,
-        sin,
-        grad_q,
-        N,
-        S,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        sin.stride(0),
-        sin.stride(1),
-        cos.stride(0),
-        cos.stride(1),
-        grad_q_view.stride(0),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            cos,
+            sin,
+            grad_q,
+            N,
+            S,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            sin.stride(0),
+            sin.stride(1),
+            cos.stride(0),
+            cos.stride(1),
+            grad_q_view.stride(0),
+            **options,
+        )
     return grad_q

@@ -131,23 +131,28 @@ def scale_shift_backward(grad_out: torch.Tensor, scale: torch.Tensor) -> torch.T
     M = grad_out.shape[:2].numel()
     N = grad_out.shape[-2:].numel()
     C = grad_out.shape[1]
-    if N > 67107840:
-        raise ValueError(f"scale_shift_backward: at most 67107840 columns, got {N}")
+    if M > 2**30 or C > 2**26 or N > 67107840:
+        raise ValueError(
+            "scale_shift_backward: at most 2**30 rows, 2**26 rows of a plane and "
+            f"67107840 columns, got {M}, {C} and {N}"
+        )
     grad_out_view = grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (
-        M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        scale,
-        grad_x,
-        N,
-        C,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        scale.stride(0),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            scale,
+            grad_x,
+            N,
+            C,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            scale.stride(0),
+            **options,
+        )
     return grad_x

@@ -270,63 +270,66 @@ def scale_shift_backward_scale_shift(
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"scale_shift_backward_scale_shift: at most 2**30 columns, got {N}"
+            "scale_shift_backward_scale_shift: at most 2**30 rows and columns, got "
+            f"{M} and {N}"
         )
     grad_out_view = grad_out.reshape(N_SIZE, M, HW)
     x_view = x.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * grad_scale.element_size())
-    if kernel is scale_shift_backward_scale_shift_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            x_view,
-            grad_scale,
-            grad_shift,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is scale_shift_backward_scale_shift_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            grad_scale,
-            grad_shift,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is scale_shift_backward_scale_shift_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            x_view,
-            grad_scale,
-            grad_shift,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            x_view.stride(0),
-            x_view.stride(1),
-            x_view.stride(2),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is scale_shift_backward_scale_shift_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                x_view,
+                grad_scale,
+                grad_shift,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is scale_shift_backward_scale_shift_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                grad_scale,
+                grad_shift,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is scale_shift_backward_scale_shift_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                x_view,
+                grad_scale,
+                grad_shift,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                x_view.stride(0),
+                x_view.stride(1),
+                x_view.stride(2),
+                **options,
+            )
     return grad_scale, grad_shift

@@ -333,55 +333,60 @@ def sequence_log_probs_backward(
     M = logits.shape[:2].numel()
     N = logits.shape[2]
     S = logits.shape[1]
-    if N > 2**30:
-        raise ValueError(f"sequence_log_probs_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"sequence_log_probs_backward: at most 2**30 rows and columns, got {M} "
+            f"and {N}"
+        )
     labels_view = labels.reshape(M)
     logits_view = logits.reshape(M, N)
     kernel, options = pick_schedule(N * grad_logits.element_size())
-    if kernel is sequence_log_probs_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_log_probs,
-            logits_view,
-            labels_view,
-            grad_logits,
-            M,
-            N,
-            S,
-            labels_view.stride(0),
-            grad_log_probs.stride(0),
-            logits_view.stride(0),
-            logits_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is sequence_log_probs_backward_row_kernel:
-        kernel[(M,)](
-            grad_log_probs,
-            logits_view,
-            labels_view,
-            grad_logits,
-            N,
-            S,
-            labels_view.stride(0),
-            grad_log_probs.stride(0),
-            logits_view.stride(0),
-            logits_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is sequence_log_probs_backward_looped_kernel:
-        kernel[(M,)](
-            grad_log_probs,
-            logits_view,
-            labels_view,
-            grad_logits,
-            N,
-            S,
-            labels_view.stride(0),
-            grad_log_probs.stride(0),
-            logits_view.stride(0),
-            logits_view.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_log_probs.get_device()):
+        if kernel is sequence_log_probs_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_log_probs,
+                logits_view,
+                labels_view,
+                grad_logits,
+                M,
+                N,
+                S,
+                labels_view.stride(0),
+                grad_log_probs.stride(0),
+                logits_view.stride(0),
+                logits_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is sequence_log_probs_backward_row_kernel:
+            kernel[(M,)](
+                grad_log_probs,
+                logits_view,
+                labels_view,
+                grad_logits,
+                N,
+                S,
+                labels_view.stride(0),
+                grad_log_probs.stride(0),
+                logits_view.stride(0),
+                logits_view.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is sequence_log_probs_backward_looped_kernel:
+            kernel[(M,)](
+                grad_log_probs,
+                logits_view,
+                labels_view,
+                grad_logits,
+                N,
+                S,
+                labels_view.stride(0),
+                grad_log_probs.stride(0),
+                logits_view.stride(0),
+                logits_view.stride(1),
+                **options,
+            )
     return grad_logits

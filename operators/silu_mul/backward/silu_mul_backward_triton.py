@@ -116,14 +116,16 @@ def silu_mul_backward(
         return grad_gate, grad_up
     n_elements = grad_gate.numel()
     kernel, options = pick_schedule(grad_gate.numel() * grad_gate.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_out,
-        gate,
-        up,
-        grad_gate,
-        grad_up,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_out,
+            gate,
+            up,
+            grad_gate,
+            grad_up,
+            n_elements,
+            **options,
+        )
     return grad_gate, grad_up

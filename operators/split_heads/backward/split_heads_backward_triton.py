@@ -243,53 +243,58 @@ def split_heads_backward(
         return grad_qkv
     M = grad_q.shape[:-1].numel()
     N = grad_q.shape[-1]
-    if N > 33553920:
-        raise ValueError(f"split_heads_backward: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"split_heads_backward: at most 2**32 rows and 33553920 columns, got {M} "
+            f"and {N}"
+        )
     grad_q_view = grad_q.reshape(M, N)
     grad_k_view = grad_k.reshape(M, N)
     grad_v_view = grad_v.reshape(grad_v.shape[:-1].numel(), grad_v.shape[-1])
     grad_qkv_view = grad_qkv.reshape(grad_qkv.shape[:-1].numel(), grad_qkv.shape[-1])
     kernel, options = pick_schedule(N * grad_qkv.element_size())
-    if kernel is split_heads_backward_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_q_view,
-            grad_k_view,
-            grad_v_view,
-            grad_qkv,
-            M,
-            N,
-            grad_q_view.stride(0),
-            grad_q_view.stride(1),
-            grad_k_view.stride(0),
-            grad_k_view.stride(1),
-            grad_v_view.stride(0),
-            grad_v_view.stride(1),
-            grad_qkv_view.stride(0),
-            **options,
-        )
-    elif kernel is split_heads_backward_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_q_view,
-            grad_k_view,
-            grad_v_view,
-            grad_qkv,
-            M,
-            N,
-            grad_q_view.stride(0),
-            grad_q_view.stride(1),
-            grad_k_view.stride(0),
-            grad_k_view.stride(1),
-            grad_v_view.stride(0),
-            grad_v_view.stride(1),
-            grad_qkv_view.stride(0),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_q.get_device()):
+        if kernel is split_heads_backward_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_q_view,
+                grad_k_view,
+                grad_v_view,
+                grad_qkv,
+                M,
+                N,
+                grad_q_view.stride(0),
+                grad_q_view.stride(1),
+                grad_k_view.stride(0),
+                grad_k_view.stride(1),
+                grad_v_view.stride(0),
+                grad_v_view.stride(1),
+                grad_qkv_view.stride(0),
+                **options,
+            )
+        elif kernel is split_heads_backward_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_q_view,
+                grad_k_view,
+                grad_v_view,
+                grad_qkv,
+                M,
+                N,
+                grad_q_view.stride(0),
+                grad_q_view.stride(1),
+                grad_k_view.stride(0),
+                grad_k_view.stride(1),
+                grad_v_view.stride(0),
+                grad_v_view.stride(1),
+                grad_qkv_view.stride(0),
+                **options,
+            )
     return grad_qkv

@@ -113,14 +113,16 @@ def squared_error_backward(
     kernel, options = pick_schedule(
         grad_prediction.numel() * grad_prediction.element_size()
     )
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_loss,
-        prediction,
-        target,
-        grad_prediction,
-        grad_target,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_loss,
+            prediction,
+            target,
+            grad_prediction,
+            grad_target,
+            n_elements,
+            **options,
+        )
     return grad_prediction, grad_target

@@ -151,39 +151,43 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return grad_x, grad_y
     M = grad_out.shape[0]
     N = grad_out.shape[2]
-    if N > 33553920:
-        raise ValueError(f"stack_backward: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"stack_backward: at most 2**32 rows and 33553920 columns, got {M} and {N}"
+        )
     kernel, options = pick_schedule(N * grad_x.element_size())
-    if kernel is stack_backward_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out,
-            grad_x,
-            grad_y,
-            M,
-            N,
-            grad_out.stride(0),
-            grad_out.stride(1),
-            grad_out.stride(2),
-            **options,
-        )
-    elif kernel is stack_backward_1d_grid_kernel:
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
-        kernel[grid](
-            grad_out,
-            grad_x,
-            grad_y,
-            M,
-            N,
-            grad_out.stride(0),
-            grad_out.stride(1),
-            grad_out.stride(2),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is stack_backward_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"]),
+                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out,
+                grad_x,
+                grad_y,
+                M,
+                N,
+                grad_out.stride(0),
+                grad_out.stride(1),
+                grad_out.stride(2),
+                **options,
+            )
+        elif kernel is stack_backward_1d_grid_kernel:
+            grid = (
+                triton.cdiv(M, options["BLOCK_SIZE_M"])
+                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            )
+            kernel[grid](
+                grad_out,
+                grad_x,
+                grad_y,
+                M,
+                N,
+                grad_out.stride(0),
+                grad_out.stride(1),
+                grad_out.stride(2),
+                **options,
+            )
     return grad_x, grad_y

@@ -102,19 +102,24 @@ def sum_dim0_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return grad_x
     M = x.shape[0]
     N = x.shape[1]
-    if N > 33553920:
-        raise ValueError(f"sum_dim0_backward: at most 33553920 columns, got {N}")
+    if M > 2**32 or N > 33553920:
+        raise ValueError(
+            f"sum_dim0_backward: at most 2**32 rows and 33553920 columns, got {M} and "
+            f"{N}"
+        )
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (
-        triton.cdiv(M, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out,
-        grad_x,
-        M,
-        N,
-        grad_out.stride(0),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            triton.cdiv(M, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out,
+            grad_x,
+            M,
+            N,
+            grad_out.stride(0),
+            **options,
+        )
     return grad_x

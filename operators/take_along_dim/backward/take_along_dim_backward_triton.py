@@ -164,15 +164,17 @@ def take_along_dim_backward(
             f"{M}, {N} and {L}"
         )
     kernel, options = pick_schedule(N * grad_out.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-    kernel[grid](
-        index,
-        grad_out,
-        grad_x,
-        M,
-        N,
-        L,
-        BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        kernel[grid](
+            index,
+            grad_out,
+            grad_x,
+            M,
+            N,
+            L,
+            BLOCK_SIZE_V=1024 * options["num_warps"] // options["BLOCK_SIZE_M"],
+            **options,
+        )
     return grad_x.to(grad_out.dtype)

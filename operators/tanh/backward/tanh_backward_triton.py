@@ -85,12 +85,14 @@ def tanh_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return grad_x
     n_elements = grad_x.numel()
     kernel, options = pick_schedule(grad_x.numel() * grad_x.element_size())
-    grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
-    kernel[grid](
-        grad_out,
-        x,
-        grad_x,
-        n_elements,
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        kernel[grid](
+            grad_out,
+            x,
+            grad_x,
+            n_elements,
+            **options,
+        )
     return grad_x

@@ -415,70 +415,73 @@ def triplet_margin_loss_backward(
     M = anchor.shape[0]
     N = anchor.shape[1]
     B = anchor.shape[0]
-    if N > 2**30:
+    if max(M, N) > 2**30:
         raise ValueError(
-            f"triplet_margin_loss_backward: at most 2**30 columns, got {N}"
+            f"triplet_margin_loss_backward: at most 2**30 rows and columns, got {M} "
+            f"and {N}"
         )
     kernel, options = pick_schedule(N * grad_anchor.element_size())
-    if kernel is triplet_margin_loss_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_loss,
-            anchor,
-            positive,
-            negative,
-            grad_anchor,
-            grad_positive,
-            grad_negative,
-            M,
-            N,
-            B,
-            anchor.stride(0),
-            anchor.stride(1),
-            positive.stride(0),
-            positive.stride(1),
-            negative.stride(0),
-            negative.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is triplet_margin_loss_backward_row_kernel:
-        kernel[(M,)](
-            grad_loss,
-            anchor,
-            positive,
-            negative,
-            grad_anchor,
-            grad_positive,
-            grad_negative,
-            N,
-            B,
-            anchor.stride(0),
-            anchor.stride(1),
-            positive.stride(0),
-            positive.stride(1),
-            negative.stride(0),
-            negative.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(N),
-            **options,
-        )
-    elif kernel is triplet_margin_loss_backward_looped_kernel:
-        kernel[(M,)](
-            grad_loss,
-            anchor,
-            positive,
-            negative,
-            grad_anchor,
-            grad_positive,
-            grad_negative,
-            N,
-            B,
-            anchor.stride(0),
-            anchor.stride(1),
-            positive.stride(0),
-            positive.stride(1),
-            negative.stride(0),
-            negative.stride(1),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_loss.get_device()):
+        if kernel is triplet_margin_loss_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_loss,
+                anchor,
+                positive,
+                negative,
+                grad_anchor,
+                grad_positive,
+                grad_negative,
+                M,
+                N,
+                B,
+                anchor.stride(0),
+                anchor.stride(1),
+                positive.stride(0),
+                positive.stride(1),
+                negative.stride(0),
+                negative.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is triplet_margin_loss_backward_row_kernel:
+            kernel[(M,)](
+                grad_loss,
+                anchor,
+                positive,
+                negative,
+                grad_anchor,
+                grad_positive,
+                grad_negative,
+                N,
+                B,
+                anchor.stride(0),
+                anchor.stride(1),
+                positive.stride(0),
+                positive.stride(1),
+                negative.stride(0),
+                negative.stride(1),
+                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                **options,
+            )
+        elif kernel is triplet_margin_loss_backward_looped_kernel:
+            kernel[(M,)](
+                grad_loss,
+                anchor,
+                positive,
+                negative,
+                grad_anchor,
+                grad_positive,
+                grad_negative,
+                N,
+                B,
+                anchor.stride(0),
+                anchor.stride(1),
+                positive.stride(0),
+                positive.stride(1),
+                negative.stride(0),
+                negative.stride(1),
+                **options,
+            )
     return grad_anchor, grad_positive, grad_negative

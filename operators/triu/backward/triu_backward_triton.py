@@ -109,21 +109,26 @@ def triu_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[:2].numel()
     N = grad_out.shape[2]
     A = grad_out.shape[1]
-    if N > 67107840:
-        raise ValueError(f"triu_backward: at most 67107840 columns, got {N}")
+    if M > 2**30 or A > 2**26 or N > 67107840:
+        raise ValueError(
+            "triu_backward: at most 2**30 rows, 2**26 rows of a plane and 67107840 "
+            f"columns, got {M}, {A} and {N}"
+        )
     grad_out_view = grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (
-        M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        grad_x,
-        N,
-        A,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            grad_x,
+            N,
+            A,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            **options,
+        )
     return grad_x

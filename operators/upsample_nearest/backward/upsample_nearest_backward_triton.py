@@ -147,26 +147,29 @@ def upsample_nearest_backward(grad_out: torch.Tensor) -> torch.Tensor:
     M = grad_out.shape[0] * grad_out.shape[1] * grad_x.shape[2]
     N = grad_x.shape[3]
     H = grad_x.shape[2]
-    if N > 67107840:
+    if M > 2**30 or H > 2**26 or N > 67107840:
         raise ValueError(
-            f"upsample_nearest_backward: at most 67107840 columns, got {N}"
+            "upsample_nearest_backward: at most 2**30 rows, 2**26 rows of a plane "
+            f"and 67107840 columns, got {M}, {H} and {N}"
         )
     grad_out_view = grad_out.reshape(
         grad_out.shape[:2].numel(), grad_out.shape[2], grad_out.shape[3]
     )
     kernel, options = pick_schedule(N * grad_x.element_size())
-    grid = (
-        M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
-        triton.cdiv(N, options["BLOCK_SIZE_N"]),
-    )
-    kernel[grid](
-        grad_out_view,
-        grad_x,
-        N,
-        H,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        grad_out_view.stride(2),
-        **options,
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grid = (
+            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
+            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+        )
+        kernel[grid](
+            grad_out_view,
+            grad_x,
+            N,
+            H,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            grad_out_view.stride(2),
+            **options,
+        )
     return grad_x

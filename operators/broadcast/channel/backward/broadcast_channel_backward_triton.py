@@ -166,45 +166,50 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
     N = grad_out.shape[0] * grad_out.shape[2] * grad_out.shape[3]
     N_SIZE = grad_out.shape[0]
     HW = grad_out.shape[-2:].numel()
-    if N > 2**30:
-        raise ValueError(f"broadcast_channel_backward: at most 2**30 columns, got {N}")
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"broadcast_channel_backward: at most 2**30 rows and columns, got {M} and "
+            f"{N}"
+        )
     grad_out_view = grad_out.reshape(N_SIZE, M, HW)
     kernel, options = pick_schedule(N * grad_bias.element_size())
-    if kernel is broadcast_channel_backward_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            grad_out_view,
-            grad_bias,
-            M,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is broadcast_channel_backward_row_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            grad_bias,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
-            **options,
-        )
-    elif kernel is broadcast_channel_backward_looped_kernel:
-        kernel[(M,)](
-            grad_out_view,
-            grad_bias,
-            N,
-            HW,
-            grad_out_view.stride(0),
-            grad_out_view.stride(1),
-            grad_out_view.stride(2),
-            **options,
-        )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        if kernel is broadcast_channel_backward_kernel:
+            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                grad_out_view,
+                grad_bias,
+                M,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is broadcast_channel_backward_row_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                grad_bias,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                **options,
+            )
+        elif kernel is broadcast_channel_backward_looped_kernel:
+            kernel[(M,)](
+                grad_out_view,
+                grad_bias,
+                N,
+                HW,
+                grad_out_view.stride(0),
+                grad_out_view.stride(1),
+                grad_out_view.stride(2),
+                **options,
+            )
     return grad_bias

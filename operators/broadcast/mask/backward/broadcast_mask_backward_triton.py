@@ -56,7 +56,9 @@ def broadcast_mask_backward_kernel(
         ).to(tl.float32)
         grad_mask_acc += grad_out
     grad_mask = tl.sum(grad_mask_acc, axis=1)
-    tl.store(grad_mask_parts_ptr + split * M + rows, grad_mask, mask=row_mask)
+    tl.store(
+        grad_mask_parts_ptr + split.to(tl.int64) * M + rows, grad_mask, mask=row_mask
+    )
 
 
 @triton.jit
@@ -70,7 +72,7 @@ def broadcast_mask_backward_join_kernel(
     # a program joins what those of the kernel before found of its rows
     rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
-    parts = tl.arange(0, SPLITS)[None, :] * M + rows[:, None]
+    parts = tl.arange(0, SPLITS).to(tl.int64)[None, :] * M + rows[:, None]
     grad_mask = tl.sum(
         tl.load(grad_mask_parts_ptr + parts, mask=row_mask[:, None]), axis=1
     )
@@ -126,29 +128,34 @@ def broadcast_mask_backward(grad_out: torch.Tensor) -> torch.Tensor:
     N = grad_out.shape[1:3].numel()
     B = grad_out.shape[0]
     S = grad_out.shape[3]
-    if N > 2**30:
-        raise ValueError(f"broadcast_mask_backward: at most 2**30 columns, got {N}")
+    if M > 2**31 or N > 2**30:
+        raise ValueError(
+            f"broadcast_mask_backward: at most 2**31 rows and 2**30 columns, got {M} "
+            f"and {N}"
+        )
     grad_out_view = grad_out.reshape(B, N, S)
     kernel, options = pick_schedule(N * grad_mask.element_size())
-    grad_mask_parts = torch.empty(
-        (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
-    )
-    kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
-        grad_out_view,
-        grad_mask_parts,
-        M,
-        N,
-        S,
-        grad_out_view.stride(0),
-        grad_out_view.stride(1),
-        grad_out_view.stride(2),
-        **options,
-    )
-    broadcast_mask_backward_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
-        grad_mask_parts,
-        grad_mask,
-        M,
-        BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
-        SPLITS=options["SPLITS"],
-    )
+    # Triton launches on the current device
+    with torch.cuda.device(grad_out.get_device()):
+        grad_mask_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
+        )
+        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+            grad_out_view,
+            grad_mask_parts,
+            M,
+            N,
+            S,
+            grad_out_view.stride(0),
+            grad_out_view.stride(1),
+            grad_out_view.stride(2),
+            **options,
+        )
+        broadcast_mask_backward_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+            grad_mask_parts,
+            grad_mask,
+            M,
+            BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
+            SPLITS=options["SPLITS"],
+        )
     return grad_mask
