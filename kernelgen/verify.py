@@ -29,9 +29,9 @@ from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
 
-LIMIT_S = 15.0
-"""For running and for compiling, side by side, all files of a command together. Most take two or three seconds."""
-FEW = 64
+LIMIT_S = 5.0
+"""For running and for compiling, side by side, all files of a command together. Most take one or two seconds."""
+FEW = 2
 """Elements below which a case says little."""
 MOST = 1 << 20
 """Elements beyond which a case is not run: the interpreter takes seconds."""
