@@ -47,29 +47,14 @@ def accuracy_case(
         return CaseReport(case, passed=True, left_out=left_out, seed=seed)
     begin = time.perf_counter()
     trials: list[Trial] = []
-    passed, message, left_out = True, "", ""
     suite = Suite() if mutants and not case.hidden and not run_as else None
-    try:
-        for distribution, trial_seed in _planned(operator, ran, seeds, seed, device, distributions, trials):
-            # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
-            repeat = device == "cuda" or not trials
-            call = kernel or operator.kernel
-            inputs_of = (device, distribution, trial_seed)
-            trials.append(trial.run(trial.Setting(operator, ran, call, *inputs_of, verbose, repeat, not trials, suite)))
-            if not trials[-1].passed:
-                passed, message = False, trials[-1].message
-                break
-    except trial.RefusedError as refused:  # right for a hidden case, a mistake of the spec for a listed one
-        passed, message = case.hidden, str(refused)
-        left_out = _of_smaller(run_as, message)
-    except trial.UncomputableError as error:
-        passed, message, left_out = case.hidden, str(error), str(error) if case.hidden else _of_smaller(run_as, error)
-    except patience.TooLongError as error:
-        left_out = f"time: {error}"
-    except devices.FULL as error:
-        if not devices.is_full(error):
-            raise
-        left_out = f"ran out of memory: {trial.first_line(error)}"
+    settings = (
+        # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
+        trial.Setting(operator, ran, kernel or operator.kernel, device, *inputs_of, verbose,
+                      repeat=device == "cuda" or not trials, first=not trials, suite=suite)
+        for inputs_of in _planned(operator, ran, seeds, seed, device, distributions, trials)
+    )  # fmt: skip
+    passed, message, left_out = _try(settings, trials, case.hidden, run_as)
     passed = passed or bool(left_out)
     return CaseReport(
         case,
@@ -86,6 +71,26 @@ def accuracy_case(
         told=dict(suite.told) if suite else {},
         undiscriminated=tuple(suite.open) if suite and passed else (),
     )
+
+
+def _try(settings: Iterator[trial.Setting], trials: list[Trial], hidden: bool, run_as: str) -> tuple[bool, str, str]:
+    """Add trials until one fails: whether the case passes, what is to be said of it, and why it is left out."""
+    try:
+        for setting in settings:
+            trials.append(trial.run(setting))
+            if not trials[-1].passed:
+                return False, trials[-1].message, ""
+    except trial.RefusedError as refused:  # right for a hidden case, a mistake of the spec for a listed one
+        return hidden, str(refused), _of_smaller(run_as, refused)
+    except trial.UncomputableError as error:
+        return hidden, str(error), str(error) if hidden else _of_smaller(run_as, error)
+    except patience.TooLongError as error:
+        return True, "", f"time: {error}"
+    except devices.FULL as error:
+        if not devices.is_full(error):
+            raise
+        return True, "", f"ran out of memory: {trial.first_line(error)}"
+    return True, "", ""
 
 
 def _of_smaller(run_as: str, message: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .interpreter import as_on_a_gpu
+from .interpreter import as_on_a_gpu, decorate_again
 from .model import Function
 
 FULL: tuple[type[Exception], ...] = (torch.OutOfMemoryError, getattr(torch, "AcceleratorError", torch.OutOfMemoryError))
@@ -22,16 +22,18 @@ def prepare() -> str:
     """Select Triton's interpreter where there is neither a GPU nor an NPU; returns "cuda" or "cpu", where tensors lie
     that a kernel's arguments are copied from.
 
-    Must run before anything imports Triton, as a kernel's module and torch.export do: triton.jit reads the setting when
-    it decorates, and Triton's own tl.sum is decorated when it is imported. Raises RuntimeError where it is too late.
+    Must run before a kernel's module is imported: triton.jit reads the setting when it decorates. Where Triton itself
+    was imported before, as torch.export does, its own functions (tl.sum) are decorated again. Raises RuntimeError where
+    it is too late.
     """
     device = find()
     interpreted = device == "cpu" and not is_npu()
     if interpreted:
         os.environ["TRITON_INTERPRET"] = "1"
-    _expect(interpreted)
-    if interpreted:
+        decorate_again()
         as_on_a_gpu()
+    else:
+        _expect_compiled()
     if is_simulated():
         from .simulated import install
 
@@ -39,18 +41,15 @@ def prepare() -> str:
     return device
 
 
-def _expect(interpreted: bool) -> None:
+def _expect_compiled() -> None:
     """Kernels of which Triton interprets one half and compiles the other are neither right nor wrong."""
     import triton.language as tl
     from triton.runtime.jit import JITFunction
 
-    if isinstance(tl.sum, JITFunction) != interpreted:
-        return
-    if interpreted:
-        raise RuntimeError("Triton was imported before judge.prepare() could select its interpreter: call that first")
-    raise RuntimeError(
-        "TRITON_INTERPRET is set where a device is: unset it, or hide the device (CUDA_VISIBLE_DEVICES='')"
-    )
+    if not isinstance(tl.sum, JITFunction):
+        raise RuntimeError(
+            "TRITON_INTERPRET is set where a device is: unset it, or hide the device (CUDA_VISIBLE_DEVICES='')"
+        )
 
 
 def is_simulated() -> bool:

@@ -9,6 +9,9 @@ A Parallel Algorithm for the Efficient Solution of a General Class of Recurrence
 from __future__ import annotations
 
 import functools
+import gc
+import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +40,35 @@ def as_on_a_gpu() -> None:
     builder.create_maxnumf = _number("fmax")
     builder.create_minnumf = _number("fmin")
     tl.flip = _flip
+
+
+def decorate_again() -> None:
+    """Have Triton's own functions interpreted as well, where Triton was imported before the interpreter was selected.
+
+    Of kernels whose functions are compiled one half and interpreted the other nothing can be said: raises RuntimeError
+    where functions of others than Triton and torch were decorated before.
+    """
+    import triton.language as tl
+    from triton.runtime.jit import JITFunction
+
+    if not isinstance(tl.sum, JITFunction):
+        return
+    functions = [found.fn for found in gc.get_objects() if issubclass(type(found), JITFunction)]
+    others = sorted({f"{f.__module__}.{f.__name__}" for f in functions if _package(f) not in ("triton", "torch")})
+    if others:
+        raise RuntimeError(
+            f"{others[0]} was decorated with triton.jit before judge.prepare() could select Triton's interpreter: call "
+            "prepare() before the import of that module, or set TRITON_INTERPRET=1"
+        )
+    for name in sorted({f.__module__ for f in functions if f.__module__.startswith(f"{tl.__name__}.")}):
+        importlib.reload(sys.modules[name])
+    for name, value in list(vars(tl).items()):
+        if isinstance(value, JITFunction):
+            setattr(tl, name, getattr(sys.modules[value.fn.__module__], value.fn.__name__))
+
+
+def _package(function: Callable[..., Any]) -> str:
+    return function.__module__.partition(".")[0]
 
 
 _NARROW = {"bf16": torch.bfloat16, "fp8e4nv": torch.float8_e4m3fn, "fp8e5": torch.float8_e5m2}

@@ -229,18 +229,35 @@ def test_times_have_four_digits(value, text):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("import triton; judge.prepare()", "Triton was imported before judge.prepare()"),
+        (
+            "import scaled_add_triton; judge.prepare()",
+            "scaled_add_triton.scaled_add_kernel was decorated with triton.jit",
+        ),
         ("judge.device.find = lambda: 'cuda'; judge.prepare()", "TRITON_INTERPRET is set where a device is"),
         ("import os; os.environ['TRITON_INTERPRET'] = '1'; import triton; judge.prepare(); print('fine')", ""),
     ],
 )
 def test_whether_kernels_are_interpreted_is_decided_once(code, said):
-    """Triton's own functions are decorated when it is imported: half of a kernel would be compiled."""
+    """What was decorated before the interpreter was selected is compiled: half of a kernel would be."""
     env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
     env |= {"TRITON_INTERPRET": "1"} if "'cuda'" in code else {}
+    env |= {"PYTHONPATH": str(Path(__file__).parent / "example")}
     command = [sys.executable, "-c", f"from kernelgen import judge; {code}"]
     done = subprocess.run(command, env=env, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False)
     assert (said in done.stderr and done.returncode == 1) if said else done.stdout == "fine\n", done.stderr
+
+
+def test_kernels_are_interpreted_where_a_reference_was_traced_before():
+    """As in a notebook: torch.export imports Triton, whose own functions (tl.sum, tl.max) are compiled then."""
+    traced = "import torch; torch.export.export(torch.nn.ReLU(), (torch.ones(2),), strict=False)"
+    code = f"{traced}; import triton.language; import softmax_accuracy as s; from kernelgen import judge"
+    code += "; sys.exit(judge.accuracy_main(s.OPERATOR, s.CASES[:1], ['--no-hidden']))"
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"CUDA_VISIBLE_DEVICES": ""}
+    env |= {"PYTHONPATH": os.pathsep.join([str(FOLDER.parents[1]), str(Path(__file__).parent / "example")])}
+    command = [sys.executable, "-c", f"import sys; {code}"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed, 0 failed" in done.stdout
 
 
 def test_assert_measured_without_a_gpu_is_a_skip(monkeypatch):
