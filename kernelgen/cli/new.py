@@ -67,10 +67,7 @@ def new(
     made_for = _device(target)
     out = out or (root_of(made_for) if made_for else ROOT)
     if check:
-        names = [spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)]
-        if not names:  # to say that all is well would hide a wrong folder
-            raise UsageError(f"{no_kernels(out)}, so there is nothing to check")
-        _check(names, out, json)
+        _check([spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)], out, json)
         return
     if spec is None:
         raise UsageError("new needs a SPEC, or --check to look at every operator that is there")
@@ -180,6 +177,8 @@ def _stale_here(names: list[str], root: Path) -> list[str]:
 
 def _check(names: list[str], root: Path, json: bool) -> None:
     """Raise StaleError with a line for every file that is not what its spec gives."""
+    if not names:  # to say that all is well would hide a wrong folder
+        raise UsageError(f"{no_kernels(root)}, so there is nothing to check")
     found = _stale(names, root)
     if json:
         emit({"operators": names, "stale": found})
