@@ -4,7 +4,8 @@ Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is 
 
     e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + K/3 * r**2))  -  t * 3/2 o * r
 
-u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
+u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64); but
+of a transposed convolution in float16 on a CPU 2**-11, and K the places of its kernel, whose sums it adds in float16;
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied; t: 1 in every second oracle, where the bits that an operand loses are
 cut off instead of rounded, as matrix units do that read float32 from memory.
@@ -37,6 +38,8 @@ PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "li
 """What sums of products arrive as at the dispatcher."""
 
 _FLOAT32 = 2.0**-24
+_TRANSPOSED = 6
+"""Where a convolution's arguments say whether it is transposed."""
 _SET = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 """Unit roundoff of an operand, by what torch calls the precision of products of float32; any other is float32's own."""
 
@@ -53,10 +56,11 @@ class Precision:
     """Unit roundoff of the sum."""
 
 
-def precision(name: str, dtype: torch.dtype, device: str) -> Precision:
-    """That of a call on operands of a dtype, as torch is set."""
+def precision(name: str, dtype: torch.dtype, device: str, args: Sequence[Any] = ()) -> Precision:
+    """That of a call on operands of a dtype, as torch is set; `args` of a convolution tell a transposed one."""
     own = torch.finfo(dtype).eps / 2
-    if dtype == torch.float64:
+    added_as_stored = dtype == torch.float16 and device == "cpu" and name == "convolution" and args[_TRANSPOSED]
+    if dtype == torch.float64 or added_as_stored:
         return Precision(own, sum=own)
     read = _SET.get(_float32_precision(name == "convolution", device), 0.0) if dtype == torch.float32 else 0.0
     return Precision(read or own, read)
@@ -87,6 +91,8 @@ class Contraction:
     """Which of the two, 0 or 1, and along which dimension of it the last elements are the last of every sum."""
     row: tuple[int, int] | None
     """The same of the last row, or channel, of the result; None for a single sum."""
+    stored: int = 1
+    """Partial sums that may be stored as the result is before they are added: one a place of a convolution's kernel."""
 
 
 def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Contraction:
@@ -96,9 +102,11 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         transposed, groups = rest[3], rest[5]
         channels = weight.shape[0] // groups if transposed else weight.shape[1]
         summed = 0 if transposed else 1 if channels > 1 else weight.ndim - 1
-        length = channels * math.prod(weight.shape[2:])
+        places = math.prod(weight.shape[2:])
         row = (1, 1 if transposed else 0)
-        return Contraction((0, 1), lambda a, b: func(a, b, None, *rest), length, (1, summed), row)
+        return Contraction(
+            (0, 1), lambda a, b: func(a, b, None, *rest), channels * places, (1, summed), row, stored=places
+        )
     place = 1 if name in ("addmm", "baddbmm", "addmv") else 0
     multiply = torch.nn.functional.linear if name == "linear" else torch.matmul
     alpha = kwargs.get("alpha", 1)
@@ -126,8 +134,9 @@ class Errors:
     def of(self, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         """What the sums of products of a and b, in float64, may be off by; 0 where that is not finite."""
         exact, squares = called.product(a, b), called.product(a * a, b * b)
-        per_product = at.operand**2 * 2 / 3 + at.sum**2 * called.length / 2
-        variance = squares * per_product + exact * exact * (at.sum**2 * called.length / 3)
+        roundings = called.stored if at.sum > _FLOAT32 else called.length
+        per_product = at.operand**2 * 2 / 3 + at.sum**2 * roundings / 2
+        variance = squares * per_product + exact * exact * (at.sum**2 * roundings / 3)
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
         error = drawn * variance.clamp_(min=0).sqrt_()
         if self.truncating:

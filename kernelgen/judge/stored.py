@@ -55,7 +55,7 @@ class Stored(EagerMode):
         name, kwargs = func.overloadpacket.__name__.strip("_"), kwargs or {}
         if name not in PRODUCTS or self._attends:
             return func(*args, **kwargs)
-        at = precision(name, self._dtype, next(x.device.type for x in args if isinstance(x, torch.Tensor)))
+        at = precision(name, self._dtype, next(x.device.type for x in args if isinstance(x, torch.Tensor)), args)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         called = contraction(func, name, args, kwargs)
         pair = tuple(args[place] for place in called.places)
