@@ -153,9 +153,11 @@ def test_the_type_of_the_spec_is_held_against_the_family() -> None:
         lowered(spec)
 
 
-def test_a_tensor_may_not_have_a_name_of_the_wrapper() -> None:
-    with pytest.raises(SpecError, match=r"op.yaml:3:5: the generated code needs the name grid itself"):
-        plan_of("return grid + 1", "grid: [D] T", "out: [D] T")
+def test_a_tensor_may_not_hide_a_function_of_its_file() -> None:
+    with pytest.raises(SpecError, match=r"op.yaml:3:5: the generated code needs the name pick_schedule itself"):
+        plan_of("return pick_schedule + 1", "pick_schedule: [D] T", "out: [D] T")
+    with pytest.raises(SpecError, match=r"op.yaml:3:5: a kernel of the generated code is called op_kernel"):
+        render.triton_source(plan_of("return op_kernel + 1", "op_kernel: [D] T", "out: [D] T"))
 
 
 def test_an_operator_is_not_called_like_a_function_of_its_file() -> None:

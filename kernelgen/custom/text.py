@@ -10,7 +10,7 @@ from typing import Any
 from kernelgen.custom.expressions import parse
 from kernelgen.custom.form import Answer, Launch, declared_sizes, rank
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.wrapper import allocation, guard, is_contiguous, size_places
+from kernelgen.wrapper import allocation, guard, is_contiguous, own_names, size_places
 
 WIDTH = 88
 """Columns of generated files."""
@@ -38,6 +38,7 @@ def file_context(spec: OperatorSpec, answer: Answer) -> dict[str, Any]:
         "scratch": writer.scratch(),
         "launches": [writer.launch(one) for one in answer.launches],
         "guard": guard(spec),
+        "grid": own_names(spec, [name for name, _ in (*answer.sizes, *writer.scratch())])["grid"],
     }
 
 

@@ -43,9 +43,11 @@ _TAKEN = frozenset(
         *("kernel", "options", "grid", "check_inputs", "pick_schedule", "SCHEDULES", "reference"),
     ]
 )
-"""What a wrapper calls its own variables."""
+"""What a wrapper calls its own variables, unless an input or output is called so: values in between are not."""
 _FUNCTIONS = ("check_inputs", "npu_of", "num_cores", "num_sms", "num_waiting", "pick_schedule")
 """What a generated file calls its own functions."""
+_RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
+"""What a wrapper or a baseline finds in its file, which an input of that name would hide."""
 
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> LoweredPlan:
@@ -135,7 +137,7 @@ def check_names(spec: OperatorSpec) -> None:
         place, message = spec.reference_place, f"the generated code needs the name {spec.name} itself; choose another"
         raise SpecError([Mistake(spec.path, place.line, place.column, message)])
     for tensor in (*spec.inputs, *spec.outputs):
-        if tensor.name in _TAKEN:
+        if tensor.name in _RESERVED:
             place = tensor.place
             message = f"the generated code needs the name {tensor.name} itself; choose another"
             raise SpecError([Mistake(spec.path, place.line, place.column, message)])

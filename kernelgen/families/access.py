@@ -260,7 +260,8 @@ def _access(
             return Access(load, tensor.name, terms, (), None)
     named = (*rows, *parts) if in_rows is None else None
     stepped = value.op == "store" and any(isinstance(e, Expr) for e in value.index)
-    return _strided(tensor, value.index, load, runs, flat, named, in_parts=stepped)
+    view = _unused(f"{tensor.name}_view", {t.name for t in (*spec.inputs, *spec.outputs)})
+    return _strided(tensor, value.index, load, runs, flat, named, view, in_parts=stepped)
 
 
 def _picks(tensor: TensorSpec, index: Index) -> bool:
@@ -287,11 +288,12 @@ def _strided(
     runs: list[tuple[str | Expr, str, tuple[int, ...]]],
     flat: tuple[int, ...],
     rows: tuple[Group, ...] | None,
+    view_name: str,
     *,
     in_parts: bool,
 ) -> Access:
     """`rows`: the row groups that sizes are named after; None where strides and sizes are named after the tensor's
-    dimensions, because its loads share them."""
+    dimensions, because its loads share them. `view_name`: what the wrapper calls the tensor with dimensions merged."""
     own: tuple[tuple[int, ...], ...] = tuple(_flat(index[: d + 1])[len(_flat(index[:d])) :] for d in range(len(index)))
     own = tuple((-1 - d,) if isinstance(index[d], Expr) else axes for d, axes in enumerate(own))
     dims = {axes: [d for d, dim in enumerate(own) if dim and set(dim) <= set(axes)] for _, _, axes in runs}
@@ -307,7 +309,7 @@ def _strided(
         if tuple(a for _, _, axes in ordered for a in axes) != flat or (rows is None and not all(dims.values())):
             raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
         view = (
-            f"{tensor.name}_view",
+            view_name,
             f"{tensor.name}.reshape({', '.join(_extent(tensor, run, dims[run[2]], rows) for run in ordered)})",
         )
     for position, (variable, suffix, axes) in enumerate(ordered):

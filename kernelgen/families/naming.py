@@ -92,7 +92,8 @@ def name_values(
             continue
         if value.op in ("load", "iota") or located or i in outputs or variable or uses[i] > 1 or crosses:
             assigned.add(i)
-    used = RESERVED | set(taken)
+    taken = frozenset(taken)
+    used = RESERVED | taken
     names: dict[int, str] = {}
     chains = _chains(lowered, uses) if not lowered.space.inner_axes() else []
     for chain in chains:
@@ -109,7 +110,7 @@ def name_values(
             if not lowered.space.outer and value.op in REDUCTIONS and not value.name:
                 name = _OF_ALL.get(value.op, name)
             names[i] = unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
-    return Names(_beside_derived(lowered, levels, names, used), levels, frozenset(assigned))
+    return Names(_beside_derived(lowered, levels, names, used, taken), levels, frozenset(assigned))
 
 
 def _is_variable(value: Value, statements: Sequence[Statement]) -> bool:
@@ -117,11 +118,15 @@ def _is_variable(value: Value, statements: Sequence[Statement]) -> bool:
     return value.statement is not None and value.name is not None and statements[value.statement].target == value.name
 
 
-def _beside_derived(lowered: Lowered, levels: tuple[str, ...], names: dict[int, str], used: set[str]) -> dict[int, str]:
-    """The names, other ones where kernels make the same of the names of what they reduce or scan to."""
+def _beside_derived(
+    lowered: Lowered, levels: tuple[str, ...], names: dict[int, str], used: set[str], taken: frozenset[str]
+) -> dict[int, str]:
+    """The names, other ones where kernels make the same of the names of what they reduce or scan to, or pass memory of
+    what is `taken`."""
     made = [n for i, n in names.items() if levels[i] in (ROW, SCALAR) or lowered.values[i].op in (*REDUCTIONS, *SCANS)]
     derived = {f"{name}_{ending}" for name in made for ending in _DERIVED}
-    others = {name: unique(f"{name}_", used | derived) for name in sorted(set(names.values()) & derived)}
+    passed = {n for n in made if not taken.isdisjoint(f"{n}_{ending}_ptr" for ending in _DERIVED)}
+    others = {name: unique(f"{name}_", used | derived) for name in sorted(set(names.values()) & derived | passed)}
     return {i: others.get(name, name) for i, name in names.items()}
 
 

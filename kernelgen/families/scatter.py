@@ -47,7 +47,7 @@ _LOCAL = frozenset([
     "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
     "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
     "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
-    "row", "rows", "slot", "slots", "start", "total",
+    "row", "rows", "slot", "slots", "start", "total", "M", "N",
 ])  # fmt: skip
 """What kernels call values of their own."""
 IN_ORDER = "sums of floats are made in an order that never changes: results repeat bit for bit"

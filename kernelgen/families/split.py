@@ -265,7 +265,7 @@ def kernel_text(
     )  # fmt: skip
     pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))
     known = lines.arguments("M", "N")
-    arguments = [a for a in (*known, *pointers) if bare.uses(a) or (a == "N" and walks)]
+    arguments = [a for a in dict.fromkeys((*known, *pointers)) if bare.uses(a) or (a == "N" and walks)]
     between = rows_between(split.body) if shape == "split_apply" else ""
     if (split.several or between or shape == "split_apply_across") and "M" not in arguments:
         arguments.append("M")

@@ -53,7 +53,8 @@ class Sequence:
 def sequence(plan: StepsPlan) -> Sequence:
     """The groups of a plan with calls, and the wrapper's statements."""
     kernels = plan.kernels
-    taken = {plan.spec.name, *(t.name for k in kernels for t in (*k.spec.inputs, *k.spec.outputs))}
+    specs = (plan.spec, *(k.spec for k in kernels))
+    taken = {plan.spec.name, *(t.name for spec in specs for t in (*spec.inputs, *spec.outputs))}
     groups = tuple(_group(one, taken, alone=len(kernels) == 1) for one in kernels)
     waiting = iter(groups)
     lines = [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from kernelgen.errors import Mistake, SpecError
 from kernelgen.families import family_of
 from kernelgen.families.access import COLS, group_sizes
 from kernelgen.families.kernel import Body, KernelText, Passed, body_of
@@ -19,6 +21,7 @@ from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.wrapper.checks import Check, dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.limits import too_large
+from kernelgen.wrapper.own_names import own_names, with_own
 
 _LAUNCH_OPTIONS = {"num_warps", "num_stages", "maxnreg", "multibuffer"}
 """What a launch passes that is no argument of a kernel."""
@@ -38,7 +41,7 @@ class Launch:
     """How one kernel is launched: the `kernel[grid](...)` arguments."""
 
     kernel: str
-    """What the wrapper calls the kernel: the one of the table's line is `kernel`."""
+    """What the wrapper calls the kernel: the one of the table's line by its variable."""
     grid: str
     arguments: tuple[str, ...]
 
@@ -91,6 +94,8 @@ class FileText:
     """What is refused of inputs without elements where a result would have some."""
     guard: str = ""
     """The context manager around the launches; empty where the caller of the function has entered it."""
+    own: Mapping[str, str] = field(default_factory=dict)
+    """What the wrapper calls its own variables."""
 
     @property
     def waits(self) -> bool:
@@ -106,6 +111,7 @@ def file_text(plan: KernelPlan) -> FileText:
     sequences = [family.kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
     last = _last(plan, helpers)
     kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
+    _check_beside(plan.spec, {kernel.name for kernel in kernels})
     table = tuple(
         TableLine(row.max_bytes, texts[flavour(plan, row.schedule)][1], options(plan, row.schedule))
         for row in plan.table
@@ -115,15 +121,29 @@ def file_text(plan: KernelPlan) -> FileText:
     rows = _sized_like(plan, key_tensor(plan.spec, body.lowered))
     counted = family.key_itemsize
     size = str(counted or f"{rows}.element_size()")
-    key = f"{rows}.numel() * {size}" if flat else f"N * {size}"
+    own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
+    key = f"{rows}.numel() * {size}" if flat else f"{own['N']} * {size}"
     return FileText(
         kernels, family.template, tuple(family.own_helpers.get(h, h) for h in HELPERS if h in helpers), table, key,
         ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
-        _prepare(plan), outputs, _sizes(plan, kernels), _views(body), too_large(plan),
-        tuple(_branch(plan, sequence) for sequence in sequences), plan.chip.cores if plan.chip else None, _left(plan),
-        tuple(_launch_last(plan, kernel) for kernel in last), _returned(plan), _filled(plan),
-        guard(plan.spec, plan.chip),
+        _prepare(plan), outputs, _called(_sizes(plan, kernels), own), _called(_views(body), own), too_large(plan, own),
+        tuple(_branch(plan, sequence, own) for sequence in sequences), plan.chip.cores if plan.chip else None,
+        _called(_left(plan), own), tuple(_launch_last(plan, kernel, own) for kernel in last), _returned(plan),
+        _filled(plan), guard(plan.spec, plan.chip), own,
     )  # fmt: skip
+
+
+def _check_beside(spec: OperatorSpec, kernels: Collection[str]) -> None:
+    """Raise SpecError where a tensor of the wrapper would hide a kernel that it launches."""
+    for tensor in (*spec.inputs, *spec.outputs):
+        if tensor.name in kernels:
+            message = f"a kernel of the generated code is called {tensor.name}; choose another name"
+            raise SpecError([Mistake(spec.path, tensor.place.line, tensor.place.column, message)])
+
+
+def _called(assigned: Iterable[tuple[str, str]], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Assignments of the wrapper, each a name with its expression, by the names that its variables have."""
+    return tuple((own.get(name, name), with_own(expression, own)) for name, expression in assigned)
 
 
 def guard(spec: OperatorSpec, chip: Chip | None = None) -> str:
@@ -296,15 +316,15 @@ def _left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
     return tuple((t.name, f"torch.empty(M, dtype=torch.{t.dtype}, device={device})") for t in tensors)
 
 
-def _launch_last(plan: KernelPlan, kernel: KernelText) -> Launch:
+def _launch_last(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str]) -> Launch:
     """Its elements are the rows of the kernels before."""
     assert plan.then is not None
-    arguments = ["M" if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
+    arguments = [own["M"] if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
     arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
-    return Launch(kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
+    return Launch(kernel.name, with_own(kernel.grid or _grid(kernel), own), tuple(arguments))
 
 
-def _branch(plan: KernelPlan, sequence: tuple[KernelText, ...]) -> Branch:
+def _branch(plan: KernelPlan, sequence: tuple[KernelText, ...], own: Mapping[str, str]) -> Branch:
     device = f"{plan.spec.inputs[0].name}.device"
     parts = 'options["SPLITS"]'
     shape = f"({parts}, M)" if body_of(plan).layout.rows else parts
@@ -314,20 +334,22 @@ def _branch(plan: KernelPlan, sequence: tuple[KernelText, ...]) -> Branch:
         for k in sequence
         for s in k.scratch
     )
-    launches = tuple(_launch(plan, kernel, first=number == 0) for number, kernel in enumerate(sequence))
-    fits = sequence[0].fits
+    launches = tuple(_launch(plan, kernel, own, first=number == 0) for number, kernel in enumerate(sequence))
+    fits = with_own(sequence[0].fits, own)
     together = len(launches) if not fits else 1
+    sizes, scratch = _called(sizes, own), _called(scratch, own)
     return Branch(sequence[0].name, sizes, scratch, launches[:together], fits, launches[together:])
 
 
-def _launch(plan: KernelPlan, kernel: KernelText, *, first: bool) -> Launch:
+def _launch(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str], *, first: bool) -> Launch:
     body = body_of(plan)
     views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
     strides = {s: e for a in body.layout.all() for s, e in a.strides}
     arguments = []
     for argument in kernel.arguments:
         name = argument.removesuffix("_ptr")
-        arguments.append(strides.get(argument) or (views.get(name, name) if argument.endswith("_ptr") else argument))
+        of_tensor = views.get(name, name) if argument.endswith("_ptr") else strides.get(argument)
+        arguments.append(of_tensor or own.get(argument, argument))
     passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
     chosen = {name for name, _ in options(plan, kernel.schedule)} - _LAUNCH_OPTIONS
     every = chosen <= set(kernel.constexprs) - {p.name for p in kernel.passed if p.value is not None}
@@ -339,9 +361,10 @@ def _launch(plan: KernelPlan, kernel: KernelText, *, first: bool) -> Launch:
     if not every:
         given = {p.name for p in passed}
         passed += [Passed(name) for name in kernel.constexprs if name not in given]
-    arguments += [f"{p.name}={p.value or _option(p.name)}" for p in passed]
-    arguments += ["**options"] if every else []
-    return Launch("kernel" if first else kernel.name, kernel.grid or _grid(kernel), tuple(arguments))
+    arguments += [f"{p.name}={with_own(p.value or _option(p.name), own)}" for p in passed]
+    arguments += [f"**{own['options']}"] if every else []
+    grid = with_own(kernel.grid or _grid(kernel), own)
+    return Launch(own["kernel"] if first else kernel.name, grid, tuple(arguments))
 
 
 def _option(name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from math import prod
 
 from kernelgen.families import family_of, row_lanes
@@ -11,16 +13,25 @@ from kernelgen.families.values import axes_of
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import KernelPlan, Schedule
+from kernelgen.wrapper.own_names import with_own
 
+_FIELD = re.compile(r"\{[^}]*\}")
+"""What a message shows of a variable."""
 _MEMORY = 2**40
 """Bytes that no device holds."""
 
 
-def too_large(plan: KernelPlan) -> tuple[str, str] | None:
-    """The condition under which a wrapper refuses its inputs, and what it says; None where no size is too large."""
-    body = body_of(plan)
+def too_large(plan: KernelPlan, own: Mapping[str, str]) -> tuple[str, str] | None:
+    """The condition under which a wrapper refuses its inputs, and what it says; None where no size is too large. `own`:
+    what the wrapper calls its variables."""
     if plan.chip:
-        return _too_many(plan)
+        return _too_many(plan, own)
+    found = _beyond_int32(plan)
+    return (with_own(found[0], own), _FIELD.sub(lambda said: with_own(said[0], own), found[1])) if found else None
+
+
+def _beyond_int32(plan: KernelPlan) -> tuple[str, str] | None:
+    body = body_of(plan)
     family = family_of(plan)
     if family.too_large:
         return family.too_large(plan.spec, body)
@@ -114,7 +125,7 @@ def _number(schedule: Schedule, name: str) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _too_many(plan: KernelPlan) -> tuple[str, str]:
+def _too_many(plan: KernelPlan, own: Mapping[str, str]) -> tuple[str, str]:
     """Where every offset is kept in int32, the largest tensor bounds what can be numbered."""
     body = body_of(plan)
     read = {a.tensor for a in body.layout.accesses}
@@ -123,9 +134,9 @@ def _too_many(plan: KernelPlan) -> tuple[str, str]:
     if len(names) > 1:
         large = f"any(t.numel() > 2**30 for t in ({', '.join(names)}))"
     if plan.then is not None:  # rows of no element are numbered as well
-        large = f"M > 2**30 or {large}"
+        large = f"{own['M']} > 2**30 or {large}"
     if _numbers_more(body):
-        large = f"{'M * N' if body.layout.rows else 'N'} > 2**30 or {large}"
+        large = f"{with_own('M * N' if body.layout.rows else 'N', own)} > 2**30 or {large}"
     return large, f"{plan.spec.name}: at most 2**30 elements a tensor, whose offsets are kept in int32"
 
 

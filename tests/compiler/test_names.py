@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import random
 import re
 
 import pytest
 import torch
-from references import load, plan_of, sample
+from references import failures, load, plan_of, sample
 from test_elementary import DEVICE
 
 from kernelgen import render
@@ -122,6 +123,34 @@ def test_a_reciprocal_is_noted_by_what_is_computed() -> None:
     note = "multiplied by the reciprocal"
     assert note in text(REFERENCES["quotient"], "A D")
     assert note not in text(REFERENCES["reciprocal by hand"].replace("v_i", "inverse_x"), "A D")
+
+
+OF_WRAPPERS = [
+    ("M", "N"), ("n_elements", "M"), ("options", "total_parts"), ("kernel", "grid"), ("num_parts", "options"),
+    ("x", "x_view"), ("tiles", "num_tiles"), ("row_max_parts", "num_rows"),
+]  # fmt: skip
+"""What wrappers call variables of their own, and kernels the memory that they share."""
+
+OF_TWO = {
+    "softmax": ({"a": "... D", "b": "D"}, "... D", "return torch.softmax(a * b, -1)", {"...": (3,), "D": 37}),
+    "sum": ({"a": "D", "b": "D"}, "", "return (a * b).sum()", {"D": 137}),
+    "columns": ({"a": "B D", "b": "D"}, "D", "return (a * b).sum(0)", {"B": 67, "D": 7}),
+    "transposed": ({"a": "B D", "b": "D B"}, "D B", "return a.t() * b", {"B": 5, "D": 37}),
+    "loss": ({"a": "B D", "b": "B: int64 < D"}, "", "return F.cross_entropy(a, b)", {"B": 5, "D": 37}),
+    "call": ({"a": "B D", "b": "D K"}, "B K", "return torch.relu(a @ b)", {"B": 5, "D": 7, "K": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "names"), [*zip([*OF_TWO, "softmax", "loss"], OF_WRAPPERS, strict=True)])
+def test_inputs_may_be_called_as_the_wrapper_calls_its_variables(kind: str, names: tuple[str, str]) -> None:
+    inputs, out, lines, sizes = OF_TWO[kind]
+    called = dict(zip("ab", names, strict=True))
+    text = re.sub(r"\b[ab]\b", lambda name: called[name[0]], lines)
+    declared = {called[name]: shape for name, shape in inputs.items()}
+    found = sample(text, declared, {"out": out}, sizes, dtypes=(("T", ("float32",)),))
+    assert list(inspect.signature(load(render.triton_source(plan_of(found.spec()))).op).parameters) == list(names)
+    as_on_a_gpu()
+    assert not failures(found, thorough=False, most=2)
 
 
 def functions_of_helpers() -> list[str]:
