@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelgen import judge
 from kernelgen.errors import Mistake, SpecError, UnsupportedError, UsageError
 from kernelgen.spec import find_spec, json_schema, load_spec, parse_spec, shipped_specs
 from kernelgen.spec.model import Case, Constraint, Place, Target, TensorSpec
@@ -110,6 +111,8 @@ def test_derived_shapes_keep_to_the_constraints() -> None:
     )
     spec = parse_spec(text)
     assert {case.shape(spec.inputs[0].shape)[-1] % 16 for case in spec.accuracy} == {0}
+    assert all(case.derived and judge.Case.from_json(case.to_json()).derived for case in spec.accuracy)
+    assert not any(case.derived for case in parse_spec(SPEC).accuracy)
     text = text.replace("% 16 == 0", "== 5")
     assert [m.message for m in mistakes(text)] == [
         "no derived shape meets the constraints; list some under 'accuracy: shapes:'",

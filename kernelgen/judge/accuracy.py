@@ -54,7 +54,7 @@ def accuracy_case(
                       repeat=device == "cuda" or not trials, first=not trials, suite=suite)
         for inputs_of in _planned(operator, ran, seeds, seed, device, distributions, trials)
     )  # fmt: skip
-    passed, message, left_out = _try(settings, trials, case.hidden, run_as)
+    passed, message, left_out = _try(settings, trials, case.hidden or case.derived, run_as)
     passed = passed or bool(left_out)
     return CaseReport(
         case,
@@ -73,17 +73,17 @@ def accuracy_case(
     )
 
 
-def _try(settings: Iterator[trial.Setting], trials: list[Trial], hidden: bool, run_as: str) -> tuple[bool, str, str]:
+def _try(settings: Iterator[trial.Setting], trials: list[Trial], derived: bool, run_as: str) -> tuple[bool, str, str]:
     """Add trials until one fails: whether the case passes, what is to be said of it, and why it is left out."""
     try:
         for setting in settings:
             trials.append(trial.run(setting))
             if not trials[-1].passed:
                 return False, trials[-1].message, ""
-    except trial.RefusedError as refused:  # right for a hidden case, a mistake of the spec for a listed one
-        return hidden, str(refused), _of_smaller(run_as, refused)
+    except trial.RefusedError as refused:  # right for a derived case, a mistake of the spec for a listed one
+        return derived, str(refused), _of_smaller(run_as, refused)
     except trial.UncomputableError as error:
-        return hidden, str(error), str(error) if hidden else _of_smaller(run_as, error)
+        return derived, str(error), str(error) if derived else _of_smaller(run_as, error)
     except patience.TooLongError as error:
         return True, "", f"time: {error}"
     except devices.FULL as error:

@@ -48,6 +48,8 @@ class Case:
     """How the inputs lie in memory."""
     hidden: bool = False
     """Derived by the judge, not listed in the spec."""
+    derived: bool = False
+    """Made up by kernelgen where the spec lists no shapes."""
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -65,7 +67,7 @@ class Case:
     def from_json(data: Mapping[str, Any]) -> Case:
         """The inverse of `to_json`; reads the form that `kernelgen.spec.model.Case.to_json` writes."""
         sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in data["sizes"].items()}
-        rest = {k: data[k] for k in ("layout", "hidden") if k in data}
+        rest = {k: data[k] for k in ("layout", "hidden", "derived") if k in data}
         return Case(sizes, dict(data["dtypes"]), data.get("label", ""), **rest)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,7 +75,7 @@ class Case:
         data: dict[str, Any] = {"sizes": sizes, "dtypes": dict(self.dtypes), "label": self.label}
         if self.hidden:
             data |= {"layout": self.layout, "hidden": True}
-        return data
+        return data | ({"derived": True} if self.derived else {})
 
     def dims(self, entry: int | str) -> tuple[int, ...]:
         """The concrete sizes behind one entry of a declared shape."""

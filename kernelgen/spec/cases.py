@@ -58,13 +58,14 @@ def limited(bindings: Sequence[Binding], limits: Mapping[str, Sequence[str]]) ->
 
 
 def admitted(
-    spec: OperatorSpec, shapes: Sequence[tuple[Place, Sizes]], bindings: Sequence[Binding]
+    spec: OperatorSpec, shapes: Sequence[tuple[Place, Sizes]], bindings: Sequence[Binding], *, derived: bool = False
 ) -> tuple[tuple[Case, ...], list[Finding]]:
-    """The cases that the constraints admit, and a finding for each shape that is admitted with no dtypes at all."""
+    """The cases that the constraints admit, and a finding for each shape that is admitted with no dtypes at all.
+    `derived`: no spec lists the shapes."""
     cases: list[Case] = []
     findings: list[Finding] = []
     for place, sizes in shapes:
-        bound = [Case(sizes, dtypes, label(sizes, dtypes)) for dtypes in bindings]
+        bound = [Case(sizes, dtypes, label(sizes, dtypes), derived) for dtypes in bindings]
         fitting = [case for case in bound if not any(_violations(spec, case))]
         cases += fitting
         if not fitting:

@@ -135,13 +135,15 @@ def _with_cases(spec: OperatorSpec, file: SpecFile, tree: Map, symbols: tuple[st
     bound: dict[str, tuple[Case, ...]] = {}
     found: list[Finding] = []
     for key, section in listed.items():
+        given = section is not None and section.shapes is not None
         if section is not None and section.shapes is not None:
             places = [entry.place for entry in tree.child(key).entries("shapes")]
             shapes = [(place, _sizes(shape, symbols)) for place, shape in zip(places, section.shapes, strict=True)]
         else:
             shapes = [(tree.place, cases.rounded(sizes, divisors(spec))) for sizes in derived[key]]
-        bound[key], excluded = cases.admitted(spec, shapes, timed if key == "performance" else bindings)
-        if section is not None and section.shapes is not None:
+        dtypes = timed if key == "performance" else bindings
+        bound[key], excluded = cases.admitted(spec, shapes, dtypes, derived=not given)
+        if given:
             found += excluded
         elif not bound[key]:
             found.append((tree.place, f"no derived shape meets the constraints; list some under '{key}: shapes:'"))

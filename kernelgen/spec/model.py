@@ -75,6 +75,8 @@ class Case:
     sizes: tuple[tuple[str, SizeValue], ...]
     dtypes: tuple[tuple[str, str], ...]
     label: str = ""
+    derived: bool = False
+    """Made up where the spec lists no shapes: what torch refuses of it is no mistake of anybody's."""
 
     def size(self, name: Size) -> SizeValue:
         """The value of a size: a number stands for itself, an expression for what it comes to."""
@@ -100,6 +102,7 @@ class Case:
             "sizes": {k: list(v) if isinstance(v, tuple) else v for k, v in self.sizes},
             "dtypes": dict(self.dtypes),
             "label": self.label,
+            **({"derived": True} if self.derived else {}),
         }
 
 

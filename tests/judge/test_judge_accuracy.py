@@ -258,11 +258,12 @@ def test_a_derived_case_that_torch_refuses_is_left_out_with_its_words():
     def kernel(x):
         return (x - x.mean(0)) * torch.rsqrt(x.var(0, correction=0) + 1e-5)
 
-    one = judge.accuracy_case(normalized(kernel), judge.Case({"B": 1, "C": 3}, hidden=True))
-    assert one.passed
-    assert one.left_out == (
-        "torch refuses it: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])"
-    )
+    for how in ({"hidden": True}, {"derived": True}):
+        one = judge.accuracy_case(normalized(kernel), judge.Case({"B": 1, "C": 3}, **how))
+        assert one.passed
+        assert one.left_out == (
+            "torch refuses it: Expected more than 1 value per channel when training, got input size torch.Size([1, 3])"
+        )
     listed = judge.accuracy_case(normalized(kernel), judge.Case({"B": 1, "C": 3}))
     assert not listed.passed
     assert "torch refuses it" in listed.message
