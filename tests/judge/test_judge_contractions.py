@@ -52,9 +52,15 @@ def rounded_to_tf32(x):
 
 
 @pytest.fixture
-def set_to_tf32(monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn.matmul, "fp32_precision", "tf32")
-    monkeypatch.setattr(torch.backends.mkldnn.conv, "fp32_precision", "tf32")
+def set_to_tf32():
+    # not by monkeypatch, which would delete what no instance has in its __dict__
+    backends = [torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "tf32"
+    yield
+    for backend, precision in zip(backends, before, strict=True):
+        backend.fp32_precision = precision
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
