@@ -145,7 +145,8 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
     oracle = _oracle(measure, refs, eagers, found, {n: s.places for n, s in enumerate(found)})
     for i, n in numbers.items():
         oracle.found[n] = replace(oracle.found[n], eager=eagers[i].reshape(oracle.found[n].places.shape))
-        oracle.named[i] = oracle.found[n]
+    # small results may be equal to places of a selection that another output holds
+    oracle.named.update({i: oracle.found[n] for i, n in numbers.items()})
     if len(oracle.named) == len(refs):
         return oracle
     taken, theirs = (_taken(oracle, outputs) for outputs in (gots, eagers))
