@@ -12,11 +12,9 @@ from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Operand, Plan, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
-
-FREE = ("load", "const", "round", "convert")
-"""Operations that are not arithmetic."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +83,10 @@ def flops(body: Body, case: Case) -> int:
     element of its operand."""
     total = 0
     for value in body.lowered.values:
-        if value.op in FREE:
-            continue
         axes: Iterable[int] = value.axes
         if value.op in REDUCTIONS and isinstance(value.args[0], Use):
             axes = body.lowered.values[value.args[0].value].axes
-        total += elements(body, case, axes)
+        total += OPERATIONS[value.op].flops * elements(body, case, axes)
     return total
 
 

@@ -12,6 +12,7 @@ from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.families.scan_walk import has_products
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
+from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import KernelPlan, LoweredPlan, Plan, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import CUSTOM, Case, OperatorSpec, TensorSpec
 
@@ -145,7 +146,7 @@ def _complexity(plan: LoweredPlan) -> str:
 def _operations(body: Body) -> list[tuple[str, int]]:
     counts: dict[str, int] = {}
     for value in body.lowered.values:
-        if value.op not in ("load", "const", "round", "convert"):
+        if OPERATIONS[value.op].flops:
             counts[value.op] = counts.get(value.op, 0) + 1
     return sorted(counts.items())
 

@@ -14,21 +14,16 @@ from kernelgen.backward.moved import joined, summed_from_end, through_move
 from kernelgen.backward.moves import MOVES, named
 from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
+from kernelgen.frontend import operations
 from kernelgen.frontend.build import BOOLEAN, Refused
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Graph, Node, Ref, broadcast
 from kernelgen.spec.model import OperatorSpec
 
 NOUNS = {
-    "mul": "product", "add": "total", "sub": "difference", "div": "ratio", "exp": "exponential", "where": "chosen",
-    "neg": "negative", "max": "row_max", "sum": "row_sum", "sqrt": "root", "rsqrt": "rstd", "expm1": "grown",
-    "lt": "is_less", "gt": "is_greater", "le": "is_at_most", "ge": "is_at_least", "eq": "is_equal", "ne": "differs",
-    "maximum": "larger", "minimum": "smaller", "convert": "converted", "iota": "columns", "logical_not": "is_not",
-    "reshape": "reshaped", "permute": "permuted", "expand": "expanded", "round": "rounded", "slice": "piece",
-    "select": "piece", "pad": "padded", "cat": "joined", "stack": "stacked", "flip": "flipped", "roll": "rolled",
-    "cumsum": "running_sum", "and": "both", "or": "either", "xor": "differs", "isnan": "is_nan", "isinf": "is_infinite",
-    "pow": "power", "fmod": "rest", "int_mod": "rest", "copysign": "signed", "signbit": "is_negative",
+    **operations.NOUNS, "rsqrt": "rstd", "maximum": "larger", "minimum": "smaller", "sigmoid": "sigmoid",
+    "place": "place",
 }  # fmt: skip
-"""What a value without a name is called, by its operation."""
+"""What a value without a name is called, by its operation: in formulas otherwise than in kernels."""
 
 
 def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:

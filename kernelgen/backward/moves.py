@@ -15,9 +15,10 @@ from kernelgen.frontend import moves
 from kernelgen.frontend.build import Builder, Refused
 from kernelgen.frontend.graph import Dim, Graph, Node, Ref
 from kernelgen.frontend.indices import Condition, Expr, Indexing
+from kernelgen.frontend.operations import of_kind
 from kernelgen.frontend.rule import Call
 
-MOVES = ("slice", "select", "pad", "flip", "roll", "repeat", "interleave", "shuffle", "unshuffle", "cat", "stack")
+MOVES = of_kind("move")
 """The operations that `named` makes of `index` nodes. Dimensions are counted from the end.
 
 slice: attrs the dimension and the step, its place where it begins; select: the dimension, and the place that is chosen;

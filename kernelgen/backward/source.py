@@ -22,36 +22,18 @@ from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
+from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.spec.model import ELLIPSIS
 
 LINE = 84
 """A statement's width within the function."""
 
-_BINARY: dict[str, type[ast.operator]] = {
-    "add": ast.Add, "sub": ast.Sub, "mul": ast.Mult, "div": ast.Div, "and": ast.BitAnd, "or": ast.BitOr,
-    "xor": ast.BitXor, "shl": ast.LShift, "shr": ast.RShift,
-}  # fmt: skip
-_COMPARED: dict[str, type[ast.cmpop]] = {
-    "eq": ast.Eq, "ne": ast.NotEq, "lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE,
-}  # fmt: skip
 _COUNTED: dict[str, type[ast.operator]] = {
     "+": ast.Add, "-": ast.Sub, "*": ast.Mult, "//": ast.FloorDiv, "%": ast.Mod,
 }  # fmt: skip
 _UNARY: dict[str, type[ast.unaryop]] = {"neg": ast.USub, "logical_not": ast.Invert, "invert": ast.Invert}
-_FUNCTIONS = frozenset(
-    [
-        *("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p"),
-        *("isnan", "isinf", "where", "floor", "ceil", "trunc", "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh"),
-        *("asinh", "acosh", "atanh", "pow", "fmod", "fmax", "fmin", "copysign", "signbit"),
-    ]
-)
-_FUNCTIONAL = ("softplus", "mish")
 _ALONG = {-1: "columns", -2: "rows"}
 """What the numbers along a dimension are called."""
-_CALLED = {
-    "rint": "round", "int_maximum": "maximum", "int_minimum": "minimum", "log_add_exp": "logaddexp",
-    "int_mod": "fmod",
-}  # fmt: skip
 _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
 _REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
@@ -178,10 +160,9 @@ class Source:
         mean = self._mean(node)
         if mean is not None:
             return mean
-        if op in _BINARY:
-            return ast.BinOp(self._arg(args[0]), _BINARY[op](), self._arg(args[1]))
-        if op in _COMPARED:
-            return ast.Compare(self._arg(args[0]), [_COMPARED[op]()], [self._arg(args[1])])
+        known = OPERATIONS[op]
+        if known.sign:
+            return _signed(known.sign, self._arg(args[0]), self._arg(args[1]))
         if op in _UNARY:
             return ast.UnaryOp(_UNARY[op](), self._arg(args[0]))
         if op in ("int_maximum", "convert") and self._is_number(node):
@@ -189,14 +170,12 @@ class Source:
         if op in ("maximum", "minimum", "int_maximum", "int_minimum") and not isinstance(args[1], Ref):
             bound = ast.keyword("min" if op.endswith("maximum") else "max", self._arg(args[1]))
             return ast.Call(ast.Attribute(self._arg(args[0]), "clamp"), [], [bound])
-        if op in _FUNCTIONAL:
-            return ast.Call(ast.Attribute(ast.Name("F"), op), [self._arg(a) for a in args], [])
-        if op in (*_FUNCTIONS, *_CALLED, "maximum", "minimum", "abs"):
-            function = ast.Attribute(ast.Name("torch"), _CALLED.get(op, op))
+        if known.kind == "map" and known.torch is not None:
+            module, _, function = (known.torch or op).rpartition(".")
             shown = [self._arg(a) for a in args]
             if op == "fmod" and not isinstance(args[0], Ref):  # which takes no number there
                 shown[0] = ast.Call(ast.Attribute(ast.Name("torch"), "full_like"), [shown[1], shown[0]], [])
-            return ast.Call(function, shown, [])
+            return ast.Call(ast.Attribute(ast.Name(module or "torch"), function), shown, [])
         if op in MOVES:
             operands = [a for a in args if isinstance(a, Ref)]
             shape = self.tape.node(operands[0]).shape
@@ -380,6 +359,14 @@ def _unparsed(expression: ast.expr) -> str:
 
 def _method(value: ast.expr, name: str, *args: ast.expr) -> ast.expr:
     return ast.Call(ast.Attribute(value, name), list(args), [])
+
+
+def _signed(sign: str, left: ast.expr, right: ast.expr) -> ast.expr:
+    made = ast.parse(f"left {sign} right", mode="eval").body
+    if isinstance(made, ast.Compare):
+        return ast.Compare(left, made.ops, [right])
+    assert isinstance(made, ast.BinOp)
+    return ast.BinOp(left, made.op, right)
 
 
 def _number(n: int) -> ast.expr:

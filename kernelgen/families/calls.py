@@ -18,22 +18,9 @@ from kernelgen.families.cuts import Group
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import body_of
 from kernelgen.families.space import size_text
-from kernelgen.frontend.graph import (
-    CALL,
-    REDUCTIONS,
-    SCANS,
-    SCATTERS,
-    SELECTIONS,
-    VIEWS,
-    Atom,
-    Dim,
-    Graph,
-    Node,
-    Output,
-    Ref,
-    SizeOf,
-)
+from kernelgen.frontend.graph import CALL, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
 from kernelgen.frontend.indices import leaves
+from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, Case, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
@@ -298,8 +285,7 @@ class _Cut:
 
 def _noun(node: Node) -> str:
     """What a value without a name is called in memory between two kernels."""
-    kinds = {"selected": SELECTIONS, "reduced": REDUCTIONS, "scanned": SCANS, "scattered": SCATTERS}
-    return next((noun for noun, ops in kinds.items() if node.op in ops), "intermediate")
+    return KIND_NOUNS.get(OPERATIONS[node.op].kind, "intermediate")
 
 
 def joined(names: Sequence[str]) -> str:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from kernelgen.families.triton_text import Text, evaluate, operation, triton_dtype
+from kernelgen.families.triton_text import Text, operation, triton_dtype
 from kernelgen.families.values import Length, Operand, Unlowerable, Use, Value, constant_of
 from kernelgen.frontend.build import converted
 from kernelgen.frontend.graph import Node
-
-_WHOLE: dict[str, Callable[..., int]] = {
-    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
-    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
-    "int_maximum": max, "int_minimum": min,
-    "invert": lambda a: not a if isinstance(a, bool) else ~a,
-}  # fmt: skip
-"""Of whole numbers and of truth values."""
+from kernelgen.frontend.operations import evaluate, evaluate_whole
 
 
 def constant(node: Node, value: float | int | bool) -> Value:
@@ -35,8 +27,8 @@ def folded(node: Node, args: Sequence[float | int | bool | None]) -> Value:
 
 def _folded(op: str, args: tuple[float | int | bool, ...], dtype: str) -> float | int | bool | None:
     if dtype == "float":
-        return float(args[0]) if op == "convert" else evaluate(op, tuple(map(float, args)))
-    made = args[0] if op == "convert" else _WHOLE[op](*args) if op in _WHOLE else evaluate(op, args)
+        return evaluate(op, tuple(map(float, args)))
+    made = evaluate_whole(op, args)
     if made is None or (dtype != "bool" and not abs(made) < 2**63):  # nor is NaN a whole number
         return None
     return converted(made, dtype)

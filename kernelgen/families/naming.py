@@ -12,20 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kernelgen.families.triton_text import DEVICE_FUNCTIONS
+from kernelgen.families.helpers import DEVICE_FUNCTIONS
 from kernelgen.families.values import Lowered, Use, Value
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
+from kernelgen.frontend.operations import NOUNS
 
 SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
-NOUNS = {
-    "mul": "product", "add": "total", "sub": "difference", "div": "ratio", "exp": "exponential", "sigmoid": "gate",
-    "lt": "is_less", "gt": "is_greater", "sqrt": "root", "rsqrt": "inverse_root", "where": "chosen", "max": "row_max",
-    "min": "row_min", "sum": "row_sum", "neg": "negative", "abs": "magnitude", "convert": "converted",
-    "round": "rounded", "prod": "row_product", "argmax": "index_of_max", "argmin": "index_of_min", "eq": "is_equal",
-    "cumsum": "running_sum", "cumprod": "running_product", "cummax": "running_max",
-    "cummin": "running_min", "logcumsumexp": "running_logsumexp",
-    "place": "position", "maximum": "largest", "topk": "top_values", "argtopk": "top_indices",
-}  # fmt: skip
 _OF_ALL = {"sum": "total", "max": "greatest", "min": "least", "prod": "product"}
 """What reductions are called where there are no rows."""
 RESERVED = {

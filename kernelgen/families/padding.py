@@ -7,24 +7,20 @@ import math
 from collections.abc import Collection
 
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
-from kernelgen.families.triton_text import evaluate
 from kernelgen.families.values import REVERSE, Lowered, Operand, Use
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
-
-_FLOATS = {
-    "sum": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "topk": -math.inf,
-    "cumsum": 0.0, "cumprod": 1.0, "cummax": -math.inf, "cummin": math.inf, "logcumsumexp": -math.inf,
-}  # fmt: skip
+from kernelgen.frontend.operations import OPERATIONS, evaluate
 
 
 def identity(op: str, dtype: str) -> float | int:
     """What does not change a reduction or a scan over values of a dtype."""
-    op = op.removeprefix("arg")
-    if dtype == "float" or op in ("sum", "prod", "cumsum", "cumprod"):
-        return _FLOATS[op] if dtype == "float" else int(_FLOATS[op])
+    of_floats = OPERATIONS[op].identity
+    assert of_floats is not None
+    if dtype == "float" or math.isfinite(of_floats):
+        return of_floats if dtype == "float" else int(of_floats)
     bits = int(dtype.removeprefix("u").removeprefix("int"))
     low, high = (0, 2**bits - 1) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-    return low if op in ("max", "cummax") else high
+    return low if of_floats < 0 else high
 
 
 def neutral(lowered: Lowered, i: int) -> float | int:
@@ -50,9 +46,7 @@ def harmless(
 
 def _no_less_than_zero(lowered: Lowered, i: int) -> bool:
     value = lowered.values[i]
-    return value.op in ("abs", "exp", "exp2", "sqrt", "sigmoid") or (
-        value.op == "mul" and value.args[0] == value.args[1]
-    )
+    return OPERATIONS[value.op].never_negative or (value.op == "mul" and value.args[0] == value.args[1])
 
 
 def pad(lowered: Lowered, levels: tuple[str, ...], i: int, others: dict[int, float]) -> float | None:
@@ -110,7 +104,12 @@ def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]
     reductions = [
         i for i, v in enumerate(lowered.values) if v.op in REDUCTIONS or (v.op in SCANS and v.attr == REVERSE)
     ]
-    neutrals = (0.0, -math.inf, math.inf, *([1.0] if any(v.op in ("prod", "cumprod") for v in lowered.values) else []))
+    neutrals = (
+        0.0,
+        -math.inf,
+        math.inf,
+        *([1.0] if any(OPERATIONS[v.op].identity == 1.0 for v in lowered.values) else []),
+    )
 
     def guards(others: dict[int, float]) -> int:
         return sum(not harmless(lowered, levels, i, others) for i in reductions)
@@ -149,6 +148,6 @@ def ancestors(lowered: Lowered, i: int, *, nan: bool = False, short_of: Collecti
         value = lowered.values[j]
         if j not in found and j not in short_of:
             found.add(j)
-            if not nan or (value.dtype == "float" and value.op not in ("where", "max", "min", "convert")):
+            if not nan or (value.dtype == "float" and not OPERATIONS[value.op].drops_nan):
                 todo += [a.value for a in value.args if isinstance(a, Use)]
     return found

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from kernelgen.families.values import Operand, Use, Value, constant_of
 from kernelgen.frontend.graph import EXACT, Graph, Ref
+from kernelgen.frontend.operations import OPERATIONS
 
 _KEEPS = ("round", "minimum", "maximum")
 """Operations that hand on the last bit of their first operand."""
-_STEPS = ("rint", "floor", "ceil", "trunc", "eq", "ne", "lt", "le", "gt", "ge")
-"""Operations whose result jumps where their operand changes by one unit in the last place."""
 
 SMALL = 1e-30
 """The reciprocal of a divisor from here on is a float32, with room for what is multiplied by it."""
@@ -22,7 +21,7 @@ def exact_quotients(graph: Graph) -> frozenset[int]:
     found = {number for number, node in enumerate(graph.nodes) if node.op == "div" and EXACT in node.attrs}
     for node in graph.nodes:
         narrow = node.op == "round" and "float8" in str(node.attrs[0])
-        if node.op in _STEPS or narrow or (node.op == "convert" and node.dtype != "float"):
+        if OPERATIONS[node.op].is_stepped or narrow or (node.op == "convert" and node.dtype != "float"):
             for arg in node.args:
                 number = arg.node if isinstance(arg, Ref) else None
                 while number is not None and (graph.is_view(graph.nodes[number]) or graph.nodes[number].op in _KEEPS):

@@ -24,6 +24,7 @@ from kernelgen.families.split_schedules import SPLIT, can_split, few_lanes, few_
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr
+from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Chip, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -160,7 +161,7 @@ def _blocks(body: Body) -> Schedule:
 
 def _is_long(body: Body) -> bool:
     """Whether an element takes more than a few instructions."""
-    return any(v.op in ("exp", "exp2", "log") for v in body.lowered.values)
+    return any(OPERATIONS[v.op].is_long for v in body.lowered.values)
 
 
 def _are_windows(body: Body) -> bool:

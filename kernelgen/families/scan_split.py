@@ -183,7 +183,7 @@ def reduced(lines: Lines, i: int, inner: str) -> str:
 
 
 def _product(lines: Lines, *arguments: str) -> str:
-    lines.writer.helpers.update({"multiply_scaled": None, "last_of": None, "product": None})
+    lines.writer.helpers["product"] = None
     return f"_product({', '.join(arguments)})"
 
 

@@ -60,7 +60,7 @@ def kernels(
 ) -> tuple[KernelText, ...]:
     """The kernel that fills the buckets and the kernel that adds."""
     is_float = accumulated(body) == "float32"
-    helpers |= dict.fromkeys(["two_sum", "add_rows"] if is_float else ["add_whole_rows"])
+    helpers["add_rows" if is_float else "add_whole_rows"] = None
     return tuple(make(spec, body, schedule, name) for make in (_buckets, _sums, _rest))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from kernelgen.families.folding import choice, is_counted, is_number, is_size
 from kernelgen.families.index_text import IndexText
 from kernelgen.families.line import LINE
-from kernelgen.families.naming import COLUMN, FULL, NOUNS, ROW, SCALAR, Names, spread
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, spread
 from kernelgen.families.padding import harmless, neutral
 from kernelgen.families.quotients import SMALL, at_least
 from kernelgen.families.triton_text import (
@@ -32,6 +32,7 @@ from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
+from kernelgen.frontend.operations import NOUNS
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Writer:
             scale, block, exponents = self.scales[i]
             made = f"{block}, {exponents}"
             result = f"_products_after({self.carries[i]}, {scale}, {made})"
-            self.helpers.update({"ldexp": None, "products_after": None})
+            self.helpers["products_after"] = None
         line = f"{made} = {text.text}"
         lines = [line] if len(line) <= LINE - 8 else self._long(made, i, text, block)
         return [*lines, f"{self.names.of[i]} = {result}"]

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.frontend.graph import ARG_REDUCTIONS, CALL, Arg, Dim, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.graph import CALL, Arg, Dim, Node, Ref, SizeOf, broadcast
 from kernelgen.frontend.indices import Condition, Expr, Indexing
+from kernelgen.frontend.operations import OPERATIONS
 
-COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
-BOOLEAN = (*COMPARISONS, "isnan", "isinf", "signbit", "logical_not", "random_mask")
-FLOATING = frozenset(
-    ["div", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sin", "cos", "sigmoid", "tanh", "erf", "expm1", "log1p",
-     "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "pow", "fmod", "copysign",
-     "log_add_exp"]
-)  # fmt: skip
-"""Operations whose result is a float even of integers."""
+COMPARISONS = tuple(name for name, known in OPERATIONS.items() if known.is_comparison)
+BOOLEAN = tuple(name for name, known in OPERATIONS.items() if known.dtype == "bool")
 _INTEGER_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 
@@ -23,9 +18,6 @@ _INTEGERS = {
     "int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1),
 }  # fmt: skip
 """The least and the greatest number of every integer dtype."""
-_OF_BOOLS = {"add": "or", "mul": "and", "maximum": "or", "minimum": "and"}
-_OF_INTEGERS = {"maximum": "int_maximum", "minimum": "int_minimum"}
-"""Integers have no NaN that these would have to keep."""
 
 
 def converted(value: float, dtype: str) -> float | int | bool:
@@ -106,7 +98,8 @@ class Builder:
                 raise Refused(f"the number {value}")
         kind = dtype or self._dtype(op, args)
         args = self._operands(op, args, kind)
-        op = (_OF_BOOLS if kind == "bool" else _OF_INTEGERS if kind != "float" else {}).get(op, op)
+        known = OPERATIONS[op]
+        op = (known.of_bools if kind == "bool" else known.of_integers if kind != "float" else "") or op
         if kind == "bool" and op in ("sub", "neg"):
             raise Refused(f"{op} of booleans")
         shape = broadcast(*(self.node(a).shape for a in args if isinstance(a, Ref)))
@@ -132,11 +125,7 @@ class Builder:
         return arg if dtype == "float" or isinstance(arg, SizeOf) else converted(arg, dtype)
 
     def _dtype(self, op: str, args: tuple[Arg, ...]) -> str:
-        if op in BOOLEAN:
-            return "bool"
-        if op in FLOATING:
-            return "float"
-        return self._promoted(args[1:] if op == "where" else args)
+        return OPERATIONS[op].dtype or self._promoted(args[1:] if op == "where" else args)
 
     def _promoted(self, values: tuple[Arg, ...]) -> str:
         """The class that torch promotes values to."""
@@ -156,14 +145,14 @@ class Builder:
         node = self.node(x)
         rank = len(node.shape)
         shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
-        dtype = "int64" if op in ARG_REDUCTIONS else node.dtype
+        dtype = OPERATIONS[op].dtype or node.dtype
         return self._add(Node(op, (x,), shape, dtype, name, self.statement, tuple(sorted(dims))))
 
     def select(self, op: str, x: Ref, count: int) -> Ref:
         """So many of the elements of every row, or their places; rows run along the last dimension."""
         node = self.node(x)
         shape = (*node.shape[:-1], (count,) if count > 1 else ())
-        dtype = "int64" if op.startswith("arg") else node.dtype
+        dtype = OPERATIONS[op].dtype or node.dtype
         return self._add(Node(op, (x,), shape, dtype, None, self.statement, (-1,)))
 
     def scatter(self, op: str, args: tuple[Ref, ...], shape: tuple[Dim, ...], dtype: str, dim: int) -> Ref:

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
+from kernelgen.frontend.operations import of_kind
+
 if TYPE_CHECKING:
     from kernelgen.frontend.indices import Indexing
 
@@ -23,16 +25,16 @@ Atom = str | int
 Dim = tuple[Atom, ...]
 """A dimension's size as a product of size names and numbers; `()` is one."""
 
-VIEWS = ("expand", "permute", "reshape")
-INDEXED = ("index", "place")
-ARG_REDUCTIONS = ("argmax", "argmin")
+VIEWS = of_kind("view")
+INDEXED = of_kind("read")
+ARG_REDUCTIONS = of_kind("arg_reduction")
 """Reductions to the place of an extreme: its number within the reduced dimensions, an int64."""
-SELECTIONS = ("topk", "argtopk")
+SELECTIONS = of_kind("selection")
 """Reductions to several of a row: its greatest elements, and the places of these."""
-REDUCTIONS = ("sum", "max", "min", "prod", *ARG_REDUCTIONS, *SELECTIONS)
-SCATTERS = ("bincount", "index_add", "scatter_add")
+REDUCTIONS = of_kind("reduction", "arg_reduction", "selection")
+SCATTERS = of_kind("scatter")
 """What adds to where integers say: what is added to, the integers, what is added; a bincount has the integers alone."""
-SCANS = ("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp")
+SCANS = of_kind("scan")
 CALL = "call"
 EXACT = "exact"
 """The attribute of a quotient whose last bit decides, wherever it is used."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from kernelgen.families.calls import joined
-from kernelgen.families.triton_text import HELPERS
+from kernelgen.families.helpers import with_called
 from kernelgen.plan import KernelPlan, Operand, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
@@ -68,9 +68,7 @@ def sequence(plan: StepsPlan) -> Sequence:
         lines.append(Line(f"return {results}", ""))
     used = {name for group in groups for name in group.file.helpers}
     refused = tuple(check for _, check in filled(plan))
-    return Sequence(
-        groups, tuple(lines), tuple(h for h in HELPERS if h in used), groups[0].file.template, refused, guard(plan.spec)
-    )
+    return Sequence(groups, tuple(lines), with_called(used), groups[0].file.template, refused, guard(plan.spec))
 
 
 def _group(plan: KernelPlan, taken: set[str], *, alone: bool) -> Group:

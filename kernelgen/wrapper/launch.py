@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.families import family_of
 from kernelgen.families.access import COLS, group_sizes
+from kernelgen.families.helpers import with_called
 from kernelgen.families.kernel import Body, KernelText, Passed, body_of
 from kernelgen.families.keys import key_tensor
-from kernelgen.families.triton_text import HELPERS
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
 from kernelgen.spec.constraints import failing, is_contiguous, message
@@ -124,7 +124,7 @@ def file_text(plan: KernelPlan) -> FileText:
     own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
     key = f"{rows}.numel() * {size}" if flat else f"{own['N']} * {size}"
     return FileText(
-        kernels, family.template, tuple(family.own_helpers.get(h, h) for h in HELPERS if h in helpers), table, key,
+        kernels, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table, key,
         ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
         _prepare(plan), outputs, _called(_sizes(plan, kernels), own), _called(_views(body), own), too_large(plan, own),
         tuple(_branch(plan, sequence, own) for sequence in sequences), plan.chip.cores if plan.chip else None,

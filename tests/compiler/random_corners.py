@@ -13,7 +13,7 @@ from random_moves import _fill, _made, moves
 from random_references import _declared, _mentions, pointwise, reductions
 from references import Sample, tensor
 
-from kernelgen.families.triton_text import HELPERS
+from kernelgen.families.helpers import HELPERS
 
 ONES = "torch.ones_like(x, dtype=torch.bool)"
 TRUTHS = [

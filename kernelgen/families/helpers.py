@@ -1,0 +1,29 @@
+"""The device functions that kernels of a generated file may call, as `templates/helpers.py.jinja` has them: a macro
+each, in the order in which a file defines them. An operator may be called tanh itself, so each begins with an
+underscore."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from importlib import resources
+
+_SOURCE = resources.files("kernelgen").joinpath("templates", "helpers.py.jinja").read_text("utf-8")
+_TEXTS = dict(re.findall(r"^{% macro (\w+)\(\) -%}\n(.*?)^{% endmacro %}", _SOURCE, re.MULTILINE | re.DOTALL))
+_DEFINED = {helper: frozenset(re.findall(r"^def (\w+)\(", text, re.MULTILINE)) for helper, text in _TEXTS.items()}
+_MENTIONED = {
+    helper: frozenset(re.findall(r"\b_[a-z]\w*", re.sub("#.*", "", text))) - _DEFINED[helper]
+    for helper, text in _TEXTS.items()
+}
+
+HELPERS = tuple(_TEXTS)
+"""The macros."""
+DEVICE_FUNCTIONS = frozenset().union(*_DEFINED.values())
+"""The names of all of them, which nothing else in a kernel may have."""
+
+
+def with_called(used: Collection[str]) -> tuple[str, ...]:
+    """Some device functions and those that these call, in the order of their definitions."""
+    mentioned = frozenset[str]().union(*(_MENTIONED[helper] for helper in used))
+    found = {*used, *(helper for helper, names in _DEFINED.items() if names & mentioned)}
+    return with_called(found) if found != set(used) else tuple(helper for helper in _TEXTS if helper in found)

@@ -1,0 +1,211 @@
+"""The operations of a graph, one record each: what every room knows of one follows from it.
+
+An operation that a reference may use is a record here, a rule in `frontend/` that makes its node, a rule in `backward/`
+where it has a derivative, and a device function in `templates/helpers.py.jinja` where the language of kernels lacks it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal[
+    "source", "map", "cast", "read", "view", "move", "call",
+    "reduction", "arg_reduction", "selection", "scan", "scatter",
+]  # fmt: skip
+"""source: made of nothing; map: element by element; cast: the same number in another dtype; read: where expressions
+say; view: looks at memory otherwise; move: an index that has a name, in gradients; call: stays a call of torch's;
+arg_reduction: to the place of an extreme; selection: several of every row."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is known of an operation, whatever it is applied to."""
+
+    name: str
+    kind: Kind
+    noun: str = ""
+    """What a value of it is called that nobody has named."""
+    dtype: str = ""
+    """Of its result, whatever the operands; empty: what torch promotes these to."""
+    sign: str = ""
+    """The operator that Python and torch have for it."""
+    torch: str | None = ""
+    """The function of torch's, where it has another name; None: there is none."""
+    of_bools: str = ""
+    """What it is among booleans, if something else."""
+    of_integers: str = ""
+    """What it is among integers, which have no NaN that it would have to keep."""
+    python: Callable[..., float] | None = None
+    """What it gives for plain numbers, if that is worth knowing."""
+    of_whole: bool = False
+    """Whether `python` is for integers and truth values alone."""
+    identity: float | None = None
+    """What does not change a reduction or a scan of floats; infinite: the least or greatest of any dtype."""
+    repeats: str = ""
+    """The operation of two elements that a scan repeats."""
+    flops: int = 1
+    """Operations that it counts for an element."""
+    is_comparison: bool = False
+    is_long: bool = False
+    """Whether it takes more than a few instructions."""
+    is_stepped: bool = False
+    """Whether the last bit of an operand may change the result by a whole step."""
+    never_negative: bool = False
+    drops_nan: bool = False
+    """Whether its result may be a number where an operand is NaN."""
+
+
+def _compared(sign: str, name: str, noun: str, python: Callable[..., float], *, of_whole: bool) -> Operation:
+    return Operation(
+        name, "map", noun, "bool", sign, python=python, of_whole=of_whole, is_comparison=True, is_stepped=True
+    )
+
+
+def _function(name: str, noun: str = "", python: Callable[..., float] | None = None) -> Operation:
+    """A function of floats."""
+    return Operation(name, "map", noun, "float", python=python)
+
+
+_ALL = (
+    Operation("input", "source"),
+    Operation("load", "source", flops=0),
+    Operation("full", "source"),
+    Operation("const", "source", flops=0),
+    Operation("iota", "source", "columns"),
+    Operation("place", "read", "position"),
+    Operation("index", "read"),
+    Operation("call", "call"),
+    Operation("expand", "view", "expanded"),
+    Operation("permute", "view", "permuted"),
+    Operation("reshape", "view", "reshaped"),
+    Operation("slice", "move", "piece"),
+    Operation("select", "move", "piece"),
+    Operation("pad", "move", "padded"),
+    Operation("flip", "move", "flipped"),
+    Operation("roll", "move", "rolled"),
+    Operation("repeat", "move"),
+    Operation("interleave", "move"),
+    Operation("shuffle", "move"),
+    Operation("unshuffle", "move"),
+    Operation("cat", "move", "joined"),
+    Operation("stack", "move", "stacked"),
+    Operation("round", "cast", "rounded", python=lambda a: a, flops=0),
+    Operation("convert", "cast", "converted", python=lambda a: a, flops=0, drops_nan=True),
+    # arithmetic
+    Operation("add", "map", "total", sign="+", of_bools="or", python=operator.add),
+    Operation("sub", "map", "difference", sign="-", python=operator.sub),
+    Operation("mul", "map", "product", sign="*", of_bools="and", python=operator.mul),
+    Operation("div", "map", "ratio", "float", sign="/", python=operator.truediv),
+    Operation("div_rn", "map", torch=None),
+    Operation("quotient", "map", torch=None),
+    Operation("lifted_quotient", "map", torch=None),
+    Operation("int_div", "map", torch=None),
+    Operation("int_mod", "map", "rest", torch="fmod"),
+    Operation("neg", "map", "negative", python=operator.neg),
+    Operation("abs", "map", "magnitude", python=abs, never_negative=True),
+    Operation("maximum", "map", "largest", of_bools="or", of_integers="int_maximum", python=max),
+    Operation("minimum", "map", "smallest", of_bools="and", of_integers="int_minimum", python=min),
+    Operation("int_maximum", "map", torch="maximum", python=max, of_whole=True),
+    Operation("int_minimum", "map", torch="minimum", python=min, of_whole=True),
+    Operation("fmax", "map"),
+    Operation("fmin", "map"),
+    Operation("clamp", "map", torch=None, python=lambda x, low, high: min(max(x, low), high)),
+    Operation("where", "map", "chosen", python=lambda c, a, b: a if c else b, drops_nan=True),
+    # truth and bits
+    _compared("==", "eq", "is_equal", lambda a, b: float(a == b), of_whole=False),
+    _compared("!=", "ne", "differs", lambda a, b: float(a != b), of_whole=False),
+    _compared("<", "lt", "is_less", operator.lt, of_whole=True),
+    _compared("<=", "le", "is_at_most", operator.le, of_whole=True),
+    _compared(">", "gt", "is_greater", operator.gt, of_whole=True),
+    _compared(">=", "ge", "is_at_least", operator.ge, of_whole=True),
+    Operation("and", "map", "both", sign="&", python=operator.and_, of_whole=True),
+    Operation("or", "map", "either", sign="|", python=operator.or_, of_whole=True),
+    Operation("xor", "map", "differs", sign="^", python=operator.xor, of_whole=True),
+    Operation("shl", "map", sign="<<"),
+    Operation("shr", "map", sign=">>"),
+    Operation("invert", "map", python=lambda a: not a if isinstance(a, bool) else ~a, of_whole=True),
+    Operation("logical_not", "map", "is_not", "bool", python=lambda a: float(a == 0)),
+    Operation("isnan", "map", "is_nan", "bool", python=lambda a: float(a != a)),
+    Operation("isinf", "map", "is_infinite", "bool"),
+    Operation("signbit", "map", "is_negative", "bool"),
+    Operation("random_mask", "map", "", "bool", torch=None),
+    # functions
+    Operation("exp", "map", "exponential", "float", python=math.exp, is_long=True, never_negative=True),
+    Operation("exp2", "map", "", "float", is_long=True, never_negative=True),
+    Operation("log", "map", "", "float", is_long=True),
+    Operation("sqrt", "map", "root", "float", python=math.sqrt, never_negative=True),
+    Operation("sigmoid", "map", "gate", "float", python=lambda a: 1 / (1 + math.exp(-a)), never_negative=True),
+    *map(_function, ("log2", "log1p", "cos", "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh")),
+    *map(_function, ("asinh", "acosh", "atanh")),
+    Operation("log_add_exp", "map", "", "float", torch="logaddexp"),
+    _function("rsqrt", "inverse_root"),
+    _function("expm1", "grown"),
+    _function("sin", python=math.sin),
+    _function("tanh", python=math.tanh),
+    _function("erf", python=math.erf),
+    _function("pow", "power"),
+    _function("fmod", "rest"),
+    _function("copysign", "signed"),
+    Operation("softplus", "map", torch="F.softplus"),
+    Operation("mish", "map", torch="F.mish"),
+    Operation("floor", "map", python=lambda a: float(math.floor(a)), is_stepped=True),
+    Operation("ceil", "map", is_stepped=True),
+    Operation("trunc", "map", is_stepped=True),
+    Operation("rint", "map", torch="round", is_stepped=True),
+    Operation("rint_between", "map", torch=None),
+    # several elements
+    Operation("sum", "reduction", "row_sum", identity=0.0),
+    Operation("max", "reduction", "row_max", torch="amax", identity=-math.inf, drops_nan=True),
+    Operation("min", "reduction", "row_min", torch="amin", identity=math.inf, drops_nan=True),
+    Operation("prod", "reduction", "row_product", identity=1.0),
+    Operation("argmax", "arg_reduction", "index_of_max", "int64", identity=-math.inf),
+    Operation("argmin", "arg_reduction", "index_of_min", "int64", identity=math.inf),
+    Operation("topk", "selection", "top_values", identity=-math.inf),
+    Operation("argtopk", "selection", "top_indices", "int64", identity=-math.inf),
+    Operation("cumsum", "scan", "running_sum", identity=0.0, repeats="add"),
+    Operation("cumprod", "scan", "running_product", identity=1.0, repeats="mul"),
+    Operation("cummax", "scan", "running_max", identity=-math.inf, repeats="maximum"),
+    Operation("cummin", "scan", "running_min", identity=math.inf, repeats="minimum"),
+    Operation("logcumsumexp", "scan", "running_logsumexp", identity=-math.inf, repeats="log_add_exp"),
+    Operation("bincount", "scatter"),
+    Operation("index_add", "scatter"),
+    Operation("scatter_add", "scatter"),
+)
+
+OPERATIONS = {operation.name: operation for operation in _ALL}
+"""By name."""
+
+NOUNS = {operation.name: operation.noun for operation in _ALL if operation.noun}
+
+KIND_NOUNS: dict[Kind, str] = {
+    "selection": "selected", "reduction": "reduced", "arg_reduction": "reduced", "scan": "scanned",
+    "scatter": "scattered",
+}  # fmt: skip
+"""What a value without a name is called in memory between two kernels; of any other kind it is intermediate."""
+
+
+def of_kind(*kinds: Kind) -> tuple[str, ...]:
+    """The names of the operations of some kinds."""
+    return tuple(operation.name for operation in _ALL if operation.kind in kinds)
+
+
+def evaluate(op: str, args: tuple[float, ...]) -> float | None:
+    """What an operation gives for plain floats; None where it is not worth knowing."""
+    known = OPERATIONS[op]
+    return None if known.of_whole else _value(known, args)
+
+
+def evaluate_whole(op: str, args: tuple[float, ...]) -> float | None:
+    """What an operation gives for whole numbers and truth values; None where it is not worth knowing."""
+    return _value(OPERATIONS[op], args)
+
+
+def _value(operation: Operation, args: tuple[float, ...]) -> float | None:
+    try:
+        return operation.python(*args) if operation.python else None
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return None
