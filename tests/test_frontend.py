@@ -112,7 +112,6 @@ REFUSED = {
     ),
     "many selected": ("return x.float().topk(33, -1).values", "unsupported: topk of 33 elements (supported: 1 to 32)"),
     "least selected": ("return x.topk(3, largest=False).values", "unsupported: topk with largest=False"),
-    "selected in any order": ("return x.topk(3, sorted=False).values", "unsupported: topk with sorted=False"),
     "integers selected": ("return x.int().topk(3).values", "unsupported: topk of int32 (supported: of floats)"),
     "double": ("return x.double().to(x.dtype)", "unsupported: float64 (arithmetic is done in float32)"),
     "eps": ("return F.rms_norm(x, x.shape[-1:])", "unsupported: rms_norm without eps, which then depends on the dtype"),

@@ -9,7 +9,7 @@ from kernelgen.families.values import Operand, Use, Value, constant_of
 from kernelgen.frontend.graph import EXACT, Graph, Ref
 from kernelgen.frontend.operations import OPERATIONS
 
-_KEEPS = ("round", "minimum", "maximum")
+_KEEPS = ("round", "minimum", "maximum", "float8_range")
 """Operations that hand on the last bit of their first operand."""
 
 SMALL = 1e-30

@@ -114,13 +114,13 @@ def _cast(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     if c.torch_dtype == "float64":
         raise Refused("float64 (arithmetic is done in float32)")
-    if c.torch_dtype in _FLOATS or (c.torch_dtype == _FP8 and _within_fp8(b, x)):
+    if c.torch_dtype == _FP8:
+        wide = b.convert(x, "float")
+        return b.round(wide if _within_fp8(b, x) else b.map("float8_range", wide), c.torch_dtype)
+    if c.torch_dtype in _FLOATS:
         return b.round(b.convert(x, "float"), c.torch_dtype)
-    if c.dtype == "float" and c.torch_dtype != _FP8:
-        raise Refused(f"a cast to {c.torch_dtype} (supported: float16, bfloat16, float32 and {_FP8})")
     if c.dtype == "float":
-        # beyond the largest number torch 2.11 makes NaN, torch 2.13 and the hardware that number
-        raise Refused(f"a cast to {c.torch_dtype} of what is not clamped to ±448 (write x.clamp(-448, 448) before it)")
+        raise Refused(f"a cast to {c.torch_dtype} (supported: float16, bfloat16, float32 and {_FP8})")
     return b.convert(x, c.torch_dtype)
 
 

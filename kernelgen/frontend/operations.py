@@ -157,6 +157,7 @@ _ALL = (
     Operation("trunc", "map", is_stepped=True),
     Operation("rint", "map", torch="round", is_stepped=True),
     Operation("rint_between", "map", torch=None),
+    Operation("float8_range", "map", torch=None),
     # several elements
     Operation("sum", "reduction", "row_sum", identity=0.0),
     Operation("max", "reduction", "row_max", torch="amax", identity=-math.inf, drops_nan=True),

@@ -92,6 +92,8 @@ class Oracle:
     stored: list[tuple[torch.Tensor, ...]]
     named: dict[int, Selection] = field(default_factory=dict)
     """By the position of an output that holds places, the selection that they are of."""
+    said: frozenset[int] = frozenset()
+    """The numbers of these selections."""
     _counted: list[tuple[torch.Tensor, ...]] = field(default_factory=list)
     _alternatives: list[tuple[torch.Tensor, ...]] | None = None
 
@@ -110,6 +112,16 @@ class Oracle:
             self._counted = [self.measure.disturbed(noise, self.taken)[0] for noise in noises]
         return [counted[output] for counted in self._counted]
 
+    def in_order(self, output: int, got: torch.Tensor) -> torch.Tensor:
+        """An output of the candidate; sorted, where it is what a topk with sorted=False selected and no output says in
+        which order."""
+        for n, selection in enumerate(self.found):
+            if selection.ordered or n in self.said or got.numel() != selection.places.numel():
+                continue
+            if bool(_alike(selection.values().reshape(-1), self.refs[output].reshape(-1)).all()):
+                return selection.in_order(got)
+        return got
+
     def alternatives_of(self, output: int) -> list[torch.Tensor]:
         """What an output is by other right choices among equals, where no output says which were made."""
         if self._alternatives is None:
@@ -118,8 +130,7 @@ class Oracle:
 
     def _choices(self) -> list[Taken]:
         """Other right choices, PyTorch's in the inputs' own dtype among them."""
-        said = {id(selection) for selection in self.named.values()}
-        silent = [n for n, selection in enumerate(self.found) if id(selection) not in said]
+        silent = [n for n in range(len(self.found)) if n not in self.said]
         if not silent:
             return []
         given = self.measure.as_given()
@@ -147,15 +158,16 @@ def selected_alike(measure: Measure, gots: Sequence[torch.Tensor], eagers: Seque
         oracle.found[n] = replace(oracle.found[n], eager=eagers[i].reshape(oracle.found[n].places.shape))
     # small results may be equal to places of a selection that another output holds
     oracle.named.update({i: oracle.found[n] for i, n in numbers.items()})
+    oracle.said = frozenset(numbers.values())
     if len(oracle.named) == len(refs):
         return oracle
     taken, theirs = (_taken(oracle, outputs) for outputs in (gots, eagers))
     own = oracle.taken
     if any(not torch.equal(taken[n], own[n]) for n in own):
         right, found = measure.exactly(taken)
-        named = oracle.named
+        named, said = oracle.named, oracle.said
         oracle = _oracle(measure, right, eagers, found, taken)
-        oracle.named = named
+        oracle.named, oracle.said = named, said
         oracle.refs = [refs[i] if i in named else r for i, r in enumerate(right)]
     if any(not torch.equal(taken[n], theirs[n]) for n in own):
         other, _ = measure.exactly(theirs)

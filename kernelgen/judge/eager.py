@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -15,3 +19,15 @@ class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+
+class InOrder(TorchFunctionMode):
+    """Under which what torch selects in any order (`topk` with sorted=False) is sorted: results are the same wherever
+    they are computed."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in (torch.topk, torch.Tensor.topk):
+            return func(*args[:4], **{**(kwargs or {}), "sorted": True})
+        return func(*args, **(kwargs or {}))

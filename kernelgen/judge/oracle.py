@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .eager import EagerMode
+from .eager import EagerMode, InOrder
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
 from .stored import Attention, Stored, Storing
@@ -27,6 +27,7 @@ Box = tuple[tuple[int, int], ...]
 
 _LOWER = frozenset({torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn})
 _LOWERING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
+_CASTS = {torch.Tensor.to, torch.Tensor.type}
 
 
 class _Raise(TorchFunctionMode):
@@ -38,7 +39,9 @@ class _Raise(TorchFunctionMode):
         if func in _LOWERING:
             return torch.Tensor.double(args[0])
         raised = {k: _raise(v) for k, v in (kwargs or {}).items()}
-        return func(*(_raise(a) for a in args), **raised)
+        result = func(*(_raise(a) for a in args), **raised)
+        narrow = func in _CASTS and any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
+        return _in_float8_range(result) if narrow else result
 
 
 class _SpelledOut(TorchFunctionMode):
@@ -61,6 +64,11 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
     channels = (-1, *(1 for _ in input.shape[2:]))
     normal = normal if weight is None else normal * weight.reshape(channels)
     return normal if bias is None else normal + bias.reshape(channels)
+
+
+def _in_float8_range(x: torch.Tensor) -> torch.Tensor:
+    """What does not fit into float8 as this torch casts it: to the largest number, or before torch 2.12 to NaN."""
+    return torch.where(x.abs() > torch.finfo(torch.float8_e4m3fn).max, x.to(torch.float8_e4m3fn).double(), x)
 
 
 def _raise(value: Any) -> Any:
@@ -173,7 +181,7 @@ def in_float64(
         rounded = Stored(stored, raised) if stored else None
         spelled = _SpelledOut() if spelled_out else nullcontext()
         attended = Attention(rounded) if rounded else nullcontext()
-        heard, calls = selections or nullcontext(), rounded or nullcontext()
+        heard, calls = selections or InOrder(), rounded or nullcontext()
         with torch.no_grad(), _Raise(), spelled, attended, heard, disturbed, calls:
             return as_tuple(function(*raised))
     finally:

@@ -56,6 +56,8 @@ class Selection:
     """Whether every element has a place of its own, up to itself: cummax and cummin."""
     descending: bool = True
     """Whether the greatest come first, where there are several."""
+    ordered: bool = True
+    """Whether several have to stand in their order: not of a topk with sorted=False."""
     moved: tuple[tuple[torch.Tensor, float], ...] = ()
     """The scores of other oracles, each with how many times what it differs by is accepted."""
     alike: tuple[torch.Tensor, ...] = ()
@@ -75,12 +77,28 @@ class Selection:
         """Which of other places are as right as the reference's own: inside the row, none of them twice, and of a score
         that is equal, or nearly so if it is computed; of equals the one that torch takes, where it says which."""
         own, found = self.row(self.places), self.row(places)
+        if not self.ordered:
+            order = self._ranks().gather(self.dim, found.clamp(0, self.scores.shape[self.dim] - 1)).argsort(self.dim)
+            good = replace(self, ordered=True).right(found.gather(self.dim, order)).reshape(found.shape)
+            return torch.empty_like(good).scatter_(self.dim, order, good).reshape(places.shape)
         inside = (found >= 0) & (found < self.scores.shape[self.dim])
         if self.running:
             inside &= found <= _positions(found, self.dim)
         good = (found == own) | self._as_good(own, torch.where(inside, found, 0), found)
         good &= inside
         return (good & ~_repeated(found, self.dim) if self.several else good).reshape(places.shape)
+
+    def _ranks(self) -> torch.Tensor:
+        """The number of every element in the order of the scores."""
+        return self.scores.sort(dim=self.dim, descending=self.descending, stable=True).indices.argsort(self.dim)
+
+    def in_order(self, values: torch.Tensor) -> torch.Tensor:
+        """Selected values as the reference has them, if they are those of this selection in whatever order."""
+        rows = values.reshape(self.row(self.places).shape)
+        return rows.sort(self.dim, self.descending).values.reshape(values.shape)
+
+    def values(self) -> torch.Tensor:
+        return self.scores.gather(self.dim, self.row(self.places))
 
     def _as_good(self, own: torch.Tensor, other: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
         """Whether the scores of other places are those of the reference's own and torch has no say."""
@@ -280,6 +298,7 @@ def _selection(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resu
     if given.get("stable"):
         choice = "in order"
     descending = bool(given.get("largest", given.get("descending", name == "topk")))
+    ordered = bool(given.get("sorted", True))
     scores, dim = args[0], given.get("dim", named["dim"])
     places = result if isinstance(result, torch.Tensor) else result[1]
     if dim is None:
@@ -287,13 +306,14 @@ def _selection(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resu
         places = places.reshape(())
     running = name.startswith("cum")
     return Selection(
-        scores, dim % scores.ndim, places, choice=choice, several=several, running=running, descending=descending
-    )
+        scores, dim % scores.ndim, places, choice=choice, several=several, running=running, descending=descending,
+        ordered=ordered,
+    )  # fmt: skip
 
 
 @dataclass
 class Selections(EagerMode):
-    """Hears of every operation that returns places while a reference runs."""
+    """Hears of every operation that returns places while a reference runs; a topk is sorted, whatever it says."""
 
     found: list[Selection] = field(default_factory=list)
     given: set[int] = field(default_factory=set)
@@ -309,7 +329,8 @@ class Selections(EagerMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
+        sorts = func is torch.ops.aten.topk.default
+        result = func(*(args[:4] if sorts else args), **(kwargs or {}))
         found = _selection(func, args, kwargs or {}, result)
         if found is None:
             return result

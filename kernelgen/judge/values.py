@@ -204,7 +204,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                 right = oracle.refs[i]
                 visit(Part(i, box, got, right.to(eager.dtype), right, [], [], oracle.named[i], selects=True))
                 continue
-            ref = oracle.refs[i]
+            ref, got = oracle.refs[i], oracle.in_order(i, got)
             if bool(misplaced(got, eager, ref).any()):
                 if device == "cpu":
                     ref = _one_by_one(operator, cut, i, got, eager, ref)

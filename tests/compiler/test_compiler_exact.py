@@ -99,6 +99,10 @@ CORNERS: dict[str, Sample] = {
     "selections of columns": sample(
         "v, i = x.T.topk(8)\nreturn i, v", {"x": "8 A"}, {"i": "A 8: int64", "v": "A 8"}, {"A": 5}, {"A": 1},
     ),
+    "selected in any order": sample(
+        "v, i = (x * 2).topk(4, sorted=False)\nreturn v, i", {"x": "A 37"}, {"v": "A 4", "i": "A 4: int64"}, {"A": 5}, {"A": 1},
+    ),
+    "values selected in any order": sample("return x.topk(4, sorted=False).values.exp()", {"x": "A 400"}, {"v": "A 4"}, {"A": 5}),
     "one selected": sample("return x.topk(1).values", {"x": "A 37"}, {"v": "A 1"}, {"A": 5}, {"A": 1}),
     "bins": sample("return torch.bincount(x, minlength=7)", {"x": "A: int32 < 7"}, {"out": "7: int64"}, *TWO, dtypes=()),
     "many bins": sample(

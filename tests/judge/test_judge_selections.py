@@ -146,6 +146,44 @@ def test_what_is_computed_from_other_places_that_are_as_right_is_right() -> None
     assert report(beside).message.startswith("weights: ")
 
 
+def test_what_is_selected_in_any_order_is_a_set() -> None:
+    x, values, places = (
+        judge.Tensor("x", ("A", 40), "float32", rows=0),
+        judge.Tensor("values", ("A", 5), "float32", rows=0),
+        judge.Tensor("places", ("A", 5), "int64", rows=0),
+    )
+
+    def reference(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple((x * 2).topk(5, sorted=False))
+
+    def turned(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(y.roll(2, -1) for y in (x * 2).topk(5))
+
+    def apart(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return turned(x)[0], (x * 2).topk(5).indices
+
+    def last_left_out(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        values, places = (x * 2).topk(6)
+        return values[:, [0, 1, 2, 3, 5]].contiguous(), places[:, [0, 1, 2, 3, 5]].contiguous()
+
+    def passes(kernel: Function, outputs: tuple[int, ...] = (0, 1)) -> bool:
+        def only(function: Function) -> Function:
+            return lambda x: tuple(y for i, y in enumerate(function(x)) if i in outputs)
+
+        declared = tuple((values, places)[i] for i in outputs)
+        operator = judge.Operator("op", only(kernel), only(reference), only(reference), (x,), declared)
+        distributions = ("normal", "specials", "zero-one")
+        return judge.accuracy_case(
+            operator, judge.Case({"A": 50}, {}), seed=1, seeds=1, distributions=distributions
+        ).passed
+
+    for outputs in ((0, 1), (0,), (1,)):
+        assert passes(turned, outputs)
+        assert passes(reference, outputs)
+        assert not passes(last_left_out, outputs)
+    assert not passes(apart)
+
+
 MATRIX = judge.Tensor("x", ("A", "D"), "float32", rows=0)
 CASES = (judge.Case({"A": 30, "D": 33}), judge.Case({"A": 3, "D": 8}))
 
