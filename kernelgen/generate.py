@@ -124,8 +124,14 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
         return plan
     if custom.is_proposed(plan.with_table(table)):
         return plan.with_table(table) if _proposed_fits(plan, table) else plan
-    fitted = [_fitted(plan, row) for row in table]
-    return plan.with_table(tuple(row for row in fitted if row)) if all(fitted) else plan
+    fitted = tuple(filter(None, (_fitted(plan, row) for row in table)))
+    if len(fitted) < len(table):
+        return plan
+    known = {size.name for size in families.named_sizes(plan)}
+    for number, row in enumerate(table):
+        for name in sorted(dict(row.upto).keys() - known):
+            raise damaged(folder, f"schedules[{number}].upto: {plan.family} has no size {name!r}")
+    return plan.with_table(fitted)
 
 
 def _saved(folder: Path) -> tuple[TableRow, ...]:
@@ -167,7 +173,7 @@ def _proposed_fits(plan: Plan, table: tuple[TableRow, ...]) -> bool:
         custom.answer_of(plan.spec, table[0].schedule)
     except custom.Refused:
         return False
-    return len(table) == 1 and table[0].max_bytes is None
+    return len(table) == 1
 
 
 def _fitted(plan: LoweredPlan, row: TableRow) -> TableRow | None:

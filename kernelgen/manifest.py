@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kernelgen.errors import DamagedError
 from kernelgen.files import parse_json, read_text, write_atomic
-from kernelgen.plan import Chip, Scalar, Schedule, TableRow
+from kernelgen.plan import Chip, Scalar, Schedule, TableRow, table_row
+from kernelgen.schedule.problem import ROW_BYTES, mistake
 
 MANIFEST = "generated.json"
 
@@ -67,9 +68,19 @@ class _Strict(BaseModel):
 
 
 class _Row(_Strict):
-    max_bytes: Annotated[int, Field(ge=0, le=_LARGEST)] | None
+    upto: dict[str, Annotated[int, Field(ge=0, le=_LARGEST)]]
     variant: str
     values: dict[str, Scalar]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_bytes_alone(cls, data: object) -> object:
+        """Tables that were written before sizes had names count the bytes of a row."""
+        if not isinstance(data, dict) or "max_bytes" not in data or "upto" in data:
+            return data
+        limit = data["max_bytes"]
+        rest = {name: value for name, value in data.items() if name != "max_bytes"}
+        return {**rest, "upto": {} if limit is None else {ROW_BYTES: limit}}
 
 
 class _Chip(_Strict):
@@ -95,8 +106,9 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     try:
         found = _File.model_validate(parse_json(text))
-        table = tuple(TableRow(row.max_bytes, Schedule.make(row.variant, **row.values)) for row in found.schedules)
-        _check_table(table)
+        table = tuple(table_row(Schedule.make(row.variant, **row.values), **row.upto) for row in found.schedules)
+        if wrong := mistake(table):
+            raise ValueError(f"schedules: {wrong}")
     except ValidationError as error:
         raise damaged(folder, _said(error)) from None
     except ValueError as error:
@@ -111,20 +123,12 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
         "spec": manifest.spec,
         **({"chip": asdict(manifest.chip)} if manifest.chip else {}),
         "interface": manifest.interface,
-        "schedules": [{"max_bytes": row.max_bytes, **row.schedule.to_json()} for row in manifest.table],
+        "schedules": [{"upto": dict(row.upto), **row.schedule.to_json()} for row in manifest.table],
         "files": dict(sorted(manifest.files.items())),
     }
     text = json.dumps(data, indent=1) + "\n"
     if read_text(folder / MANIFEST) != text:
         write_atomic(folder / MANIFEST, text)
-
-
-def _check_table(table: tuple[TableRow, ...]) -> None:
-    """Raise ValueError for rows out of order."""
-    *limits, last = (row.max_bytes for row in table)
-    known = [limit for limit in limits if limit is not None]
-    if last is not None or len(known) < len(limits) or known != sorted(set(known)):
-        raise ValueError("schedules: max_bytes must ascend, and be null in the last row alone")
 
 
 def _said(error: ValidationError) -> str:

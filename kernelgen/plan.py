@@ -55,11 +55,27 @@ class Schedule:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One line of the schedule table: which problem sizes it serves, and how."""
+    """One line of the schedule table: which problems it serves, and how. The first row that serves a problem wins."""
 
-    max_bytes: int | None
-    """The largest key, in bytes, that this row serves (see `families.key_bytes`); None: no limit."""
+    upto: tuple[tuple[str, int], ...]
+    """The largest named sizes that it serves (see `schedule.problem`), sorted by name; none: all problems."""
     schedule: Schedule
+
+    def limit(self, name: str) -> int | None:
+        """The most of a named size that it serves; None: any."""
+        return dict(self.upto).get(name)
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> TableRow:
+        return table_row(Schedule.from_json(data["schedule"]), **data["upto"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"upto": dict(self.upto), "schedule": self.schedule.to_json()}
+
+
+def table_row(schedule: Schedule, **upto: int | None) -> TableRow:
+    """The row that serves problems up to these named sizes; None: no limit."""
+    return TableRow(tuple(sorted((name, limit) for name, limit in upto.items() if limit is not None)), schedule)
 
 
 @dataclass(frozen=True)
@@ -141,7 +157,7 @@ class KernelPlan:
     body: object
     """What the family's kernels are printed from: `families.body_of` knows its type."""
     table: tuple[TableRow, ...]
-    """Rows in ascending order of max_bytes; the last has no limit."""
+    """Each row serves what none before it does; the last has no limit."""
     notes: tuple[str, ...] = ()
     """What a reviewer should know: algebra that changes rounding, copies a wrapper may make."""
     then: KernelPlan | None = None

@@ -36,7 +36,10 @@ def environment() -> Environment:
     )  # fmt: skip
     env.filters["suffix"] = lambda text, end: f"{text}{end}"
     env.filters["quoted"] = lambda text: f'"{text}"'
-    env.globals.update(condition=_condition, raise_error=_raise_error, fit=fit, largest_growth=LARGEST_GROWTH)
+    env.globals.update(
+        condition=_condition, raise_error=_raise_error, fit=fit, comment=_comment,
+        largest_growth=LARGEST_GROWTH,
+    )  # fmt: skip
     return env
 
 
@@ -64,9 +67,11 @@ def triton_source(plan: Plan) -> str:
 def _sequence(plan: StepsPlan) -> dict[str, Any]:
     """The kernels and calls of a file in which some operations stay torch's; each kernel has a function of its own."""
     found = sequence(plan)
+    several_keys = any(len(g.file.key.names) > 1 for g in found.groups)
     groups = [_function(g.spec, g.function) | {"file": g.file, "table": g.table} for g in found.groups]
     return {
         "groups": groups,
+        "several_keys": several_keys,
         "lines": found.lines,
         "helpers": found.helpers,
         "template": found.template,
@@ -245,6 +250,10 @@ def _uses(spec: OperatorSpec, name: str) -> bool:
 
 
 # Lines that ruff format breaks in a fixed way; templates call these with what they print.
+
+
+def _comment(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, LINE, initial_indent="# ", subsequent_indent="# "))
 
 
 def _condition(condition: str) -> str:

@@ -25,6 +25,7 @@ from kernelgen.outcomes import (
     Status,
 )
 from kernelgen.plan import KernelPlan, Parameter, Plan, Schedule, TableRow
+from kernelgen.schedule.problem import Problem
 from kernelgen.spec.model import STRATEGIES, Case, OperatorSpec, Place, Target, TensorSpec
 from kernelgen.strategies import Compiler
 
@@ -47,7 +48,7 @@ def make_plan(
         reference_place=Place(1, 1), accuracy=(case(1000),), performance=cases, optimization_strategies=strategies,
         target=target or Target(), sha256="ab" * 32,
     )  # fmt: skip
-    return KernelPlan(spec, "toy", None, (TableRow(None, START),))
+    return KernelPlan(spec, "toy", None, (TableRow((), START),))
 
 
 def space(plan: Plan, row: int, cases: tuple[Case, ...]) -> tuple[Parameter, ...]:
@@ -70,28 +71,27 @@ def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
     return None
 
 
-def key_bytes(plan: Plan, case: Case) -> int:
-    size = case.size("N")
-    assert isinstance(size, int)
-    return 4 * size
+def problem_of(plan: Plan, case: Case) -> Problem:
+    sizes = dict(case.sizes)
+    found = {"row_bytes": 4 * int(case.size("N")), **({"rows": case.size("B")} if "B" in sizes else {})}
+    return Problem(tuple((name, size) for name, size in found.items() if isinstance(size, int)))
 
 
 def row_of(plan: Plan, case: Case) -> int:
-    key = key_bytes(plan, case)
-    return next(i for i, row in enumerate(plan.table) if row.max_bytes is None or key <= row.max_bytes)
+    return COMPILER.row_of(plan, case)
 
 
 def source(plan: Plan) -> str:
-    rows = [f"    {json.dumps([row.max_bytes, row.schedule.to_json()])}," for row in plan.table]
+    rows = [f"    {json.dumps(row.to_json())}," for row in plan.table]
     return "\n".join(["# toy", "SCHEDULES = (", *rows, ")", ""])
 
 
-COMPILER = Compiler(space, variants, legal, key_bytes, row_of, source)
+COMPILER = Compiler(space, variants, legal, problem_of, source)
 
 
 def table_of(text: str) -> tuple[TableRow, ...]:
     lines = [json.loads(line.strip().rstrip(",")) for line in text.splitlines() if line.startswith("    ")]
-    return tuple(TableRow(limit, Schedule.from_json(schedule)) for limit, schedule in lines)
+    return tuple(TableRow.from_json(line) for line in lines)
 
 
 def microseconds(schedule: Schedule, case: Case) -> float:

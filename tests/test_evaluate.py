@@ -61,7 +61,7 @@ CURRENT = candidate()
 
 
 def make(device: str, store: Path, arch: str | None = None, limits: Limits | None = None) -> Evaluator:
-    plan = KernelPlan(spec(), "pointwise", None, (TableRow(None, SCHEDULE),))
+    plan = KernelPlan(spec(), "pointwise", None, (TableRow((), SCHEDULE),))
     return evaluator(devices.find(device, arch), plan, QUARTET, store, work, jobs=2, limits=limits)
 
 

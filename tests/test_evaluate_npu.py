@@ -51,7 +51,7 @@ def on_an_npu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NpuEv
         dtypes=(("T", ("float32",)),), constraints=(), reference="def scale(x):\n    return x * 2\n",
         reference_place=Place(1, 1), accuracy=(), performance=(CASE,),
     )  # fmt: skip
-    plan = KernelPlan(spec, "npu_pointwise", None, (TableRow(None, SCHEDULE),))
+    plan = KernelPlan(spec, "npu_pointwise", None, (TableRow((), SCHEDULE),))
     with evaluator(devices.find("npu"), plan, QUARTET, tmp_path / "store", lambda _: Work(800, 800, 400)) as made:
         assert isinstance(made, NpuEvaluator)
         yield made

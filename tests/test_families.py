@@ -13,7 +13,7 @@ from kernelgen.errors import SpecError
 from kernelgen.families import pointwise, reduction
 from kernelgen.families.looped import passes
 from kernelgen.families.values import REVERSE
-from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.plan import Plan, Schedule, TableRow, table_row
 from kernelgen.spec import load_spec, shipped_specs
 from kernelgen.spec.model import Case, Constraint, OperatorSpec
 
@@ -253,11 +253,11 @@ def test_a_search_sets_out_from_lanes_and_changes_their_columns() -> None:
     cases = [case(A=64, D=2**27)]
     found = families.variants(plan, cases)
     assert [s["lane_columns"] for s in found if s.variant == "lanes"] == [4, 2]
-    space = {p.name: p for p in families.space(plan.with_table((TableRow(None, found[0]),)), 0, cases)}
+    space = {p.name: p for p in families.space(plan.with_table((TableRow((), found[0]),)), 0, cases)}
     assert space["lane_columns"].choices == (4, 2)
     assert not any(
         p.name == "lane_columns"
-        for p in families.space(plan.with_table((TableRow(None, pointwise.default("tile")),)), 0, cases)
+        for p in families.space(plan.with_table((TableRow((), pointwise.default("tile")),)), 0, cases)
     )
 
 
@@ -266,7 +266,7 @@ def test_a_search_reaches_walks_that_ask_for_their_lines_early(window: str) -> N
     """Windows of several lines, also where they have one column: each step of the way is a choice, and legal."""
     plan = plan_of(f"return F.max_pool2d(x, {window})", "x: [A, C, H, D] T", "out: [A, C, H, D] T")
     size, schedule = case(A=4, C=3, H=64, D=64), pointwise.default("planes")
-    offered = {p.name: p.choices for p in families.space(plan.with_table((TableRow(None, schedule),)), 0, [size])}
+    offered = {p.name: p.choices for p in families.space(plan.with_table((TableRow((), schedule),)), 0, [size])}
     for name, value in (("ROW_TILES", 4), ("unroll", True), ("lines", "ahead"), ("LINES_AHEAD", 3)):
         assert value in offered[name]
         schedule = schedule.replace(**{name: value})
@@ -309,7 +309,7 @@ def test_lanes_of_several_columns_share_what_they_read_or_are_illegal(name: str)
 @pytest.mark.parametrize(("step", "most"), [(1, "max(M, N) > 2**30"), (2, f"M > 2**30 or N > {2**28}")])
 def test_places_that_lanes_read_are_numbers_of_32_bits(step: int, most: str) -> None:
     plan = plan_of(f"return F.max_pool1d(x, 3, {step}, 1)", "x: [A, D] T", f"out: [A, (D - 1) // {step} + 1] T")
-    text = render.triton_source(plan.with_table((TableRow(None, pointwise.default("lanes")),)))
+    text = render.triton_source(plan.with_table((TableRow((), pointwise.default("lanes")),)))
     assert f"if {most}:" in text
 
 
@@ -352,17 +352,31 @@ def test_parameters_that_would_change_nothing_are_left_out() -> None:
 
 def test_keys_are_the_bytes_of_a_row_or_of_the_tensor() -> None:
     soft, add = shipped("softmax"), plan_of("return x + y", "x: [..., D] T; y: [..., D] T")
-    assert families.key_bytes(soft, case(leading=(7, 3), D=1000)) == 2000
-    assert families.key_bytes(soft, case("float32", leading=(), D=1000)) == 4000
-    assert families.key_bytes(add, case("float32", leading=(7, 3), D=10)) == 7 * 3 * 10 * 4
+    assert families.problem_of(soft, case(leading=(7, 3), D=1000))["row_bytes"] == 2000
+    assert families.problem_of(soft, case("float32", leading=(), D=1000))["row_bytes"] == 4000
+    assert families.problem_of(add, case("float32", leading=(7, 3), D=10))["row_bytes"] == 7 * 3 * 10 * 4
     assert families.rows(soft, case(leading=(7, 3), D=1000)) == 21
 
 
 def test_rows_of_a_table() -> None:
     plan = shipped("softmax").with_table(
-        (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped")))
+        (TableRow((("row_bytes", 4096),), reduction.default("row")), TableRow((), reduction.default("looped")))
     )
     assert [families.row_of(plan, case(leading=(2,), D=d)) for d in (1, 2048, 2049, 10**6)] == [0, 0, 1, 1]
+
+
+def test_rows_of_a_table_by_several_sizes() -> None:
+    row, looped = reduction.default("row"), reduction.default("looped")
+    table = (table_row(looped, rows=8), table_row(row, row_bytes=4096, rows=64), table_row(looped))
+    plan = shipped("softmax").with_table(table)
+    found = {(8, 10**6): 0, (9, 2048): 1, (64, 2048): 1, (65, 2048): 2, (9, 2049): 2}
+    assert {(m, d): families.row_of(plan, case(leading=(m,), D=d)) for m, d in found} == found
+
+
+def test_a_limit_that_no_case_reaches_is_none() -> None:
+    """Rows of 64 elements have at most 256 bytes: the first row serves all of them, but for the number of rows."""
+    plan = plan_of("return torch.softmax(x, -1)", "x: [..., 64] T", "out: [..., 64] T")
+    assert [dict(row.upto) for row in plan.table] == [{}]
 
 
 INDEPENDENT = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from kernelgen import generate, render
 from kernelgen.errors import DamagedError, HandEditedError, SpecError, UnsupportedError
 from kernelgen.families import reduction
 from kernelgen.manifest import MANIFEST
-from kernelgen.plan import TableRow
+from kernelgen.plan import TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
 
 FILES = ["op_triton.py", "op_baseline.py", "op_accuracy.py", "op_performance.py", "definition.md"]
@@ -92,7 +93,7 @@ def test_the_kind_of_a_change_is_told(folder: Path, kind: str) -> None:
 
 
 def test_a_change_of_schedule_rewrites_the_kernel_alone(spec: OperatorSpec, folder: Path) -> None:
-    table = [{"max_bytes": None, **reduction.default("row").replace(num_warps=8).to_json()}]
+    table = [{"upto": {}, **reduction.default("row").replace(num_warps=8).to_json()}]
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": table}))
     written = generate.new(spec, folder.parent)
@@ -105,18 +106,49 @@ def test_a_table_of_before_a_parameter_keeps_what_it_chose(spec: OperatorSpec, f
     manifest = json.loads((folder / MANIFEST).read_text())
 
     def found(row: dict[str, object]) -> tuple[TableRow, ...]:
-        (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": [{"max_bytes": None, **row}]}))
+        (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": [{"upto": {}, **row}]}))
         return generate.plan_of(spec, folder.parent).table
 
     older = {name: value for name, value in chosen.values if name != "loads"}
-    assert found({"variant": "row", "values": older}) == (TableRow(None, chosen),)
+    assert found({"variant": "row", "values": older}) == (TableRow((), chosen),)
     with pytest.raises(DamagedError, match="row has no parameter 'of_another_time'"):
         found({"variant": "row", "values": {**older, "of_another_time": 1}})
 
 
+def test_a_table_of_before_sizes_had_names_is_read(spec: OperatorSpec, folder: Path) -> None:
+    row, looped = reduction.default("row"), reduction.default("looped")
+    old = [{"max_bytes": 4096, **row.to_json()}, {"max_bytes": None, **looped.to_json()}]
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": old}))
+    table = generate.plan_of(spec, folder.parent).table
+    assert table == (table_row(row, row_bytes=4096), table_row(looped))
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ([{"M": 4}, {}], "schedules[0].upto: reduction has no size 'M'"),
+        (
+            [{"row_bytes": 4}, {"row_bytes": 2, "rows": 1}, {}],
+            "schedules: row 1 serves nothing that a row before it does",
+        ),
+        ([{}, {}], "schedules: row 1 serves nothing that a row before it does"),
+        ([{"rows": 8}], "schedules: the last row must serve all sizes"),
+    ],
+)
+def test_limits_that_no_table_has_are_damage(
+    spec: OperatorSpec, folder: Path, limits: list[dict[str, int]], said: str
+) -> None:
+    rows = [{"upto": upto, **reduction.default("row").to_json()} for upto in limits]
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": rows}))
+    with pytest.raises(DamagedError, match=re.escape(said)):
+        generate.plan_of(spec, folder.parent)
+
+
 def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path) -> None:
     plan = generate.plan_of(spec, folder.parent)
-    chosen = plan.with_table((TableRow(None, reduction.default("looped").replace(BLOCK_SIZE_N=4096)),))
+    chosen = plan.with_table((TableRow((), reduction.default("looped").replace(BLOCK_SIZE_N=4096)),))
     (folder / "op_triton.py").write_text(render.triton_source(chosen))
     generate.record(chosen, folder)
     assert generate.hand_edited(folder) == ()
@@ -129,7 +161,15 @@ def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", '{"schedules": null}', '{"files": []}', '{"schedules": [1]}', '{"schedules": [{"max_bytes": 1}]}'],
+    [
+        "",
+        "{",
+        "[]",
+        '{"schedules": null}',
+        '{"files": []}',
+        '{"schedules": [1]}',
+        '{"schedules": [{"upto": {"row_bytes": 1}}]}',
+    ],
 )
 def test_a_manifest_that_cannot_be_read_is_refused(spec: OperatorSpec, folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)

@@ -88,7 +88,7 @@ def slow_plan(root: Path) -> Plan:
     generate.new(load_spec(root / "shift.yaml"), root / "operators")
     plan = again(root)
     schedule = plan.table[0].schedule
-    plan = plan.with_table((TableRow(None, Schedule.make(schedule.variant, **{**dict(schedule.values), **SLOWEST})),))
+    plan = plan.with_table((TableRow((), Schedule.make(schedule.variant, **{**dict(schedule.values), **SLOWEST})),))
     path = root / "operators" / "shift" / "shift_triton.py"
     path.write_text(families_compiler().source(plan))
     generate.record(plan, path.parent)

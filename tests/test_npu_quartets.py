@@ -91,14 +91,14 @@ def test_a_row_is_held_whole_as_long_as_the_buffer_takes_it(name: str, held: int
     compiler says."""
     plan = plan_of(name)
     *_, row, walked = plan.table
-    assert (row.schedule.variant, row.max_bytes) == ("row", 4 * held)
-    assert (walked.schedule.variant, walked.max_bytes) == ("looped", None)
+    assert (row.schedule.variant, row.limit("row_bytes")) == ("row", 4 * held)
+    assert (walked.schedule.variant, walked.limit("row_bytes")) == ("looped", None)
     assert plan.chip is not None
     assert families.family_of(plan).fits(plan.body, plan.chip, row.schedule, held) is None
     assert families.family_of(plan).fits(plan.body, plan.chip, row.schedule, held + 1) is not None
     assert "pick_schedule(N * 4)" in render.triton_source(plan)
     for case in plan.spec.accuracy:
-        assert families.key_bytes(plan, case) == 4 * families.columns(plan, case)
+        assert families.problem_of(plan, case)["row_bytes"] == 4 * families.columns(plan, case)
 
 
 def test_the_line_of_the_largest_load() -> None:

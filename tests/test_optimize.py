@@ -288,7 +288,7 @@ def test_the_winner_is_compared_afresh_before_it_is_verified(tmp_path: Path) -> 
 
 
 def test_a_row_that_got_slower_does_not_cost_the_others_their_gain(tmp_path: Path) -> None:
-    table = (replace(make_plan().table[0], max_bytes=1 << 22), make_plan().table[0])
+    table = (replace(make_plan().table[0], upto=(("row_bytes", 1 << 22),)), make_plan().table[0])
     plan = one_variant().with_table(table)
 
     def twist(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:

@@ -30,6 +30,8 @@ from kernelgen.families import (
 )
 from kernelgen.families.kernel import body_of
 from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.schedule import problem
+from kernelgen.schedule.problem import Problem
 from kernelgen.spec import load_spec, shipped_specs
 
 SPECS = {path.stem: path for path in shipped_specs()}
@@ -48,7 +50,7 @@ def structures(plan: Plan) -> Iterator[Schedule]:
     neither, which are texts of their own."""
     for variant in families.family_of(plan).variants(body_of(plan)):
         default = families.family_of(plan).default(variant)
-        alone = plan.with_table((TableRow(None, default),))
+        alone = plan.with_table((TableRow((), default),))
         free = {p.name: p for p in families.space(alone, 0, ()) if p.kind == "structure"}
         caches = [p for name in ("loads", "stores") if (p := free.pop(name, None)) is not None]
         for told, *values in itertools.product((0, -1), *([p.choices[0], p.choices[-1]] for p in free.values())):
@@ -70,7 +72,7 @@ def check_format(plan: Plan, folder: Path) -> None:
         if file.endswith(".py"):
             (folder / file).write_text(text, encoding="utf-8")
     for i, schedule in enumerate(structures(plan)):
-        table = (TableRow(1024, schedule), plan.table[-1])
+        table = (TableRow((("row_bytes", 1024),), schedule), plan.table[-1])
         (folder / f"structure_{i}.py").write_text(render.triton_source(plan.with_table(table)), encoding="utf-8")
     assert ruff(folder, "format", "--isolated", "--diff", "-q") == ""
     assert "All checks passed!" in ruff(folder, "check", "--isolated", "--select", "E4,E7,E9,F,B,UP,C4,PIE")
@@ -83,15 +85,15 @@ def check_texts(plan: Plan) -> None:
         assert str(Path.home()) not in text
         assert os.getcwd() not in text
     for schedule in structures(plan):
-        assert repeated(render.triton_source(plan.with_table((TableRow(None, schedule),)))) == []
+        assert repeated(render.triton_source(plan.with_table((TableRow((), schedule),)))) == []
 
 
 def check_table(plan: Plan) -> None:
     """The first table serves every case; what may be searched belongs to the schedules and to a strategy of the spec."""
     for one in (*plan.spec.accuracy, *plan.spec.performance):
         row = plan.table[families.row_of(plan, one)]
-        assert row.max_bytes is None or families.key_bytes(plan, one) <= row.max_bytes
-    assert plan.table[-1].max_bytes is None
+        assert families.problem_of(plan, one).fits(row)
+    assert problem.mistake(plan.table) is None
     for i, row in enumerate(plan.table):
         for parameter in families.space(plan, i, plan.spec.performance):
             assert parameter.name in dict(row.schedule.values)
@@ -166,33 +168,42 @@ LANES = WALK.replace(
 )
 EARLY = LANES.replace(BLOCK_SIZE_M=4, BLOCK_SIZE_N=64, lane_columns=8, unroll=True, LINES_AHEAD=5)
 GOLDENS = {
-    "pointwise_tile": ("bias_add", (TableRow(None, pointwise.default("tile")),)),
-    "calls": ("linear_gelu", (TableRow(None, pointwise.default("tile")),)),
-    "several": ("sequence_log_probs", (TableRow(None, reduction.default("row")),)),
-    "planes": ("depthwise_conv3x3", (TableRow(None, WALK),)),
-    "lanes": ("max_pool2d", (TableRow(None, LANES),)),
-    "early": ("depthwise_conv3x3", (TableRow(None, EARLY),)),
-    "row_lanes": ("avg_pool1d", (TableRow(None, row_lanes.default()),)),
-    "pointwise_flat": ("gelu_tanh", (TableRow(None, pointwise.default("flat")),)),
+    "pointwise_tile": ("bias_add", (TableRow((), pointwise.default("tile")),)),
+    "calls": ("linear_gelu", (TableRow((), pointwise.default("tile")),)),
+    "several": ("sequence_log_probs", (TableRow((), reduction.default("row")),)),
+    "planes": ("depthwise_conv3x3", (TableRow((), WALK),)),
+    "lanes": ("max_pool2d", (TableRow((), LANES),)),
+    "early": ("depthwise_conv3x3", (TableRow((), EARLY),)),
+    "row_lanes": ("avg_pool1d", (TableRow((), row_lanes.default()),)),
+    "pointwise_flat": ("gelu_tanh", (TableRow((), pointwise.default("flat")),)),
     "reduction": (
         "layer_norm",
-        (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("looped"))),
+        (TableRow((("row_bytes", 4096),), reduction.default("row")), TableRow((), reduction.default("looped"))),
     ),
     "split": (
         "group_norm",
-        (TableRow(4096, reduction.default("row")), TableRow(None, reduction.default("split"))),
+        (TableRow((("row_bytes", 4096),), reduction.default("row")), TableRow((), reduction.default("split"))),
     ),
-    "split_across": ("rms_norm", (TableRow(None, reduction.default("split")),)),
-    "cooperative": ("softmax", (TableRow(65536, reduction.default("row")), TableRow(None, cooperative.default()))),
-    "partials": ("mse_loss", (TableRow(None, partials.default(whole=2)),)),
-    "columns": ("rms_norm_channels", (TableRow(None, reduction.default("columns")),)),
-    "twice": ("cross_entropy", (TableRow(None, reduction.default("looped")),)),
-    "scan": ("masked_cumsum", (TableRow(4096, scan.default("rows")), TableRow(None, scan.default("looped")))),
-    "scan_columns": ("cumsum_sequence", (TableRow(None, scan.default("columns")),)),
-    "split_scan": ("reverse_cumsum", (TableRow(None, scan.default("split")),)),
-    "held_scan": ("cumsum_long", (TableRow(None, scan_held.default()),)),
-    "scatter": ("index_add", (TableRow(None, scatter.default("buckets")),)),
-    "selection": ("topk", (TableRow(4096, selection.default("rows")), TableRow(None, selection.default("looped")))),
+    "split_across": ("rms_norm", (TableRow((), reduction.default("split")),)),
+    "cooperative": (
+        "softmax",
+        (TableRow((("row_bytes", 65536),), reduction.default("row")), TableRow((), cooperative.default())),
+    ),
+    "partials": ("mse_loss", (TableRow((), partials.default(whole=2)),)),
+    "columns": ("rms_norm_channels", (TableRow((), reduction.default("columns")),)),
+    "twice": ("cross_entropy", (TableRow((), reduction.default("looped")),)),
+    "scan": (
+        "masked_cumsum",
+        (TableRow((("row_bytes", 4096),), scan.default("rows")), TableRow((), scan.default("looped"))),
+    ),
+    "scan_columns": ("cumsum_sequence", (TableRow((), scan.default("columns")),)),
+    "split_scan": ("reverse_cumsum", (TableRow((), scan.default("split")),)),
+    "held_scan": ("cumsum_long", (TableRow((), scan_held.default()),)),
+    "scatter": ("index_add", (TableRow((), scatter.default("buckets")),)),
+    "selection": (
+        "topk",
+        (TableRow((("row_bytes", 4096),), selection.default("rows")), TableRow((), selection.default("looped"))),
+    ),
 }
 
 
@@ -206,3 +217,32 @@ def test_kernels_are_as_a_person_last_read_them(name: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text
+
+
+SEVERAL = (
+    TableRow((("rows", 8),), reduction.default("looped")),
+    TableRow((("row_bytes", 4096), ("rows", 64)), reduction.default("row").replace(num_warps=8)),
+    TableRow((("row_bytes", 4096),), reduction.default("row")),
+    TableRow((), reduction.default("looped").replace(BLOCK_SIZE_N=4096)),
+)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sequence_log_probs"])
+def test_a_table_of_several_sizes_is_printed_with_a_column_for_each(name: str, tmp_path: Path) -> None:
+    plan = plan_of(name).with_table(SEVERAL)
+    text = render.triton_source(plan)
+    (tmp_path / "several.py").write_text(text, encoding="utf-8")
+    assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
+    if name != "softmax":
+        return
+    table = text[text.index("# The most bytes of a row and rows that a line serves (None: any)") :]
+    scope = {f"softmax_{kind}kernel": kind for kind in ("", "row_", "looped_")}
+    exec(table[: table.index("def check_inputs")], scope)
+    pick = scope["pick_schedule"]
+    assert callable(pick)
+    for row_bytes, rows in ((4096, 8), (2**30, 8), (4096, 9), (4096, 64), (4096, 65), (4097, 64), (1, 1)):
+        sizes = Problem((("row_bytes", row_bytes), ("rows", rows)))
+        chosen = SEVERAL[problem.row_of(SEVERAL, sizes)].schedule
+        assert pick(row_bytes, rows)[1]["num_warps"] == chosen["num_warps"]
+        assert pick(row_bytes, rows)[1].get("BLOCK_SIZE_N") == chosen.get("BLOCK_SIZE_N")
+    assert "kernel, options = pick_schedule(N * out.element_size(), M)" in text

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from rounds_fakes import CASES, COMPILER, START, key_bytes, legal, make_plan, row_of
+from rounds_fakes import CASES, COMPILER, START, legal, make_plan, row_of
 
 from kernelgen.diagnose import Advice, Diagnosis
-from kernelgen.plan import Plan, Schedule, TableRow
+from kernelgen.plan import Plan, Schedule, TableRow, table_row
 from kernelgen.spec.model import ON_REQUEST, STRATEGIES, Case
 from kernelgen.strategies import Context, History, Observation, strategies
 from kernelgen.strategies.context import changes
@@ -85,7 +85,7 @@ def test_near_steps_come_first_and_promise_more() -> None:
 
 
 def test_rows_take_turns_and_each_changes_only_itself() -> None:
-    table = (TableRow(1 << 20, START), TableRow(None, START.replace(BLOCK_SIZE=1024)))
+    table = (TableRow((("row_bytes", 1 << 20),), START), TableRow((), START.replace(BLOCK_SIZE=1024)))
     plan = make_plan().with_table(table)
     proposals = strategies()["warp_stage"].propose(context(plan))
     assert [p.row for p in proposals[:4]] == [0, 1, 0, 1]
@@ -95,7 +95,7 @@ def test_rows_take_turns_and_each_changes_only_itself() -> None:
 
 
 def test_a_row_that_no_case_can_judge_is_left_alone() -> None:
-    plan = make_plan().with_table((TableRow(16, START), TableRow(None, START)))
+    plan = make_plan().with_table((TableRow((("row_bytes", 16),), START), TableRow((), START)))
     assert {p.row for p in strategies()["warp_stage"].propose(context(plan))} == {1}
 
 
@@ -111,7 +111,7 @@ def test_a_schedule_must_suit_the_largest_size_of_its_line() -> None:
         return {(p.row, p.table[p.row or 0].schedule["EVICT"]) for p in proposals}
 
     assert choices(make_plan()) == {(0, "evict_last")}, "the last line serves any size"
-    two = make_plan().with_table((TableRow(1 << 30, START), TableRow(None, START)))
+    two = make_plan().with_table((TableRow((("row_bytes", 1 << 30),), START), TableRow((), START)))
     assert choices(two) == {(0, "evict_last"), (0, "evict_first")}
 
 
@@ -148,7 +148,7 @@ def test_dynamic_shape_splits_where_one_schedule_loses() -> None:
     history = joined(seen(START, 1, 1, 1), seen(SMALL, 1.3, 1.1, 0.8), seen(LARGE, 0.7, 0.9, 1.4))
     best = strategies()["dynamic_shape"].propose(context(history=history))[0]
     assert [row.schedule for row in best.table] == [SMALL, LARGE]
-    limit = best.table[0].max_bytes
+    limit = best.table[0].limit("row_bytes")
     assert limit is not None
     plan = make_plan().with_table(best.table)
     assert [row_of(plan, c) for c in CASES] == [0, 0, 1]
@@ -165,19 +165,60 @@ def test_dynamic_shape_asks_more_than_one_per_cent_of_a_line() -> None:
 
 
 def test_dynamic_shape_joins_lines_when_one_schedule_is_as_fast() -> None:
-    plan = make_plan().with_table((TableRow(1 << 20, SMALL), TableRow(None, LARGE)))
+    plan = make_plan().with_table((TableRow((("row_bytes", 1 << 20),), SMALL), TableRow((), LARGE)))
     history = joined(seen(SMALL, 1, 0.9, 0.9), seen(LARGE, 0.9, 1, 1), seen(START, 1.05, 1.05, 1.05))
     best = strategies()["dynamic_shape"].propose(context(plan, history))[0]
-    assert best.table == (TableRow(None, START),)
+    assert best.table == (TableRow((), START),)
 
 
 def test_dynamic_shape_leaves_lines_that_no_case_judges() -> None:
     low, high = START.replace(num_warps=1), START.replace(BLOCK_SIZE=2048)
-    plan = make_plan().with_table((TableRow(1024, low), TableRow(1 << 30, START), TableRow(None, high)))
+    plan = make_plan().with_table(
+        (TableRow((("row_bytes", 1024),), low), TableRow((("row_bytes", 1 << 30),), START), TableRow((), high))
+    )
     history = joined(seen(START, 1, 1, 1), seen(SMALL, 1.3, 1.1, 0.8), seen(LARGE, 0.7, 0.9, 1.4))
     best = strategies()["dynamic_shape"].propose(context(plan, history))[0]
     assert [row.schedule for row in best.table] == [low, SMALL, LARGE, high]
-    assert [row.max_bytes for row in best.table] == [1024, 1 << 26, 1 << 30, None]
+    assert [row.limit("row_bytes") for row in best.table] == [1024, 1 << 26, 1 << 30, None]
+
+
+def test_dynamic_shape_tells_few_rows_from_many() -> None:
+    """Two cases with rows of one length: only the number of rows can tell them apart."""
+    few, many = (Case((("B", b), ("N", 4096)), (("T", "float32"),), f"[{b}, 4096] float32") for b in (8, 16384))
+    here = context(make_plan(cases=(few, many)))
+    history = History(
+        tuple(
+            Observation(schedule, one.label, gain)
+            for schedule, gains in ((START, (1, 1)), (SMALL, (1.4, 0.7)), (LARGE, (0.8, 1.2)))
+            for one, gain in zip((few, many), gains, strict=True)
+        )
+    )
+    best = strategies()["dynamic_shape"].propose(replace(here, cases=(few, many), history=history))[0]
+    assert [row.schedule for row in best.table] == [SMALL, LARGE]
+    assert [name for name, _ in best.table[0].upto] == ["rows"]
+    assert best.table[1].upto == ()
+    assert "up to" in best.what
+    assert "rows" in best.what
+
+
+def test_dynamic_shape_cuts_one_line_by_another_size() -> None:
+    """Lines for lengths stay as they are; the last one is cut by the rows and keeps its limit."""
+    cases = [
+        Case((("B", b), ("N", n)), (("T", "float32"),), f"[{b}, {n}] float32")
+        for b, n in ((8, 64), (8, 4096), (16384, 4096), (4096, 1 << 20))
+    ]
+    low, high = START.replace(num_warps=1), START.replace(BLOCK_SIZE=2048)
+    table = (table_row(low, row_bytes=1024), table_row(START, row_bytes=65536), table_row(high))
+    plan = make_plan(cases=tuple(cases)).with_table(table)
+    wins = {low: (1, 0.5, 0.5, 0.5), START: (0.5, 1, 1, 0.5), SMALL: (0.5, 1.4, 0.8, 0.5), high: (0.5, 0.5, 0.5, 1)}
+    seen_there = History(
+        tuple(Observation(s, c.label, gain) for s, g in wins.items() for c, gain in zip(cases, g, strict=True))
+    )
+    here = replace(context(plan), cases=tuple(cases), history=seen_there)
+    tables = [p.table for p in strategies()["dynamic_shape"].propose(here)]
+    cut = table_row(SMALL, row_bytes=65536, rows=tables[0][1].limit("rows"))
+    assert tables[0] == (table[0], cut, table[1], table[2])
+    assert 8 <= (cut.limit("rows") or 0) < 16384
 
 
 def test_dynamic_shape_uses_no_schedule_that_failed_or_is_unknown_there() -> None:
@@ -202,7 +243,7 @@ def test_a_boundary_lies_between(below: int, above: int) -> None:
 
 def test_a_boundary_is_a_round_number_where_it_can_be() -> None:
     assert boundary(1000 * 1000, 4000 * 1000) == 1 << 21
-    assert boundary(key_bytes(make_plan(), CASES[0]), key_bytes(make_plan(), CASES[1])) == 1 << 21
+    assert boundary(1 << 18, 1 << 24) == 1 << 21
 
 
 def test_explanations_say_what_a_change_does() -> None:

@@ -63,7 +63,7 @@ def is_proposed(plan: Plan) -> bool:
 
 def table_of(spec: OperatorSpec, answer: Answer) -> tuple[TableRow, ...]:
     """The schedule table of an answer: one line."""
-    return (TableRow(None, schedule_of(spec, answer)),)
+    return (TableRow((), schedule_of(spec, answer)),)
 
 
 def plan_of(spec: OperatorSpec, table: tuple[TableRow, ...] = ()) -> WrittenPlan:

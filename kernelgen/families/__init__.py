@@ -17,7 +17,7 @@ from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
 from kernelgen.families.kernel import Body, body_of, make_body
-from kernelgen.families.keys import key_tensor
+from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.lowering import lower_values
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
@@ -25,7 +25,9 @@ from kernelgen.families.stages import Stage, in_memory_order, last_first, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
-from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Schedule, StepsPlan, TableRow
+from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Schedule, StepsPlan, TableRow, table_row
+from kernelgen.schedule import problem
+from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
 from kernelgen.spec.constraints import is_contiguous
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
@@ -98,14 +100,14 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
     order = family.notes(spec, bodies[0])
     plan = KernelPlan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
     for part, body in zip(parts[1:], bodies[1:], strict=True):
-        then = KernelPlan(part.spec, reduction.NAME, body, (TableRow(None, reduction.OF_ROWS),))
+        then = KernelPlan(part.spec, reduction.NAME, body, (TableRow((), reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = family.of_reads(bodies[0], family.first_table(bodies[0], shapes), _last_sizes(spec))
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
     if "float32" in kinds:
         table = family.of_float32(bodies[0], table)
-    return plan.with_table(_reached(plan, tuple(TableRow(limit, schedule) for limit, schedule in table)))
+    return plan.with_table(_reached(plan, table))
 
 
 def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
@@ -144,16 +146,26 @@ def check_names(spec: OperatorSpec) -> None:
 
 
 def _reached(plan: KernelPlan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
-    """The rows of a table that some case may reach: where rows have a fixed length, up to the first that serves it."""
-    body = body_of(plan)
-    space, tensor = body.lowered.space, key_tensor(plan.spec, body.lowered)
-    sizes = [space.axes[a] for a in sorted(body.columns())]
-    numbers = [size for size in sizes if isinstance(size, int)]
-    if len(numbers) < len(sizes) or not sizes:
-        return table
-    longest = prod(numbers) * max(ITEMSIZE[d] for d in dict(plan.spec.dtypes).get(tensor.dtype, (tensor.dtype,)))
-    last = next(i for i, row in enumerate(table) if row.max_bytes is None or longest <= row.max_bytes)
-    return (*table[:last], TableRow(None, table[last].schedule))
+    """The rows of a table that some case may reach: a limit that no case exceeds is none, and what follows a row that
+    serves all sizes serves none."""
+    most = {size.name: largest for size in named_sizes(plan) if (largest := _largest(plan.spec, size)) is not None}
+    found: list[TableRow] = []
+    for row in table:
+        upto = {name: limit for name, limit in row.upto if name not in most or limit < most[name]}
+        if not any(problem.is_within(upto, dict(before.upto)) for before in found):
+            found.append(table_row(row.schedule, **upto))
+    return tuple(found)
+
+
+def _largest(spec: OperatorSpec, size: NamedSize) -> int | None:
+    """The most that a named size comes to; None where a spec leaves that open."""
+    numbers = [factor for factor in size.factors if isinstance(factor, int)]
+    if len(numbers) < len(size.factors) or not numbers:
+        return None
+    dtypes = dict(spec.dtypes)
+    if isinstance(size.itemsize, int):
+        return prod(numbers) * size.itemsize
+    return prod(numbers) * max(ITEMSIZE[d] for d in dtypes.get(size.itemsize, (size.itemsize,)))
 
 
 def _body(part: Stage) -> Body:
@@ -276,7 +288,7 @@ def retarget(plan: LoweredPlan, chip: Chip) -> KernelPlan:
 
 
 def itemsize(plan: LoweredPlan, case: Case) -> int:
-    """Bytes an element of the tensor that the schedule table is keyed by."""
+    """Bytes an element of the tensor whose rows the schedule table counts."""
     keyed = key_tensor(plan.main.spec, body_of(plan).lowered)
     return family_of(plan).key_itemsize or ITEMSIZE[case.dtype(keyed.dtype)]
 
@@ -303,15 +315,22 @@ def rows(plan: LoweredPlan, case: Case) -> int:
     return elements(body, case, sorted(set(range(len(body.lowered.space.axes))) - body.columns()))
 
 
-def key_bytes(plan: LoweredPlan, case: Case) -> int:
-    """What the schedule table is keyed by: the bytes of one row, or of the tensor where it is one run of elements."""
-    return columns(plan, case) * itemsize(plan, case)
+def named_sizes(plan: LoweredPlan) -> tuple[NamedSize, ...]:
+    """What the schedule table of a plan may be keyed by, the usual key first."""
+    family, spec, body = family_of(plan), plan.main.spec, body_of(plan)
+    if family.sizes:
+        return family.sizes(spec, body)
+    return rows_and_bytes(spec, body, family.key_itemsize, family.widened(spec, body))
+
+
+def problem_of(plan: LoweredPlan, case: Case) -> Problem:
+    """The named sizes of a case."""
+    return Problem(tuple((size.name, size.of(case, ITEMSIZE.__getitem__)) for size in named_sizes(plan)))
 
 
 def row_of(plan: LoweredPlan, case: Case) -> int:
     """The row of the table that serves a case."""
-    key = key_bytes(plan, case)
-    return next(i for i, row in enumerate(plan.table) if row.max_bytes is None or key <= row.max_bytes)
+    return problem.row_of(plan.table, problem_of(plan, case))
 
 
 def stored_dtype(plan: LoweredPlan) -> str:

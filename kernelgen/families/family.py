@@ -8,11 +8,12 @@ from typing import Protocol
 
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, TableRow
+from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
 
-Table = tuple[tuple[int | None, Schedule], ...]
-"""A schedule table: each row's schedule behind the most bytes that it serves, of the last row None."""
+Table = tuple[TableRow, ...]
+"""A schedule table: the first row that serves a problem wins, and the last serves all."""
 
 
 class FirstTable(Protocol):
@@ -95,8 +96,11 @@ class Family:
     """The longest row, in elements, that a wrapper lets pass where `too_large` does not say."""
     packed: bool = False
     """Whether the wrapper makes every input contiguous that the kernels read."""
+    sizes: Callable[[OperatorSpec, Body], tuple[NamedSize, ...]] | None = None
+    """The named sizes of its problems, which the schedule table may be keyed by, the usual key first. None: the bytes
+    of a row, and the rows."""
     key_itemsize: int | None = None
-    """The bytes that the schedule table counts for an element; None: those of its dtype."""
+    """The bytes that the schedule table counts for an element of a row; None: those of its dtype."""
     template: str = "kernels.py.jinja"
     """The template with the macros of its variants."""
     own_helpers: Mapping[str, str] = field(default_factory=dict)

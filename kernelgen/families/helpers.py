@@ -10,7 +10,9 @@ from importlib import resources
 
 _SOURCE = resources.files("kernelgen").joinpath("templates", "helpers.py.jinja").read_text("utf-8")
 _TEXTS = dict(re.findall(r"^{% macro (\w+)\(\) -%}\n(.*?)^{% endmacro %}", _SOURCE, re.MULTILINE | re.DOTALL))
-_DEFINED = {helper: frozenset(re.findall(r"^(?:def )?(_\w+)(?:\(| = )", text, re.MULTILINE)) for helper, text in _TEXTS.items()}
+_DEFINED = {
+    helper: frozenset(re.findall(r"^(?:def )?(_\w+)(?:\(| = )", text, re.MULTILINE)) for helper, text in _TEXTS.items()
+}
 _MENTIONED = {
     helper: frozenset(re.findall(r"\b_[A-Za-z]\w*", re.sub("#.*", "", text))) - _DEFINED[helper]
     for helper, text in _TEXTS.items()

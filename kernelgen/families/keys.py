@@ -1,9 +1,30 @@
-"""What the lines of a schedule table are told apart by."""
+"""What the lines of a schedule table are told apart by: the rows of a problem, and the bytes of one."""
 
 from __future__ import annotations
 
+from kernelgen.families.kernel import Body
 from kernelgen.families.values import Lowered
+from kernelgen.schedule.problem import ROW_BYTES, ROWS, NamedSize
 from kernelgen.spec.model import OperatorSpec, TensorSpec
+
+
+def rows_and_bytes(spec: OperatorSpec, body: Body, itemsize: int | None, widened: bool) -> tuple[NamedSize, ...]:
+    """The bytes of a row and how many there are; of what is one run of elements, its bytes. `itemsize`: what counts for
+    an element, if not what its dtype has; `widened`: the wrapper keeps outputs in float32 for a while."""
+    space, tensor = body.lowered.space, key_tensor(spec, body.lowered)
+    sized_like = next((t.name for t in spec.inputs if t.dtype == tensor.dtype), tensor.name) if widened else tensor.name
+    flat = body.layout.columns is None
+    each = str(itemsize or f"{sized_like}.element_size()")
+    what = ("a row" if body.layout.rows else "the tensor") + (" in float32" if itemsize else "")
+    row_bytes = NamedSize(
+        ROW_BYTES, tuple(space.axes[a] for a in sorted(body.columns())),
+        f"{sized_like}.numel() * {each}" if flat else f"N * {each}",
+        f"bytes of {what}", f"{what} of {{}} bytes", itemsize or tensor.dtype,
+    )  # fmt: skip
+    if not body.layout.rows:
+        return (row_bytes,)
+    kept = tuple(size for a, size in enumerate(space.axes) if a not in body.columns())
+    return row_bytes, NamedSize(ROWS, kept, "M", "rows", "{} rows")
 
 
 def key_tensor(spec: OperatorSpec, lowered: Lowered) -> TensorSpec:

@@ -11,7 +11,7 @@ from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
 from kernelgen.families.planes import VARIANT, along_columns, is_shifted, is_window, keeps_lines
 from kernelgen.families.rolling import chains, steps_of
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Parameter, Schedule, table_row
 
 WIDTHS = (64, 128, 256, 512)
 """Columns of a tile; half precision rows of at most as many columns take the narrowest that holds them."""
@@ -58,12 +58,14 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> Table:
     lane = _lane(body, lengths)
     if lane > 1:
         written = max(lengths) <= LONGEST_UNROLLED
-        lanes = [(2 * width, _of_lanes(body, lane, width, written)) for width in WINDOW_WIDTHS[:-1]]
-        return (*lanes, (None, _of_lanes(body, lane, WINDOW_WIDTHS[-1], written)))
+        shorter = [
+            table_row(_of_lanes(body, lane, width, written), row_bytes=2 * width) for width in WINDOW_WIDTHS[:-1]
+        ]
+        return (*shorter, table_row(_of_lanes(body, lane, WINDOW_WIDTHS[-1], written)))
     widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
     computed = along_columns(body) or is_paired(body)
     last = _fitting(body, LONGEST) if computed else long
-    return (*((2 * width, _fitting(body, width)) for width in widths), (None, last))
+    return (*(table_row(_fitting(body, width), row_bytes=2 * width) for width in widths), table_row(last))
 
 
 def is_small(body: Body) -> bool:

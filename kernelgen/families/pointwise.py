@@ -21,7 +21,7 @@ from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.turning import lies_along
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr, leaves
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "pointwise"
@@ -98,34 +98,46 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         return _runs_of_memory(body, shapes)
     tile = default("tile")
     if _has_fixed_rows(body):
-        return ((None, tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, num_warps=4)),)
+        return (table_row(tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, num_warps=4)),)
     if is_turned(body):
-        return ((None, _square()),)
+        return (table_row(_square()),)
     if planes.applies(body):
         return plane_schedules.first_table(
             body, [columns for _, columns in shapes], _moved() if body.exact else _LONG_TILE
         )
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
-        return ((None, tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
+        return (table_row(tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
     if not gathered and runs.VARIANT in variants(body) and planes.is_shifted(body):
-        return ((None, runs.default().replace(BLOCK_SIZE=2048)),)
+        return (table_row(runs.default().replace(BLOCK_SIZE=2048)),)
     long: Table
     if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
-        long = ((None, tile.replace(BLOCK_SIZE_N=1024)),)
+        long = (table_row(tile.replace(BLOCK_SIZE_N=1024)),)
     elif body.exact:
-        long = ((None, _moved()),)
+        long = (table_row(_moved()),)
     else:
-        long = ((2 * SHORT_ROW_BYTES, _LONG_TILE.replace(BLOCK_SIZE_N=1024)), (None, _LONG_TILE))
+        long = (
+            table_row(_LONG_TILE.replace(BLOCK_SIZE_N=1024), row_bytes=2 * SHORT_ROW_BYTES), table_row(_LONG_TILE)
+        )  # fmt: skip
     shortest = min((columns for _, columns in shapes), default=2 * HEAD + 1)
     if not body.exact and shortest > 2 * HEAD:
-        return ((SHORT_ROW_BYTES, tile), *long)
+        return (table_row(tile, row_bytes=SHORT_ROW_BYTES), *long)
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
-    heads = ((2 * HEAD, short.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=HEAD)),) if shortest <= HEAD else ()
+    head = table_row(short.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=HEAD), row_bytes=2 * HEAD)
+    heads = (head,) if shortest <= HEAD else ()
     if gathered:  # a program has one row, which stays in its processor's own cache
         row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)
-        return ((SHORT_ROW_BYTES, tile), (4096, row), (None, row.replace(BLOCK_SIZE_N=4096)))
-    return (*heads, (VERY_SHORT_ROW_BYTES, short), (SHORT_ROW_BYTES, tile), *long)
+        return (
+            table_row(tile, row_bytes=SHORT_ROW_BYTES),
+            table_row(row, row_bytes=4096),
+            table_row(row.replace(BLOCK_SIZE_N=4096)),
+        )
+    return (
+        *heads,
+        table_row(short, row_bytes=VERY_SHORT_ROW_BYTES),
+        table_row(tile, row_bytes=SHORT_ROW_BYTES),
+        *long,
+    )
 
 
 """What becomes of a first table where the lengths of the rows that are read are known."""
@@ -134,7 +146,9 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
 def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> Table:
     """One line, and one for tensors beyond 2 GiB where such are timed."""
     vast = any(4 * rows * columns > STREAM_BYTES for rows, columns in shapes)
-    return ((STREAM_BYTES, _flat(body)), (None, _STREAM)) if vast else ((None, _flat(body)),)
+    if vast:
+        return (table_row(_flat(body), row_bytes=STREAM_BYTES), table_row(_STREAM))
+    return (table_row(_flat(body)),)
 
 
 def is_turned(body: Body) -> bool:
@@ -184,7 +198,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     if planes.applies(body):
         return (*plane_schedules.starts(body, columns), default("tile"), *spread)
     if _has_fixed_rows(body):
-        return tuple(row.replace(num_warps=warps) for _, row in first_table(body, ()) for warps in (4, 8))
+        return tuple(row.schedule.replace(num_warps=warps) for row in first_table(body, ()) for warps in (4, 8))
     if variants(body) == ("flat",):
         return tuple(dict.fromkeys((_flat(body), default("flat"))))
     shared = row_lanes.starts(body, columns) if row_lanes.applies(body) else ()

@@ -25,7 +25,7 @@ from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.operations import OPERATIONS
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "reduction"
@@ -233,48 +233,49 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if "split_columns" in variants(body) else None
         longest = max((columns for _, columns in shapes), default=2**10)
-        return ((None, fitted("split_columns", *few) if few else _columns(body, longest)),)
+        return (table_row(fitted("split_columns", *few) if few else _columns(body, longest)),)
     if _are_windows(body):
-        return ((None, WINDOWS),)
+        return (table_row(WINDOWS),)
     once = _walks_once(body)
     row = default("row").replace(loads="evict_first" if once else "default")
     more = 2 if once and not _is_long(body) else 1
-    short = ((SHORT_ROW_BYTES, default("rows").replace(BLOCK_SIZE_M=16)),) if body.layout.rows else ()
+    several = default("rows").replace(BLOCK_SIZE_M=16)
+    short = (table_row(several, row_bytes=SHORT_ROW_BYTES),) if body.layout.rows else ()
     return (
         *short,
-        (4096, row.replace(num_warps=2 * more)),
-        (8192, row.replace(num_warps=4 * more)),
-        (16384, row.replace(num_warps=8 * more)),
-        (MAX_ROW_BYTES, row.replace(num_warps=16)),
+        table_row(row.replace(num_warps=2 * more), row_bytes=4096),
+        table_row(row.replace(num_warps=4 * more), row_bytes=8192),
+        table_row(row.replace(num_warps=8 * more), row_bytes=16384),
+        table_row(row.replace(num_warps=16), row_bytes=MAX_ROW_BYTES),
         *_long_rows(body, shapes),
     )
 
 
-def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[tuple[int | None, Schedule]]:
+def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
     """Blocks of the row, or rows divided among programs; both where the cases with few rows are the longer ones."""
     if not body.layout.rows:  # what is reduced as a whole is one row, long or not
         shapes = [(1, max(columns, 1 << 20)) for _, columns in shapes] or [(1, 1 << 20)]
     longest = max((columns for _, columns in shapes), default=0)
     if cooperative.applies(body) and (held := cooperative.fitted(longest)):
-        return [(None, held)]
+        return [table_row(held)]
     long = [shape for shape in shapes if few_long_rows([shape])]
     few = few_long_rows(long) if "split" in variants(body) else None
     if few is None:
-        return [(None, _blocks(body))]
+        return [table_row(_blocks(body))]
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
     others = 4 * max((shape[1] for shape in shapes if shape not in long), default=0)
     if others >= 2 * few[1]:
-        return [(None, _blocks(body))]
-    walked = [(others, _blocks(body))] if others > MAX_ROW_BYTES else []
+        return [table_row(_blocks(body))]
+    walked = [table_row(_blocks(body), row_bytes=others)] if others > MAX_ROW_BYTES else []
     divided = _whole(body) if partials.applies(body) else _divided(body, few)
     if few[0] > 1 or not any(4 * columns > VAST_ROW_BYTES for _, columns in shapes):
-        return [*walked, (None, divided)]
+        return [*walked, table_row(divided)]
     vast = _divided(body, few)
     if _is_long(body):
         vast = vast.replace(BLOCK_SIZE_N=2048, num_warps=8)
     else:  # at once, with blocks of float32 loaded ahead
         vast = vast.replace(SPLITS=split_schedules.PROGRAMS // 2)
-    return [*walked, (VAST_ROW_BYTES, divided), (None, vast)]
+    return [*walked, table_row(divided, row_bytes=VAST_ROW_BYTES), table_row(vast)]
 
 
 def space(variant: str) -> tuple[Parameter, ...]:

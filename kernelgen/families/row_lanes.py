@@ -21,7 +21,7 @@ from kernelgen.families.rolling import dim_of
 from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 VARIANT = "lanes"
@@ -54,14 +54,16 @@ def default() -> Schedule:
 def of_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
     """The first table, where lanes read less than the runs of elements that it has; `lengths`: of the last dimension of
     every input, as it is timed."""
-    if table[0][1].variant != runs.VARIANT or not applies(body):
+    if table[0].schedule.variant != runs.VARIANT or not applies(body):
         return table
     lane = next((lane for lane in (4, 2) if _is_aligned(body, lane, lengths)), 1)
     if lane == 1:
         return table
     wide = default().replace(lane_columns=lane)
-    narrow = [(2 * width, wide.replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width)) for width in WIDTHS]
-    return (*narrow, (None, wide))
+    narrow = [
+        table_row(wide.replace(BLOCK_SIZE_N=width, BLOCK_SIZE_M=TILE // width), row_bytes=2 * width) for width in WIDTHS
+    ]
+    return (*narrow, table_row(wide))
 
 
 def _is_aligned(body: Body, lane: int, lengths: Mapping[str, frozenset[int]]) -> bool:

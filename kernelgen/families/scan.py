@@ -39,7 +39,8 @@ from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, TableRow, table_row
+from kernelgen.schedule.problem import ROW_BYTES
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scan"
@@ -125,26 +126,24 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
     few that most of a device would idle are divided."""
     if _lies_across(body):
-        return ((None, default("columns")),)
+        return (table_row(default("columns")),)
     row, looped = default("row"), default("looped")
     if has_products(body):  # two numbers an element: half as many elements a thread
         blocks = looped.replace(BLOCK_SIZE_N=1024, num_warps=2)
         return (
-            (2048, row.replace(num_warps=2)),
-            (8192, row.replace(num_warps=4)),
+            table_row(row.replace(num_warps=2), row_bytes=2048),
+            table_row(row.replace(num_warps=4), row_bytes=8192),
             *_long_rows(body, shapes, 8192, blocks),
         )
     return (
-        (2048, row.replace(num_warps=1)),
-        (8192, row),
-        (MAX_ROW_BYTES, row.replace(num_warps=8)),
+        table_row(row.replace(num_warps=1), row_bytes=2048),
+        table_row(row, row_bytes=8192),
+        table_row(row.replace(num_warps=8), row_bytes=MAX_ROW_BYTES),
         *_long_rows(body, shapes, MAX_ROW_BYTES, looped),
     )
 
 
-def _long_rows(
-    body: Body, shapes: Sequence[tuple[int, int]], shorter: int, blocks: Schedule
-) -> list[tuple[int | None, Schedule]]:
+def _long_rows(body: Body, shapes: Sequence[tuple[int, int]], shorter: int, blocks: Schedule) -> list[TableRow]:
     """Blocks of rows with more than `shorter` bytes, or rows divided among programs; both where the cases with few rows
     are the longer ones."""
     long = [shape for shape in shapes if few_long_rows([shape])]
@@ -152,8 +151,9 @@ def _long_rows(
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
     others = 4 * max((shape[1] for shape in shapes if shape not in long), default=0)
     if few is None or others >= 2 * few[1]:
-        return [(None, blocks)]
-    return [*([(others, blocks)] if others > shorter else []), (None, _divided(body, *few))]
+        return [table_row(blocks)]
+    walked = [table_row(blocks, row_bytes=others)] if others > shorter else []
+    return [*walked, table_row(_divided(body, *few))]
 
 
 def of_float32(body: Body, table: Table) -> Table:
@@ -161,12 +161,12 @@ def of_float32(body: Body, table: Table) -> Table:
     if _lies_across(body) or not any(v.op == "cumsum" and v.dtype == "float" for v in body.lowered.values):
         return table
     smaller = {"BLOCK_SIZE_N": SUMMED, "num_warps": 4}
-    short = tuple((size, schedule) for size, schedule in table if size is not None and size <= 4 * SUMMED)
+    short = tuple(row for row in table if (row.limit(ROW_BYTES) or 5 * SUMMED) <= 4 * SUMMED)
     blocks = default("looped").replace(**smaller)
-    if table[-1][1].variant != "split":
-        return (*short, (None, blocks))
-    between = () if table[-2] in short else ((table[-2][0], blocks),)
-    return (*short, *between, (None, table[-1][1].replace(**smaller)))
+    if table[-1].schedule.variant != "split":
+        return (*short, table_row(blocks))
+    between = () if table[-2] in short else (replace(table[-2], schedule=blocks),)
+    return (*short, *between, table_row(table[-1].schedule.replace(**smaller)))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:

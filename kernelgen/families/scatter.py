@@ -28,7 +28,7 @@ from kernelgen.families.scatter_text import FROM_END, MAKERS
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scatter"
@@ -87,7 +87,7 @@ def default(variant: str) -> Schedule:
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """One schedule for everything, fitted to the longest rows that are timed."""
-    return ((None, starts(body, 1, max((columns for _, columns in shapes), default=1))[0]),)
+    return (table_row(starts(body, 1, max((columns for _, columns in shapes), default=1))[0]),)
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:

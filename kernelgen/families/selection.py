@@ -16,7 +16,7 @@ from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SELECTIONS, Graph, Output, Ref
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "selection"
@@ -60,13 +60,18 @@ def default(variant: str) -> Schedule:
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """One warp a program, so that nothing is exchanged between warps, while rows are short; several walk long ones."""
     if not body.layout.rows:
-        return ((None, default("looped")),)
+        return (table_row(default("looped")),)
     rows, looped = default("rows"), default("looped")
-    table = ((1024, rows), (2048, rows.replace(BLOCK_SIZE_M=2)))
+    short = (table_row(rows, row_bytes=1024), table_row(rows.replace(BLOCK_SIZE_M=2), row_bytes=2048))
     if _reduces(body):
         single = rows.replace(BLOCK_SIZE_M=1)
-        return (*table, (16384, single.replace(num_warps=4)), (None, single.replace(num_warps=16)))
-    return (*table, (16384, looped.replace(BLOCK_SIZE_N=1024, num_warps=1)), (None, looped))
+        return (
+            *short,
+            table_row(single.replace(num_warps=4), row_bytes=16384),
+            table_row(single.replace(num_warps=16)),
+        )
+    walked = looped.replace(BLOCK_SIZE_N=1024, num_warps=1)
+    return (*short, table_row(walked, row_bytes=16384), table_row(looped))
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelgen import custom
 from kernelgen.plan import Parameter, Plan, Schedule, WrittenPlan
+from kernelgen.schedule.problem import Problem
 from kernelgen.spec.model import Case
 from kernelgen.strategies import Compiler
 
@@ -26,11 +27,8 @@ def families_compiler() -> Compiler:
     def variants(plan: Plan, cases: tuple[Case, ...]) -> tuple[Schedule, ...]:
         return () if isinstance(plan, WrittenPlan) else families.variants(plan, cases)
 
-    def key_bytes(plan: Plan, case: Case) -> int:
-        """A kernel that no family wrote has one line for all sizes: any key does."""
-        return 0 if isinstance(plan, WrittenPlan) else families.key_bytes(plan, case)
+    def problem_of(plan: Plan, case: Case) -> Problem:
+        """A kernel that no family wrote has one line, which serves all sizes."""
+        return Problem() if isinstance(plan, WrittenPlan) else families.problem_of(plan, case)
 
-    def row_of(plan: Plan, case: Case) -> int:
-        return 0 if isinstance(plan, WrittenPlan) else families.row_of(plan, case)
-
-    return Compiler(space, variants, legal, key_bytes, row_of, triton_source)
+    return Compiler(space, variants, legal, problem_of, triton_source)

@@ -53,11 +53,11 @@ def fold(plan: Plan, compiler: Compiler, records: Iterable[Record]) -> State:
 
 
 def table_to_json(table: Table) -> list[dict[str, Any]]:
-    return [{"max_bytes": row.max_bytes, "schedule": row.schedule.to_json()} for row in table]
+    return [row.to_json() for row in table]
 
 
 def table_from_json(data: list[dict[str, Any]]) -> Table:
-    return tuple(TableRow(row["max_bytes"], Schedule.from_json(row["schedule"])) for row in data)
+    return tuple(TableRow.from_json(row) for row in data)
 
 
 def serving(plan: Plan, compiler: Compiler, cases: tuple[Case, ...]) -> dict[str, Schedule]:

@@ -9,12 +9,13 @@ from typing import Protocol
 
 from kernelgen.diagnose import Diagnosis
 from kernelgen.plan import Parameter, Plan, Scalar, Schedule, TableRow
+from kernelgen.schedule.problem import Problem, row_of
 from kernelgen.spec.model import Case
 
 Table = tuple[TableRow, ...]
 
 HUGE = 1 << 40
-"""A key that stands for "any size": more bytes than a device holds."""
+"""A limit that stands for "any size": more bytes than a device holds."""
 LONGEST_SHOWN = 40
 
 
@@ -25,10 +26,13 @@ class Compiler:
     space: Callable[[Plan, int, tuple[Case, ...]], tuple[Parameter, ...]]
     variants: Callable[[Plan, tuple[Case, ...]], tuple[Schedule, ...]]
     legal: Callable[[Plan, Schedule, Case], str | None]
-    key_bytes: Callable[[Plan, Case], int]
-    row_of: Callable[[Plan, Case], int]
+    problem_of: Callable[[Plan, Case], Problem]
     source: Callable[[Plan], str]
     """The text of `_triton.py`."""
+
+    def row_of(self, plan: Plan, case: Case) -> int:
+        """The row of a plan's table that serves a case."""
+        return row_of(plan.table, self.problem_of(plan, case))
 
 
 @dataclass(frozen=True)
@@ -99,31 +103,37 @@ class Context:
         plan = self.plan.with_table(table)
         for case in self.cases:
             line = table[self.compiler.row_of(plan, case)]
-            for one in (case, self._largest(case, line.max_bytes)):
+            sizes = self.compiler.problem_of(plan, case).names
+            for one in (case, *(self._largest(case, name, line.limit(name)) for name in sizes)):
                 if reason := self.compiler.legal(plan, line.schedule, one):
                     return f"{one.label}: {reason}"
         return None
 
-    def _largest(self, case: Case, limit: int | None) -> Case:
-        """The case grown to the largest key of a line, or as far as the current table can serve it."""
-        factor = (HUGE if limit is None else limit) // max(self.compiler.key_bytes(self.plan, case), 1)
+    def _largest(self, case: Case, name: str, limit: int | None) -> Case:
+        """The case with a named size grown to the limit of a line, or as far as the current table can serve it."""
+        factor = (HUGE if limit is None else limit) // max(self.size(case, name), 1)
         while factor > 1:
-            one = self._grown(case, factor)
+            one = self._grown(case, name, factor)
             line = self.plan.table[self.compiler.row_of(self.plan, one)]
             if self.compiler.legal(self.plan, line.schedule, one) is None:
                 return one
             factor //= 2
         return case
 
-    def _grown(self, case: Case, factor: int) -> Case:
-        """The case with one of its sizes times a factor; the case itself where no size matters."""
-        key = self.compiler.key_bytes(self.plan, case)
-        for index, (name, value) in enumerate(case.sizes):
+    def size(self, case: Case, name: str) -> int:
+        """A named size of a case."""
+        return self.compiler.problem_of(self.plan, case)[name]
+
+    def _grown(self, case: Case, name: str, factor: int) -> Case:
+        """The case with one of its sizes times a factor, so that a named size grows; the case itself where none does
+        that."""
+        before = self.size(case, name)
+        for index, (atom, value) in enumerate(case.sizes):
             grown = (value[0] * factor, *value[1:]) if isinstance(value, tuple) and value else value
             grown = grown * factor if isinstance(grown, int) else grown
-            sizes = (*case.sizes[:index], (name, grown), *case.sizes[index + 1 :])
+            sizes = (*case.sizes[:index], (atom, grown), *case.sizes[index + 1 :])
             one = replace(case, sizes=sizes, label=f"{case.label}, grown to the line's end")
-            if self.compiler.key_bytes(self.plan, one) > key:
+            if self.size(one, name) > before:
                 return one
         return case
 

@@ -7,10 +7,12 @@ over the cases in ascending order of size, and each line of it must earn its pla
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from kernelgen.plan import Schedule, TableRow
+from kernelgen.plan import Schedule, TableRow, table_row
+from kernelgen.schedule.problem import is_within, limits_text, mistake
 from kernelgen.strategies.context import Context, Proposal, Table, changes
 
 NAME = "dynamic_shape"
@@ -25,23 +27,36 @@ KEEP = 3
 
 @dataclass(frozen=True)
 class Group:
-    """Cases of one size: no table can tell them apart."""
+    """Cases of which a named size is the same: no limit of it can tell them apart."""
 
-    key: int
+    size: int
     cases: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class Part:
+    """Lines of the current table that may be cut anew, and the named size that tells the new ones apart."""
+
+    first: int
+    last: int
+    key: str
+    groups: tuple[Group, ...]
+    """The cases that these lines serve, in ascending order of the size."""
+
+
 def propose(context: Context) -> tuple[Proposal, ...]:
-    """Tables of one to four lines that would have been faster than the current one; the best first."""
-    groups = _groups(context)
+    """Tables that would have been faster than the current one, the best first: all lines that cases judge cut anew, one
+    to four of them, or a single line, by one named size."""
     gains = _usable(context)
-    now = _current(context, gains)
     found: dict[Table, float] = {}
-    for rows in range(1, min(MAX_ROWS, len(groups)) + 1):
-        for rank in range(KEEP):
-            split = _best_split(groups, gains, rows, rank)
-            if split is not None:
-                found.setdefault(_table(context, groups, split[1]), split[0])
+    for part in _parts(context):
+        for rows in range(1, min(MAX_ROWS, len(part.groups)) + 1):
+            for rank in range(KEEP):
+                split = _best_split(part.groups, gains, rows, rank)
+                table = _table(context, part, split) if split else ()
+                if mistake(table) is None:
+                    found.setdefault(table, _total(context, table, gains))
+    now = _total(context, context.plan.table, gains)
     proposals = []
     for table, total in found.items():
         # A shorter table that is nearly as good is the better one: every line more must be worth it.
@@ -51,7 +66,34 @@ def propose(context: Context) -> tuple[Proposal, ...]:
         extra = max(0, len(table) - len(context.plan.table))
         if table != context.plan.table and total - now > extra * WORTH and context.refusal(table) is None:
             proposals.append(Proposal(table, None, describe(context, table), _reason(table), gain))
-    return tuple(sorted(proposals, key=lambda p: -p.predicted_gain))[: context.limit]
+    return _distinct(context, sorted(proposals, key=lambda p: -p.predicted_gain))[: context.limit]
+
+
+def _distinct(context: Context, proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
+    """Without those that serve every case as one before does in no more lines, told apart by another size."""
+    found: dict[tuple[object, ...], Proposal] = {}
+    for one in proposals:
+        plan = context.plan.with_table(one.table)
+        served = (one.table[context.compiler.row_of(plan, case)].schedule for case in context.cases)
+        found.setdefault((len(one.table), *served), one)
+    return tuple(found.values())
+
+
+def _parts(context: Context) -> Iterator[Part]:
+    """All lines between the first and the last that serve a case, then each of them that serves several."""
+    bound = [context.compiler.row_of(context.plan, case) for case in context.cases]
+    problems = [context.compiler.problem_of(context.plan, case) for case in context.cases]
+    first, last = min(bound), max(bound)
+    spans = [(first, last), *((row, row) for row in sorted(set(bound)) if last > first)]
+    for low, high in spans:
+        inside = [i for i, row in enumerate(bound) if low <= row <= high]
+        for key in problems[0].names:
+            sizes: dict[int, list[str]] = {}
+            for i in inside:
+                sizes.setdefault(problems[i][key], []).append(context.cases[i].label)
+            groups = tuple(Group(size, tuple(labels)) for size, labels in sorted(sizes.items()))
+            if key == problems[0].names[0] or len(groups) > 1:
+                yield Part(low, high, key, groups)
 
 
 def explain(before: Schedule, after: Schedule) -> str:
@@ -66,9 +108,7 @@ def describe(context: Context, table: Table) -> str:
         served = [case for case in context.cases if context.compiler.row_of(plan, case) == index]
         olds = {context.plan.table[context.compiler.row_of(context.plan, case)].schedule for case in served}
         effect = " / ".join(sorted({changes(old, row.schedule) for old in olds})) or "no case"
-        limit = (
-            "all sizes" if len(table) == 1 else "above" if row.max_bytes is None else f"up to {_bytes(row.max_bytes)}"
-        )
+        limit = "all sizes" if len(table) == 1 else f"up to {limits_text(row)}" if row.upto else "above"
         parts.append(f"{limit}: {effect}")
     return "; ".join(parts)
 
@@ -77,13 +117,6 @@ def _reason(table: Table) -> str:
     if len(table) == 1:
         return "one schedule was as fast for every size seen"
     return "no single schedule was the fastest for every size seen"
-
-
-def _groups(context: Context) -> list[Group]:
-    by_key: dict[int, list[str]] = {}
-    for case in context.cases:
-        by_key.setdefault(context.compiler.key_bytes(context.plan, case), []).append(case.label)
-    return [Group(key, tuple(labels)) for key, labels in sorted(by_key.items())]
 
 
 def _usable(context: Context) -> dict[Schedule, dict[str, float]]:
@@ -95,19 +128,17 @@ def _usable(context: Context) -> dict[Schedule, dict[str, float]]:
     }
 
 
-def _current(context: Context, gains: dict[Schedule, dict[str, float]]) -> float:
-    """The current table's summed logarithmic gain over the kernel the run started from."""
-    total = 0.0
-    for case in context.cases:
-        schedule = context.plan.table[context.compiler.row_of(context.plan, case)].schedule
-        total += gains.get(schedule, {}).get(case.label, 0.0)
-    return total
+def _total(context: Context, table: Table, gains: dict[Schedule, dict[str, float]]) -> float:
+    """A table's summed logarithmic gain over the kernel the run started from."""
+    plan = context.plan.with_table(table)
+    served = ((table[context.compiler.row_of(plan, case)].schedule, case.label) for case in context.cases)
+    return sum(gains.get(schedule, {}).get(label, 0.0) for schedule, label in served)
 
 
 def _best_split(
-    groups: list[Group], gains: dict[Schedule, dict[str, float]], rows: int, rank: int
-) -> tuple[float, tuple[tuple[int, Schedule], ...]] | None:
-    """The best way to cut the groups into `rows` segments: its sum, and each segment's end and schedule.
+    groups: tuple[Group, ...], gains: dict[Schedule, dict[str, float]], rows: int, rank: int
+) -> tuple[tuple[int, Schedule], ...] | None:
+    """The best way to cut the groups into `rows` segments: each segment's end and schedule.
 
     `rank` 0 takes the best schedule of every segment, 1 the second best where there is one, and so on.
     """
@@ -135,24 +166,31 @@ def _best_split(
                 options.append((head[0] + tail[0], ((end, head[1]), *tail[1])))
         return max(options, key=lambda option: option[0]) if options else None
 
-    return best(0, rows)
+    found = best(0, rows)
+    return found[1] if found else None
 
 
-def _table(context: Context, groups: list[Group], segments: tuple[tuple[int, Schedule], ...]) -> Table:
-    """The segments as a table, neighbours of one schedule joined.
+def _table(context: Context, part: Part, segments: tuple[tuple[int, Schedule], ...]) -> Table:
+    """The current table with the lines of a part replaced by segments, neighbours of one schedule joined.
 
-    Lines for sizes below the smallest case or above the largest stay: nothing here says how fast they are.
+    Lines before and after the part stay: nothing here says how fast they are. What the part's last line did not serve
+    is served by none of the new ones either.
     """
     now = context.plan.table
-    bound = [context.compiler.row_of(context.plan, case) for case in context.cases]
-    rows = list(now[: min(bound)])
+    limits = dict(now[part.last].upto)
+    rows = list(now[: part.first])
     for end, schedule in segments:
-        limit = now[max(bound)].max_bytes if end == len(groups) else boundary(groups[end - 1].key, groups[end].key)
-        rows.append(TableRow(limit, schedule))
-    rows += now[max(bound) + 1 :]
-    return tuple(
-        r for r, after in zip(rows, [*rows[1:], None], strict=True) if after is None or after.schedule != r.schedule
-    )
+        upto = dict(limits)
+        if end < len(part.groups):
+            upto[part.key] = boundary(part.groups[end - 1].size, part.groups[end].size)
+        rows.append(table_row(schedule, **upto))
+    rows += now[part.last + 1 :]
+    return tuple(r for r, after in zip(rows, [*rows[1:], None], strict=True) if not _joins(r, after))
+
+
+def _joins(row: TableRow, after: TableRow | None) -> bool:
+    """Whether the line after a line serves with the same schedule whatever that one does."""
+    return after is not None and after.schedule == row.schedule and is_within(dict(row.upto), dict(after.upto))
 
 
 def boundary(below: int, above: int) -> int:
@@ -160,13 +198,3 @@ def boundary(below: int, above: int) -> int:
     middle = math.isqrt(below * above)
     power = 1 << round(math.log2(middle)) if middle else 0
     return power if below <= power < above else max(below, middle)
-
-
-def _bytes(count: int) -> str:
-    """A size for people: `2 MiB`, `768 B`."""
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            break
-        value /= 1024
-    return f"{value:.4g} {unit}"

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kernelgen.errors import Mistake, SpecError
-from kernelgen.families import family_of
+from kernelgen.families import family_of, named_sizes
 from kernelgen.families.access import COLS, group_sizes
 from kernelgen.families.helpers import with_called
 from kernelgen.families.kernel import Body, KernelText, Passed, body_of
-from kernelgen.families.keys import key_tensor
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
+from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import failing, is_contiguous, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
@@ -31,9 +31,24 @@ _LAUNCH_OPTIONS = {"num_warps", "num_stages", "maxnreg", "multibuffer"}
 class TableLine:
     """One line of the generated schedule table."""
 
-    limit: int | None
+    limits: tuple[int | None, ...]
+    """The most of every key that it serves; None: any."""
     kernel: str
     options: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class TableKey:
+    """What the lines of a schedule table are told apart by: one named size, or several."""
+
+    names: tuple[str, ...]
+    """What `pick_schedule` calls them."""
+    sizes: tuple[str, ...]
+    """The wrapper's expressions for them."""
+    meaning: str
+    """What the limits of a line count, such as `bytes of a row`."""
+    call: str
+    """What one size is picked for: "a row of `size` bytes"."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +86,7 @@ class FileText:
     """What prints them."""
     helpers: tuple[str, ...]
     table: tuple[TableLine, ...]
-    key: str
-    """The wrapper's expression for what the table is keyed by."""
-    key_meaning: str
+    key: TableKey
     prepare: tuple[str, ...]
     outputs: tuple[tuple[str, str], ...]
     """Each output with the expression that allocates it."""
@@ -112,25 +125,38 @@ def file_text(plan: KernelPlan) -> FileText:
     last = _last(plan, helpers)
     kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
     _check_beside(plan.spec, {kernel.name for kernel in kernels})
-    table = tuple(
-        TableLine(row.max_bytes, texts[flavour(plan, row.schedule)][1], options(plan, row.schedule))
-        for row in plan.table
-    )
-    flat = body.layout.columns is None
     outputs = tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
-    rows = _sized_like(plan, key_tensor(plan.spec, body.lowered))
-    counted = family.key_itemsize
-    size = str(counted or f"{rows}.element_size()")
     own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
-    key = f"{rows}.numel() * {size}" if flat else f"{own['N']} * {size}"
+    keys = _keys(plan)
+    table = tuple(
+        TableLine(
+            tuple(row.limit(key.name) for key in keys),
+            texts[flavour(plan, row.schedule)][1], options(plan, row.schedule),
+        )
+        for row in plan.table
+    )  # fmt: skip
     return FileText(
-        kernels, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table, key,
-        ("a row" if body.layout.rows else "the tensor") + (" in float32" if counted else ""),
+        kernels, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
+        _table_key(keys, own),
         _prepare(plan), outputs, _called(_sizes(plan, kernels), own), _called(_views(body), own), too_large(plan, own),
         tuple(_branch(plan, sequence, own) for sequence in sequences), plan.chip.cores if plan.chip else None,
         _called(_left(plan), own), tuple(_launch_last(plan, kernel, own) for kernel in last), _returned(plan),
         _filled(plan), guard(plan.spec, plan.chip), own,
     )  # fmt: skip
+
+
+def _keys(plan: KernelPlan) -> tuple[NamedSize, ...]:
+    """The named sizes that some line of the table limits; the usual one where none does."""
+    known = named_sizes(plan)
+    limited = {name for row in plan.table for name, _ in row.upto}
+    return tuple(size for size in known if size.name in limited) or known[:1]
+
+
+def _table_key(keys: tuple[NamedSize, ...], own: Mapping[str, str]) -> TableKey:
+    names = tuple(key.name for key in keys) if len(keys) > 1 else ("size",)
+    sizes = tuple(with_own(key.expression, own) for key in keys)
+    meaning = " and ".join(filter(None, [", ".join(key.meaning for key in keys[:-1]), keys[-1].meaning]))
+    return TableKey(names, sizes, meaning, keys[0].call.format(f"`{names[0]}`"))
 
 
 def _check_beside(spec: OperatorSpec, kernels: Collection[str]) -> None:
@@ -205,12 +231,6 @@ def _widened(plan: KernelPlan) -> bool:
 def _returned(plan: KernelPlan) -> str:
     (output, *_) = plan.spec.outputs
     return f"{output.name}.to({_dtype(plan.spec, output)})" if _widened(plan) else ""
-
-
-def _sized_like(plan: KernelPlan, tensor: TensorSpec) -> str:
-    """A tensor of the wrapper with the dtype of another."""
-    same = (t.name for t in plan.spec.inputs if t.dtype == tensor.dtype)
-    return next(same, tensor.name) if _widened(plan) else tensor.name
 
 
 def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:

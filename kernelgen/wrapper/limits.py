@@ -13,6 +13,7 @@ from kernelgen.families.values import axes_of
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import KernelPlan, Schedule
+from kernelgen.schedule.problem import ROW_BYTES, ROWS
 from kernelgen.wrapper.own_names import with_own
 
 _FIELD = re.compile(r"\{[^}]*\}")
@@ -40,7 +41,7 @@ def _beyond_int32(plan: KernelPlan) -> tuple[str, str] | None:
     tiles = [
         row.schedule.int("BLOCK_SIZE_N")
         for row in plan.table
-        if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.max_bytes is None)
+        if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.limit(ROW_BYTES) is None)
     ]
     far = [row_lanes.LONGEST] if any(row_lanes.is_far(body, row.schedule) for row in plan.table) else []
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
@@ -114,9 +115,11 @@ def _most_rows(plan: KernelPlan) -> str | None:
         schedule = row.schedule
         tiles = _number(schedule, "ROW_TILES") * _number(schedule, "BLOCK_SIZE_M")
         most = 2**30 * (1 if schedule.variant == "planes" else tiles) // _number(schedule, "SPLITS")
-        if body_of(plan).layout.rows and schedule.variant not in ("flat", "elements") and _MEMORY // shorter > most:
+        reached = min(_MEMORY // shorter, row.limit(ROWS) or _MEMORY)
+        if body_of(plan).layout.rows and schedule.variant not in ("flat", "elements") and reached > most:
             found.append(most)
-        shorter = row.max_bytes or shorter
+        if [name for name, _ in row.upto] == [ROW_BYTES]:
+            shorter = row.limit(ROW_BYTES) or shorter
     return f"2**{min(found).bit_length() - 1}" if found else None
 
 

@@ -92,7 +92,7 @@ def schedules(plan: Plan) -> list[Schedule]:
     for variant in families.family_of(plan).variants(body_of(plan)):
         default = families.family_of(plan).default(variant)
         plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
-        alone = plan.with_table((TableRow(None, plain),))
+        alone = plan.with_table((TableRow((), plain),))
         structure = [p for p in families.space(alone, 0, ()) if p.kind == "structure" and p.choices[1:]]
         changed = {p.name: next(c for c in p.choices if c != plain[p.name]) for p in structure}
         changed |= {"SPLITS": 4} if "SPLITS" in dict(plain.values) else {}
@@ -138,7 +138,7 @@ def failures(found: Sample, *, thorough: bool = True, most: int | None = None, v
     tried = [schedule for schedule in schedules(plan) if variant in (None, schedule.variant)]
     assert tried
     for schedule in order.sample(tried, min(len(tried), most or len(tried))):
-        text = render.triton_source(plan.with_table((TableRow(None, schedule),)))
+        text = render.triton_source(plan.with_table((TableRow((), schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,
             **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored", "any_order")},

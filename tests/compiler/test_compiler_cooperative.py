@@ -60,7 +60,7 @@ SAMPLES: dict[str, Sample] = {
 
 def held(plan: Plan, **changes: int) -> str:
     schedule = cooperative.default().replace(**changes)
-    return render.triton_source(plan.with_table((TableRow(None, schedule),)))
+    return render.triton_source(plan.with_table((TableRow((), schedule),)))
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -72,7 +72,7 @@ def test_of_no_elements_is_refused_what_torch_refuses(name: str) -> None:
     needs = text.split("|") if text else []
     plan = plan_of(found.spec())
     reference = load(render.baseline_source(found.spec())).reference
-    tables = [plan] if isinstance(plan, StepsPlan) else [plan.with_table((TableRow(None, s),)) for s in schedules(plan)]
+    tables = [plan] if isinstance(plan, StepsPlan) else [plan.with_table((TableRow((), s),)) for s in schedules(plan)]
     said = set()
     for one, counts in itertools.product(tables, itertools.product((0, 3), repeat=3)):
         operator = load(render.triton_source(one)).op

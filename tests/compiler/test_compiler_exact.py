@@ -544,9 +544,7 @@ def test_nothing_beyond_the_end_of_a_row_is_read_for_columns_of_a_lane_that_it_d
     """Elements 4 to 6 belong to the second to the fourth column's windows alone, which the last lane may not have."""
     plan = plan_of(CORNERS["columns of a lane beyond those of a row"].spec())
     schedule = families.family_of(plan).default("planes").replace(specialize=True)
-    text = {
-        n: render.triton_source(plan.with_table((TableRow(None, schedule.replace(lane_columns=n)),))) for n in (2, 4)
-    }
+    text = {n: render.triton_source(plan.with_table((TableRow((), schedule.replace(lane_columns=n)),))) for n in (2, 4)}
     assert "x_e_mask = (first + 4 < N + 3)[None, :]" in text[2]
     assert "quad_mask = (cols < N + 3)[None, :, :]" in text[4]
     assert "quads = cols + 4" in text[4]
@@ -557,7 +555,7 @@ def test_nothing_above_a_tensor_is_read_for_a_taller_window_of_another() -> None
     """A walk's lines begin two rows above its first, where the window of two lines has none."""
     plan = plan_of(CORNERS["windows of two heights, their lines asked for rows before"].spec())
     (early,) = (s for s in schedules(plan) if s.get("LINES_AHEAD", 1) != 1)
-    text = render.triton_source(plan.with_table((TableRow(None, early),)))
+    text = render.triton_source(plan.with_table((TableRow((), early),)))
     assert "y_c = c + 1\n" in text
     assert text.count("(y_c >= 0)") == 2  # of a lane's block and of the element beside it
     assert "(x_c >= 0)" not in text
@@ -565,7 +563,7 @@ def test_nothing_above_a_tensor_is_read_for_a_taller_window_of_another() -> None
 
 def test_a_border_costs_no_choice_where_an_input_is_only_reshaped_before() -> None:
     plan = plan_of(CORNERS["lanes of a row, places three apart"].spec())
-    texts = [render.triton_source(plan.with_table((TableRow(None, schedule),))) for schedule in schedules(plan)]
+    texts = [render.triton_source(plan.with_table((TableRow((), schedule),))) for schedule in schedules(plan)]
     assert all('other=float("-inf")' in text and "tl.where" not in text for text in texts)
 
 
@@ -656,7 +654,7 @@ def test_sums_of_float32_are_scanned_in_short_blocks(kinds: tuple[str, ...], var
     """KernelBench's 89: of a row of 4099 equal numbers in one block, torch's bound was missed in every second case."""
     found = sample("return x.cumsum(-1)", {"x": "A B"}, {"out": "A B"}, dtypes=(("T", kinds),))
     table = plan_of(found.spec()).table
-    schedule = next(row.schedule for row in table if row.max_bytes is None or row.max_bytes >= 4 * 4099)
+    schedule = next(row.schedule for row in table if (row.limit("row_bytes") or 2**63) >= 4 * 4099)
     assert (schedule.variant, dict(schedule.values).get("BLOCK_SIZE_N")) == (variant, block)
 
 
@@ -669,7 +667,7 @@ def test_blocks_of_a_running_sum_lose_nothing_to_rounding() -> None:
     x = torch.zeros(4, 16 * 33, device=device)
     x[:, 0] = torch.tensor([2.0**24, -(2.0**24), math.inf, math.nan])
     x[:, 16::16] = 1.0
-    out = load(render.triton_source(plan.with_table((TableRow(None, looped),)))).op(x)
+    out = load(render.triton_source(plan.with_table((TableRow((), looped),)))).op(x)
     assert torch.equal(out[:3], x[:3].double().cumsum(-1).float())
     assert out[3].isnan().all()
 

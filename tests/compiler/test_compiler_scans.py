@@ -50,7 +50,7 @@ def test_running_products_are_those_of_float64_rounded_once(line: str) -> None:
     tried = schedules(plan)
     walked = scan.default("looped").replace(BLOCK_SIZE_N=16)
     for schedule in (*tried[::2], tried[-1], walked):  # rows in two parts and in four
-        out = load(render.triton_source(plan.with_table((TableRow(None, schedule),)))).op(x.to(DEVICE)).cpu()
+        out = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op(x.to(DEVICE)).cpu()
         for name, got, want in zip(ROWS, out, directed.float(), strict=True):
             lost = 2.0**-118 if name == VANISHED else 0
             torch.testing.assert_close(got, want, rtol=0, atol=lost, equal_nan=True, msg=f"{name}: {schedule}")
@@ -95,7 +95,7 @@ def test_a_part_waits_for_what_all_before_it_come_to(line: str) -> None:
     found = sample(f"return {line}", {"x": "A B: float32"}, {"out": "A B: float32"}, dtypes=())
     plan = plan_of(found.spec())
     held = scan_held.default().replace(BLOCK_SIZE_N=16)
-    text = render.triton_source(plan.with_table((TableRow(None, held),)))
+    text = render.triton_source(plan.with_table((TableRow((), held),)))
     op = load(text.replace(f"num_parts), {scan_held.WORDS})", "num_parts), 4)")).op
     x = torch.randn(2, 16 * 10 + 5, device=DEVICE)
     x[1, 100] = math.nan

@@ -18,7 +18,7 @@ IN_ORDER = "in the order of memory"
 def divided(line: str, shape: str, block: int) -> str:
     plan = plan_of(sample(f"return {line}", {"x": f"{shape}: float32"}, {"out": f"{shape}: float32"}, dtypes=()).spec())
     schedule = split_schedules.default("split").replace(BLOCK_SIZE_N=block, SPLITS=4)
-    return render.triton_source(plan.with_table((TableRow(None, schedule),)))
+    return render.triton_source(plan.with_table((TableRow((), schedule),)))
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_addresses_are_within_the_tensors_whatever_the_schedule(name: str) -> No
         case = Case(tuple((sizes | {"C": 2, "K": 3}).items()), (("T", "float32"),))
         if families.legal(plan, schedule, case) is not None:
             continue
-        module = load(render.triton_source(plan.with_table((TableRow(None, schedule),))), together=False)
+        module = load(render.triton_source(plan.with_table((TableRow((), schedule),))), together=False)
         shapes = [(case.shape(t.shape), getattr(torch, case.dtype(t.dtype))) for t in ROWS[name].inputs]
         made = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
         values = [sizes["M"] - 1 if t.below else 0 for t in ROWS[name].inputs]

@@ -54,8 +54,7 @@ def _retargeted(plan: KernelPlan, chip: Chip) -> KernelPlan:
     if packed.lowered.space.inner_axes() and not packed.layout.rows:
         kept.append(ALONE)
     plan = replace(plan, family=family, body=packed, notes=(*kept, COPIED), chip=chip)
-    table = FAMILIES[family].first_table(packed, (), chip)
-    return plan.with_table(tuple(TableRow(limit, schedule) for limit, schedule in table))
+    return plan.with_table(FAMILIES[family].first_table(packed, (), chip))
 
 
 def _of_rows(then: KernelPlan, chip: Chip) -> KernelPlan:
@@ -63,7 +62,7 @@ def _of_rows(then: KernelPlan, chip: Chip) -> KernelPlan:
     hold leaves room for an accumulator beside every load."""
     plan = _retargeted(then, chip)
     walk = plan.table[-1].schedule
-    return plan.with_table((TableRow(None, walk.replace(BLOCK_SIZE_N=walk.int("BLOCK_SIZE_N") // 2)),))
+    return plan.with_table((TableRow((), walk.replace(BLOCK_SIZE_N=walk.int("BLOCK_SIZE_N") // 2)),))
 
 
 def _packed(spec: OperatorSpec) -> OperatorSpec:

@@ -11,7 +11,7 @@ from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, walked
 from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, VARIANTS, block
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "pointwise"
@@ -32,22 +32,22 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     assert chip is not None, "a family for a chip"
     elements = tile_elements(body, chip, whole_rows=False)
     if variants(body) == ("flat",):
-        return ((None, default("flat").replace(BLOCK_SIZE=elements)),)
+        return (table_row(default("flat").replace(BLOCK_SIZE=elements)),)
     if pointwise.is_turned(body):  # square: it is read along its rows and written along its columns
         side = 1 << (elements.bit_length() // 2)
-        return ((None, default("tile").replace(BLOCK_SIZE_M=max(1, elements // side), BLOCK_SIZE_N=side)),)
+        return (table_row(default("tile").replace(BLOCK_SIZE_M=max(1, elements // side), BLOCK_SIZE_N=side)),)
     # 256 columns fill the vector unit's widest access; what varies along the columns is read once for many rows
     short, long = min(256, elements), min(2048, elements)
     tile = default("tile")
     return (
-        (2 * short, tile.replace(BLOCK_SIZE_N=short, BLOCK_SIZE_M=max(1, elements // short))),
-        (None, tile.replace(BLOCK_SIZE_N=long, BLOCK_SIZE_M=max(1, elements // long))),
+        table_row(tile.replace(BLOCK_SIZE_N=short, BLOCK_SIZE_M=max(1, elements // short)), row_bytes=2 * short),
+        table_row(tile.replace(BLOCK_SIZE_N=long, BLOCK_SIZE_M=max(1, elements // long))),
     )
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: the first table's schedules."""
-    return tuple(schedule for _, schedule in first_table(body, (), chip))
+    return tuple(row.schedule for row in first_table(body, (), chip))
 
 
 def space(variant: str) -> tuple[Parameter, ...]:

@@ -15,7 +15,7 @@ from kernelgen.families.npu.held import row_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, floor_power, walked
 from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, VARIANTS, block
 from kernelgen.families.split_schedules import SPLIT
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "reduction"
@@ -44,15 +44,16 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     most = tile_elements(body, chip, whole_rows=True)
     if body.lowered.space.order:
         across = min(64, floor_power(most // 32))
-        return ((None, default("columns").replace(BLOCK_SIZE_M=across, BLOCK_SIZE_N=max(1, most // across))),)
+        return (table_row(default("columns").replace(BLOCK_SIZE_M=across, BLOCK_SIZE_N=max(1, most // across))),)
     rows = []
     if body.layout.rows:
         for length in (64, 256, 1024):
             if length * 2 <= most:
                 tile = default("rows").replace(BLOCK_SIZE_M=min(most // length, 64))
-                rows.append((KEY_ITEMSIZE * length, tile))
+                rows.append(table_row(tile, row_bytes=KEY_ITEMSIZE * length))
     walk = default("looped").replace(BLOCK_SIZE_N=most)
-    return (*rows, (KEY_ITEMSIZE * row_elements(body, chip), default("row")), (None, walk))
+    longest = KEY_ITEMSIZE * row_elements(body, chip)
+    return (*rows, table_row(default("row"), row_bytes=longest), table_row(walk))
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
@@ -60,7 +61,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     assert chip is not None, "a family for a chip"
     most = tile_elements(body, chip, whole_rows=True)
     if body.lowered.space.order:
-        return tuple(schedule for _, schedule in first_table(body, (), chip))
+        return tuple(row.schedule for row in first_table(body, (), chip))
     length = column_elements(columns)
     found = [default("looped").replace(BLOCK_SIZE_N=most)]
     if length <= row_elements(body, chip):

@@ -12,7 +12,7 @@ from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
 from kernelgen.families.npu.lines import PackedLines, walked
 from kernelgen.families.npu.space import HELPERS, VARIANTS
-from kernelgen.plan import Chip, Parameter, Schedule
+from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scan"
@@ -32,9 +32,10 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     assert chip is not None, "a family for a chip"
     most = tile_elements(body, chip, whole_rows=True)
     several = default("rows").replace(BLOCK_SIZE_M=max(1, min(most // 256, 16)))
-    rows = [(KEY_ITEMSIZE * 256, several)] if body.layout.rows else []
+    rows = [table_row(several, row_bytes=KEY_ITEMSIZE * 256)] if body.layout.rows else []
     longest = KEY_ITEMSIZE * row_elements(body, chip)
-    return (*rows, (longest, default("row")), (None, default("looped").replace(BLOCK_SIZE_N=most)))
+    walk = default("looped").replace(BLOCK_SIZE_N=most)
+    return (*rows, table_row(default("row"), row_bytes=longest), table_row(walk))
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
