@@ -21,7 +21,8 @@ import torch
 @functools.cache
 def as_on_a_gpu() -> None:
     """Mend the interpreter for the whole process: its scans, its casts to and from bfloat16 and float8 and what it
-    computes with these, comparisons, sums and complements of bools, fused multiply-adds, and NaN in extremes."""
+    computes with these, products of matrices, comparisons, sums and complements of bools, fused multiply-adds, and NaN
+    in extremes."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -36,6 +37,7 @@ def as_on_a_gpu() -> None:
     builder.get_all_ones_value = _all_ones
     builder.create_umulhi = _high(builder.create_umulhi)
     builder.create_fma = _fused
+    builder.create_dot = _product
     builder.create_clampf = _clamped
     builder.create_maxnumf = _number("fmax")
     builder.create_minnumf = _number("fmin")
@@ -183,6 +185,47 @@ def _fused(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c rounded once, as fma.rn; the interpreter rounds the product too. float64 has room for it."""
     wide = [_numbers(x).astype("float64") for x in (a, b, c)]
     return _handle((wide[0] * wide[1] + wide[2]).astype(_numbers(a).dtype), a.dtype.scalar)
+
+
+_CUT_OFF = -(2**13)
+"""The bits of a float32 that matrix units read of it in TF32."""
+
+
+def _product(builder: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num_imprecise_acc: Any) -> Any:
+    """tl.dot: operands as the matrix units read them, summed in float32, or in float64 where the accumulator is.
+
+    The interpreter multiplies the bits of bfloat16, makes float16 of float8, and float32 with all its bits always.
+    """
+    from triton.runtime.interpreter import TensorHandle, np
+
+    if d.dtype.scalar.is_int():
+        return TensorHandle(np.matmul(a.data, b.data, dtype=d.data.dtype) + d.data, d.dtype.scalar)
+    wide = np.result_type(np.float32, d.data.dtype)
+    parts = [_parts(_numbers(x), input_precision.name) for x in (a, b)]
+    sums = _numbers(d).astype(wide)
+    for i in reversed(range(len(parts[0]))):  # the smallest products first
+        for j in reversed(range(len(parts[1]) - i)):
+            sums = sums + np.matmul(parts[0][i], parts[1][j], dtype=wide)
+    return _handle(sums.astype(d.data.dtype), d.dtype.scalar)
+
+
+def _parts(x: Any, precision: str) -> list[Any]:
+    """What is multiplied of an operand: float32 as one number of fewer bits, or several that nearly add up to it."""
+    kind, _, products = precision.lower().partition("x")
+    if x.dtype != "float32" or kind == "ieee":
+        return [x]
+    found = []
+    for _ in range({"": 1, "3": 2, "6": 3}[products]):
+        found.append(_shortened(x, kind))
+        x = x - found[-1]
+    return found
+
+
+def _shortened(x: Any, kind: str) -> Any:
+    """float32 as TF32, the other bits cut off as matrix units do that read memory, or rounded to bfloat16."""
+    if kind == "tf32":
+        return (x.view("int32") & _CUT_OFF).view("float32")
+    return torch.from_numpy(x.copy()).bfloat16().float().numpy()
 
 
 def _number(name: str) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernelgen.judge import device as devices
 
@@ -185,3 +186,85 @@ def test_bfloat16_and_integers_are_computed_as_a_gpu_does():
     shifted = torch.tensor(unsigned[0]) >> 3
     truncated = [high, i.fmod(j), i.div(j, rounding_mode="trunc"), i >> 3, shifted, i * j]
     assert ints.cpu().equal(torch.stack(truncated).int())
+
+
+@triton.jit
+def products_kernel(a_ptr, b_ptr, out_ptr, PRECISION: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    a = tl.load(a_ptr + m[:, None] * K + k[None, :])
+    b = tl.load(b_ptr + k[:, None] * N + n[None, :])
+    sums = tl.dot(a, b, tl.full((M, N), 1.0, tl.float32), input_precision=PRECISION)
+    tl.store(out_ptr + m[:, None] * N + n[None, :], sums)
+
+
+def multiplied(a, b, precision="ieee"):
+    """1 + a @ b as a kernel has it."""
+    out = torch.empty(a.shape[0], b.shape[1], device=DEVICE)
+    products_kernel[(1,)](
+        a.to(DEVICE), b.to(DEVICE), out, PRECISION=precision, M=a.shape[0], N=b.shape[1], K=a.shape[1]
+    )
+    return out.cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_product_reads_all_bits_and_sums_in_float32(dtype):
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).to(dtype) for shape in ((32, 64), (64, 16)))
+    a[0], b[:, 0] = 1, 1
+    a[0, 0] = 2048  # in float16, or bfloat16, 2048 + 1 is 2048
+    exact = 1 + a.double() @ b.double()
+    torch.testing.assert_close(multiplied(a, b).double(), exact, rtol=1e-6, atol=2e-5)
+    assert multiplied(a, b)[0, 0] == 2048 + 64
+
+
+@pytest.mark.parametrize(("precision", "least", "most"), [("tf32", 1e-4, 2e-3), ("tf32x3", 0, 4e-6), ("ieee", 0, 4e-6)])
+def test_float32_is_multiplied_at_the_precision_that_is_asked_for(precision, least, most):
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.rand(shape, generator=generator) for shape in ((32, 32), (32, 16)))
+    exact = 1 + a.double() @ b.double()
+    error = (multiplied(a, b, precision).double() / exact - 1).abs().max()
+    assert least <= error <= most
+
+
+def test_integers_are_multiplied_as_they_are():
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((32, 64), (64, 32)))
+    out = torch.empty(32, 32, dtype=torch.int32, device=DEVICE)
+    integers_kernel[(1,)](a.to(DEVICE), b.to(DEVICE), out, M=32, N=32, K=64)
+    assert out.cpu().equal((a.double() @ b.double()).int())
+
+
+@triton.jit
+def integers_kernel(a_ptr, b_ptr, out_ptr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    sums = tl.dot(tl.load(a_ptr + m[:, None] * K + k[None, :]), tl.load(b_ptr + k[:, None] * N + n[None, :]))
+    tl.store(out_ptr + m[:, None] * N + n[None, :], sums)
+
+
+@triton.jit
+def descriptors_kernel(
+    a_ptr, b_desc, out_desc, M, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
+):
+    a_desc = tl.make_tensor_descriptor(a_ptr, shape=[M, K], strides=[K, 1], block_shape=[BLOCK_M, BLOCK_K])
+    first_m, first_n = tl.program_id(0) * BLOCK_M, tl.program_id(1) * BLOCK_N
+    sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in tl.range(0, tl.cdiv(K, BLOCK_K), num_stages=3):
+        a = a_desc.load([first_m, k * BLOCK_K])
+        sums = tl.dot(a, b_desc.load([k * BLOCK_K, first_n]), sums, input_precision="ieee")
+    out_desc.store([first_m, first_n], sums.to(out_desc.dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_tensor_descriptors_pad_with_zeros_and_store_no_more_than_the_tensor(dtype):
+    if DEVICE == "cuda":
+        if torch.cuda.get_device_capability() < (9, 0):
+            pytest.skip("needs a GPU with TMA")
+        triton.set_allocator(lambda size, align, stream: torch.empty(size, dtype=torch.int8, device=DEVICE))
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator).to(dtype).to(DEVICE) for shape in ((40, 56), (56, 72)))
+    room = torch.full((48, 72), 7.0, dtype=dtype, device=DEVICE)
+    out = room[:40]
+    descriptors = [TensorDescriptor.from_tensor(b, [32, 32]), TensorDescriptor.from_tensor(out, [16, 32])]
+    descriptors_kernel[(3, 3)](a, *descriptors, 40, 56, BLOCK_M=16, BLOCK_N=32, BLOCK_K=32)
+    error = (out.double() - a.double() @ b.double()).abs().max().item()
+    assert error <= {torch.float16: 2.0**-6, torch.bfloat16: 2.0**-3, torch.float32: 2e-5}[dtype]
+    assert room[40:].eq(7).all()
