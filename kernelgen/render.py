@@ -181,6 +181,7 @@ def _judged(
         ],
         "exact": exact,
         "stored": "",
+        "multiplied": "",
         "any_order": False,
     }
 

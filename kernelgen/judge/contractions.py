@@ -7,8 +7,9 @@ Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is 
 u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64); but
 of a transposed convolution in float16 on a CPU 2**-11, and K the places of its kernel, whose sums it adds in float16;
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
-where all bits of the operands are multiplied; t: 1 in every second oracle, where the bits that an operand loses are
-cut off instead of rounded, as matrix units do that read float32 from memory.
+where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
+second oracle, where the bits that an operand loses are cut off instead of rounded, as matrix units do that read float32
+from memory.
 
 Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,7 +58,8 @@ class Precision:
 
 
 def precision(name: str, dtype: torch.dtype, device: str, args: Sequence[Any] = ()) -> Precision:
-    """That of a call on operands of a dtype, as torch is set; `args` of a convolution tell a transposed one."""
+    """That of a call on operands of a dtype, as torch is set; `args` of a convolution tell a transposed one. `device`:
+    whose setting counts."""
     own = torch.finfo(dtype).eps / 2
     added_as_stored = dtype == torch.float16 and device == "cpu" and name == "convolution" and args[_TRANSPOSED]
     if dtype == torch.float64 or added_as_stored:
@@ -91,6 +93,10 @@ class Contraction:
     """Which of the two, 0 or 1, and along which dimension of it the last elements are the last of every sum."""
     row: tuple[int, int] | None
     """The same of the last row, or channel, of the result; None for a single sum."""
+    adds: bool = False
+    """Whether the call adds something to the sums."""
+    batch: int = 0
+    """Leading dimensions of both, of whose every place there is a product."""
     stored: int = 1
     """Partial sums that may be stored as the result is before they are added: one a place of a convolution's kernel."""
 
@@ -104,13 +110,17 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         summed = 0 if transposed else 1 if channels > 1 else weight.ndim - 1
         places = math.prod(weight.shape[2:])
         row = (1, 1 if transposed else 0)
+        adds = args[2] is not None
         return Contraction(
-            (0, 1), lambda a, b: func(a, b, None, *rest), channels * places, (1, summed), row, stored=places
+            (0, 1), lambda a, b: func(a, b, None, *rest), channels * places, (1, summed), row, adds, stored=places
         )
     place = 1 if name in ("addmm", "baddbmm", "addmv") else 0
     multiply = torch.nn.functional.linear if name == "linear" else torch.matmul
     alpha = kwargs.get("alpha", 1)
-    return of_matrices(args[place], (place, place + 1), lambda a, b: alpha * multiply(a, b))
+    found = of_matrices(args[place], (place, place + 1), lambda a, b: alpha * multiply(a, b))
+    if name == "linear":
+        return replace(found, batch=0, adds=len(args) > 2 and args[2] is not None)
+    return replace(found, adds=place == 1)
 
 
 def of_matrices(
@@ -120,7 +130,7 @@ def of_matrices(
 ) -> Contraction:
     """A product whose left operand, `given`, is a matrix, several, or a vector."""
     row = (0, given.ndim - 2) if given.ndim > 1 else None
-    return Contraction(places, product, given.shape[-1], (0, given.ndim - 1), row)
+    return Contraction(places, product, given.shape[-1], (0, given.ndim - 1), row, batch=max(given.ndim - 2, 0))
 
 
 @dataclass(frozen=True)

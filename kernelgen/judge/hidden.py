@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -16,6 +17,8 @@ from .model import ELLIPSIS, Case, Layout, Operator, Tensor
 
 EDGES = (0, 1, 31, 33, 127, 128, 129, 255, 257, 1023, 1025, 4099)
 """Nothing, one, both sides of every usual block size, and a prime beyond them."""
+TILES = (1, 16, 63, 65, 127, 128, 129, 257)
+"""Both sides of the sizes of a product's tiles, and one row, column or term."""
 LAYOUTS: tuple[Layout, ...] = ("transposed", "sliced", "offset", "expanded")
 _MANY_ROWS = 70_001
 """More rows than a grid's second and third dimension can have programs."""
@@ -35,6 +38,8 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
     bindings = list({tuple(c.dtypes.items()): c.dtypes for c in cases}.values())
     names = _names(operator)
     derived = list(_tiny(names) if device == "cpu" else _all(names))
+    if operator.multiplied:
+        derived += _products(operator, names, few=device == "cpu")
     result = [
         Case(sizes, bindings[i % len(bindings)], layout=layout, hidden=True)
         for i, (sizes, layout) in enumerate(derived)
@@ -108,6 +113,30 @@ def _tiny(names: Sequence[str]) -> Iterator[tuple[Sizes, Layout]]:
         yield _sizes(names, 3, (), dict.fromkeys(plain[:1], 1)), "contiguous"
     for layout in LAYOUTS:
         yield _sizes(names, 33, (3,)), layout
+
+
+def _products(operator: Operator, names: Sequence[str], *, few: bool) -> Iterator[tuple[Sizes, Layout]]:
+    """Sizes of which several are large at once: tiles that are partly empty in each direction, sums of nothing, of one
+    term and of many. `few`: for the interpreter."""
+    written = {name for t in operator.outputs for name in _names_in(t)}
+    summed = [n for n in names if n not in written]
+    operands = [t for t in operator.inputs if _names_in(t).intersection(summed)]
+    counted = Counter(name for t in operands for name in _names_in(t))
+    plain = [n for n in names if n != ELLIPSIS and (n in summed or counted[n] < 2)]
+
+    def of(size: int, changed: Sizes | None = None) -> Sizes:
+        small: Sizes = {n: (2,) if n == ELLIPSIS else 2 for n in names}
+        return small | dict.fromkeys(plain, size) | (changed or {})
+
+    for size in (33,) if few else TILES:
+        yield of(size), "contiguous"
+    for name in plain:
+        for size in (65,) if few else (1, 63, 1025):
+            yield of(9 if few else 130, {name: size}), "contiguous"
+    yield of(5, dict.fromkeys(summed, 0)), "contiguous"
+    yield of(5, dict.fromkeys(summed, 257 if few else 4099)), "contiguous"
+    for layout in LAYOUTS[:1] if few else LAYOUTS:
+        yield of(17 if few else 129), layout
 
 
 def _sizes(names: Sequence[str], last: int, leading: tuple[int, ...], changed: Sizes | None = None) -> Sizes:

@@ -22,7 +22,7 @@ TILE_COPIES = 4
 """Times the fp64 inputs and outputs of one tile are held at the worst moment: those of the oracle, and those of the
 disturbed one with the step that is under way."""
 CALL_COPIES = 4
-"""The same beside these where calls of torch's are disturbed: squares of what they read, their errors, and results."""
+"""The same beside these where sums of products are disturbed: squares of what they read, their errors, and results."""
 PIECE_COPIES = 16
 """fp64 temporaries of the errors of one piece of a tile, by group."""
 
@@ -48,7 +48,7 @@ SCRAPS = 2**20
 def accuracy_bytes(operator: Operator, case: Case) -> int:
     """Inputs, two outputs (the candidate's and PyTorch's) and the fp64 reference of one tile with its temporaries."""
     largest = 0 if operator.exact else Tiling(operator, case).largest()
-    copies = TILE_COPIES + (CALL_COPIES if operator.stored else 0)
+    copies = TILE_COPIES + (CALL_COPIES if operator.stored or operator.multiplied else 0)
     tile = copies * largest + PIECE_COPIES * min(largest, 8 * PIECE)
     return input_bytes(operator, case) + 2 * output_bytes(operator, case) + tile + SCRAPS
 

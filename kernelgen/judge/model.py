@@ -123,6 +123,9 @@ class Operator:
     is measured by the largest element of these where no result is larger."""
     stored: str = ""
     """The dtype, or its variable, of what lies in memory around calls of torch's; "" where there are none."""
+    multiplied: str = ""
+    """The dtype, or its variable, to which the kernel rounds what it multiplies in sums of products of its own; ""
+    where it has none. float32 is multiplied at `torch.backends.cuda.matmul.fp32_precision`, on every device."""
     repeatable: bool = True
     """Two calls on the same inputs must agree in every bit."""
     any_order: bool = False

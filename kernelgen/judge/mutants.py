@@ -30,7 +30,7 @@ ADVICE = {
     "first element": "a shape with several results that differ would",
     "last tile": "a shape with several results that differ would",
     "one element": "results that are not drowned in one far larger one would",
-    "a product": "longer sums or larger results of calls of torch's would",
+    "a product": "longer sums of products, or larger results of them, would",
     "precision": "shorter rows would: an average over many elements hides how precise each is; so would results that "
     "the lower precision cannot hold",
     "former call": "inputs that change the results from call to call would",
@@ -65,17 +65,18 @@ class Suite:
         right: Sequence[torch.Tensor],
         rejects: Sequence[Reject],
         places: Mapping[int, Selection],
-        called: Mapping[str, Callable[[], Sequence[torch.Tensor]]] = MappingProxyType({}),
+        called: Mapping[str, Callable[[], Sequence[torch.Tensor] | None]] = MappingProxyType({}),
     ) -> None:
         """Hold the mutants of one trial's right outputs, that are still open, against its bound.
 
         `places`: by the position of an output that is the places of a selection, that selection. `called`: by name, how
-        the outputs are made whose calls of torch's are wrong; one that is rejected will do.
+        the outputs are made whose sums of products are wrong, None where none can be so; one that is rejected will do.
         """
         for name, outputs in called.items():
-            if name not in self.told and any(r.numel() for r in right):
-                wrong = [bool(r(o)) for r, o in zip(rejects, outputs(), strict=True)]
-                self._hold(name, distribution, any(wrong))
+            if name in self.told or not any(r.numel() for r in right):
+                continue
+            if (made := outputs()) is not None:
+                self._hold(name, distribution, any(r(o) for r, o in zip(rejects, made, strict=True)))
         for i, (tensor, output) in enumerate(zip(operator.outputs, right, strict=True)):
             if not output.numel():
                 continue

@@ -1,9 +1,10 @@
-"""What calls of torch's do to a result that is exact otherwise: they store tensors, and they sum.
+"""What products do to a result that is exact otherwise: calls of torch's store tensors, and all round and sum.
 
 An operator with calls of torch's (products of matrices, convolutions, attention) writes what a call reads, and the call
 writes what it computes, in the dtype of the operator: that rounding is no fault of the kernels around it. Nor is what
 their long sums are off by at the precision that torch is set to (contractions.py). The oracle is computed again with
-both, through all that follows them, and what its result then differs by is accepted like PyTorch's own error.
+both, through all that follows them, and what its result then differs by is accepted like PyTorch's own error. A kernel
+that sums products itself rounds what it multiplies, and has no reason to round what it sums.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
 
-from .contractions import PRODUCTS, Errors, Precision, contraction, of_matrices, precision
+from .contractions import PRODUCTS, Contraction, Errors, Precision, contraction, of_matrices, precision
 from .eager import EagerMode
-from .wrong_products import Change
+from .wrong_products import Wronged
 
 _TF32_BITS = 13
 """Bits of a float32's mantissa that the matrix units leave out."""
@@ -27,14 +28,16 @@ _TF32_BITS = 13
 
 @dataclass(frozen=True)
 class Storing:
-    """How one oracle is to treat calls of torch's."""
+    """How one oracle is to treat sums of products."""
 
     dtype: torch.dtype
-    """What lies in memory around them."""
+    """What lies in memory around calls of torch's, or is multiplied by the kernel."""
     errors: Errors | None = None
-    """Of their sums; None: the sums are exact."""
-    wrong: Change | None = None
-    """What they multiply instead, in a mutant."""
+    """Of the sums; None: the sums are exact."""
+    wrong: Wronged | None = None
+    """What they are in a mutant."""
+    ours: bool = False
+    """They are the kernel's own: the sums are not rounded, float32 is multiplied as CUDA's products are set to."""
 
 
 class Stored(EagerMode):
@@ -44,7 +47,7 @@ class Stored(EagerMode):
 
     def __init__(self, storing: Storing, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._dtype = storing.dtype
+        self._dtype, self._ours = storing.dtype, storing.ours
         self._errors, self._wrong = storing.errors, storing.wrong
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
@@ -54,18 +57,15 @@ class Stored(EagerMode):
     ) -> Any:
         name, kwargs = func.overloadpacket.__name__.strip("_"), kwargs or {}
         if name not in PRODUCTS or self._attends:
-            return func(*args, **kwargs)
-        at = precision(name, self._dtype, next(x.device.type for x in args if isinstance(x, torch.Tensor)), args)
+            result = func(*args, **kwargs)
+            return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
+        device = "cuda" if self._ours else next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        at = precision(name, self._dtype, device, args)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         called = contraction(func, name, args, kwargs)
-        pair = tuple(args[place] for place in called.places)
-        if self._wrong is not None:
-            changed = dict(zip(called.places, self._wrong(called, pair, at), strict=True))
-            args = tuple(changed.get(i, x) for i, x in enumerate(args))
+        a, b = (args[place] for place in called.places)
         result = func(*args, **kwargs)
-        if self._errors is not None and result.dtype == torch.float64:
-            result = result + self._errors.of(called, pair[0], pair[1], at)
-        return self._rounded(result)
+        return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 
     def attended(
         self,
@@ -80,7 +80,7 @@ class Stored(EagerMode):
     ) -> torch.Tensor:
         """softmax(query @ key.mT * scale + mask) @ value as one call computes it: the scores are never stored, the
         weights are rounded as they are multiplied. Without dropout, which no oracle has."""
-        at = precision("matmul", self._dtype, query.device.type)
+        at = precision("matmul", self._dtype, "cuda" if self._ours else query.device.type)
         query, key, value = (self._read(x, at) for x in (query, key, value))
         self._attends = True
         try:
@@ -95,15 +95,20 @@ class Stored(EagerMode):
                 scores = torch.where(attn_mask, scores, -math.inf) if kept else scores + attn_mask
             powers = torch.exp(scores - scores.amax(-1, keepdim=True))
             multiplied = self._rounded(powers) if self._dtype.itemsize < 4 else powers
-            return self._rounded(self._summed(multiplied / powers.sum(-1, keepdim=True), value, at))
+            weights = multiplied / powers.sum(-1, keepdim=True)
+            return self._written(self._summed(weights, value, at), of_matrices(weights))
         finally:
             self._attends = False
 
     def _summed(self, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
-        called = of_matrices(a)
+        return self._off(torch.matmul(a, b), of_matrices(a), a, b, at)
+
+    def _off(
+        self, exact: torch.Tensor, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
+    ) -> torch.Tensor:
+        """The sums of products of a and b with what they are off by."""
         if self._wrong is not None:
-            a, b = self._wrong(called, (a, b), at)
-        exact = torch.matmul(a, b)
+            exact = self._wrong.summed(exact, called, (a, b), at)
         return exact if self._errors is None else exact + self._errors.of(called, a, b, at)
 
     def _read(self, x: torch.Tensor, at: Precision) -> torch.Tensor:
@@ -113,6 +118,12 @@ class Stored(EagerMode):
             x = self._rounded(x)
         # where sums are disturbed, what operands lose is among the errors
         return tf32(x) if at.operand and self._errors is None else x
+
+    def _written(self, sums: torch.Tensor, called: Contraction) -> torch.Tensor:
+        result = sums if self._ours else self._rounded(sums)
+        if self._wrong is not None and not called.adds:
+            self._wrong.returned(result)
+        return result
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._dtype).double() if x.dtype == torch.float64 else x

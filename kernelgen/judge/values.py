@@ -19,7 +19,7 @@ from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Noise, Tiling, in_float64
 from .selections import Selection
 from .stored import Storing
-from .wrong_products import WRONG, Change
+from .wrong_products import WRONG, Change, Wronged
 
 _LARGE = 2.0**14
 """In place of an infinite gradient: no less than other elements are, and finite in float16."""
@@ -63,9 +63,11 @@ class _Run:
     mutants: Mutants | None
 
     @property
-    def stored(self) -> torch.dtype | None:
-        name = self.operator.stored
-        return getattr(torch, self.case.dtypes.get(name, name)) if name else None
+    def products(self) -> Storing | None:
+        """How sums of products are treated, by calls of torch's if there are any; None where there are no sums."""
+        name = self.operator.stored or self.operator.multiplied
+        dtype = getattr(torch, self.case.dtypes.get(name, name)) if name else None
+        return Storing(dtype, ours=not self.operator.stored) if dtype is not None else None
 
 
 @dataclass(frozen=True)
@@ -168,12 +170,13 @@ def _mutate(
     assert run.mutants is not None
     rounded = [r.to(run.case.dtype(t)) for t, r in zip(run.operator.outputs, right, strict=True)]
 
-    def wrongly(wrong: Change) -> Sequence[torch.Tensor]:
-        assert run.stored is not None
-        outputs = in_float64(run.operator.reference, run.arguments, stored=Storing(run.stored, wrong=wrong))
-        return [o.to(r.dtype) for o, r in zip(outputs, rounded, strict=True)]
+    def wrongly(change: Change | None, products: Storing) -> Sequence[torch.Tensor] | None:
+        wrong = Wronged(change)
+        outputs = in_float64(run.operator.reference, run.arguments, stored=replace(products, wrong=wrong))
+        return [o.to(r.dtype) for o, r in zip(outputs, rounded, strict=True)] if wrong.made else None
 
-    called = {name: partial(wrongly, wrong) for name, wrong in WRONG.items()} if run.stored else {}
+    products = run.products
+    called = {name: partial(wrongly, change, products) for name, change in WRONG.items()} if products else {}
     run.mutants.suite.judge(run.operator, run.mutants.distribution, run.arguments, rounded, rejects, named, called)
 
 
@@ -230,11 +233,12 @@ def _probes(run: _Run) -> int:
 
 
 def _storing(run: _Run, probes: int, generator: torch.Generator) -> Sequence[Storing]:
-    """What calls of torch's do in each oracle: they store what they read and return, and their sums are off."""
-    if run.stored is None:
+    """What sums of products do in each oracle: what they read, and what calls return, is stored; the sums are off."""
+    products = run.products
+    if products is None:
         return ()
     errors = [Errors(generator, truncating=n % 2 > 0) for n in range(max(probes, 2))]
-    return [Storing(run.stored), *(Storing(run.stored, drawn) for drawn in errors)]
+    return [products, *(replace(products, errors=drawn) for drawn in errors)]
 
 
 def _worst_order(
@@ -319,9 +323,9 @@ def _settled(
 ) -> torch.Tensor:
     """The oracle with the candidate's value where inputs that differ by an ulp of fp32 decide between NaN, infinity
     and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding. It is the
-    documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt. What the
-    sums of calls of torch's are off by decides as well."""
-    stored = Storing(run.stored, Errors(generator)) if run.stored else None
+    documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt. What
+    sums of products are off by decides as well."""
+    stored = replace(run.products, errors=Errors(generator)) if run.products else None
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
         moved = in_float64(run.operator.reference, cut, Noise(generator), stored=stored, spelled_out=True)[output]

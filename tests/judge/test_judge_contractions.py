@@ -11,12 +11,13 @@ from kernelgen.judge import contractions, oracle
 from kernelgen.judge.bounds import K as TIMES
 from kernelgen.judge.contractions import LOOSEST, Errors
 from kernelgen.judge.stored import Storing, tf32
-from kernelgen.judge.wrong_products import WRONG
 
 DTYPES = ("float32", "float16", "bfloat16")
 MATRICES = (judge.Tensor("x", ("M", "L"), "T"), judge.Tensor("w", ("L", "N"), "T"))
 IMAGES = (judge.Tensor("x", ("B", "C", "H", "H"), "T"), judge.Tensor("w", ("J", "C", 3, 3), "T"))
 QKV = tuple(judge.Tensor(name, ("B", "S", "D"), "T") for name in ("q", "k", "v"))
+ALWAYS = {f"a product {words}" for words in ("in lower precision", "without its last block", "without its last row")}
+"""Wrong products that every sum of products has."""
 SHAPES = {MATRICES: ("M", "N"), IMAGES: ("B", "J", "H", "H"), QKV: ("B", "S", "D")}
 
 
@@ -77,7 +78,21 @@ def test_torchs_own_is_right_and_every_wrong_product_is_told(inputs, reference, 
     found = judged(operator(inputs, reference), sizes, dtype)
     assert found.passed, found.message
     assert found.undiscriminated == ()
-    assert found.told.keys() >= WRONG.keys()
+    assert found.told.keys() >= ALWAYS
+    long = dtype != "float32" and reference is product and sizes["L"] > 256
+    assert ("a product summed in lower precision" in found.told) == long
+    assert ("a product of another batch" in found.told) == (reference is attention)
+
+
+@pytest.mark.parametrize("add", [torch.add, lambda sums, x: torch.relu(2 * sums) - 1 + x, lambda sums, x: sums.add_(x)])
+def test_a_wrong_product_is_wrong_in_one_way(add):
+    """What is added twice is so in the mutant of that name alone: short sums of no batch have no other mutants."""
+    for function in (lambda x, w: add(x @ w, x[:, :1]), lambda x, w: torch.addmm(x[:, :1], x, w)):
+        found = judged(operator(MATRICES, function), {"M": 8, "L": 20, "N": 8})
+        assert {name for name in found.told if name.startswith("a product")} == {
+            *ALWAYS,
+            "a product with what is added to it twice",
+        }
 
 
 @pytest.mark.parametrize("channels", [3, 64])
@@ -92,7 +107,7 @@ def test_a_cpu_adds_a_transposed_convolution_in_float16(channels):
     op = judge.Operator("o", function, function, function, inputs, out, stored="T")
     found = judged(op, {"B": 1, "C": channels, "H": 9, "J": 64}, "float16", ("normal", "uniform"), 2)
     assert found.passed, found.message
-    assert found.told.keys() >= WRONG.keys() - {"a product in lower precision"}
+    assert found.told.keys() >= ALWAYS - {"a product in lower precision"} | {"a product with what is added to it twice"}
 
 
 def in_order(x, w):

@@ -1,0 +1,167 @@
+"""Products of matrices that a kernel computes itself: right ones pass, every usual mistake is told.
+
+Without a GPU the kernels are interpreted."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from kernelgen import judge
+from kernelgen.judge import device as devices
+from kernelgen.judge.hidden import hidden_cases
+from kernelgen.judge.oracle import in_float64
+from kernelgen.judge.stored import Storing
+
+DEVICE = devices.find()
+DTYPES = ("float16", "bfloat16", "float32")
+OWN = (
+    "in lower precision",
+    "without its last block",
+    "without its last row",
+    "of another batch",
+    "with what is added to it twice",
+)
+
+
+@triton.jit
+def product_kernel(
+    x_ptr, w_ptr, bias_ptr, out_ptr, M, N, K, stride_xb, stride_xm, stride_xk, stride_wb, stride_wk, stride_wn,
+    stride_bias, FAULT: tl.constexpr, PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out = relu(x) @ w + bias in blocks of BLOCK**2 elements."""
+    batch = tl.program_id(2)
+    rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    accumulated: tl.constexpr = tl.float16 if FAULT == "summed in float16" else tl.float32
+    sums = tl.zeros((BLOCK, BLOCK), accumulated)
+    last = tl.cdiv(K, BLOCK) * BLOCK - BLOCK if FAULT == "last block" else K
+    for first in range(0, last, BLOCK):
+        ks = first + tl.arange(0, BLOCK)
+        x_at = x_ptr + batch * stride_xb + rows[:, None] * stride_xm + ks[None, :] * stride_xk
+        x = tl.maximum(tl.load(x_at, mask=(rows[:, None] < M) & (ks[None, :] < K), other=0.0), 0.0).to(
+            x_ptr.dtype.element_ty
+        )
+        read = 0 if FAULT == "another batch" else batch
+        w_at = w_ptr + read * stride_wb + ks[:, None] * stride_wk + columns[None, :] * stride_wn
+        w = tl.load(w_at, mask=(ks[:, None] < K) & (columns[None, :] < N), other=0.0)
+        if FAULT == "bfloat16":
+            x = x.to(tl.bfloat16).to(w.dtype)
+        if FAULT == "summed in float16":
+            sums += tl.dot(x, w).to(tl.float16)
+        else:
+            sums = tl.dot(x, w, sums, input_precision=PRECISION)
+    bias = tl.load(bias_ptr + columns * stride_bias, mask=columns < N, other=0.0).to(tl.float32)
+    out = sums.to(tl.float32) + bias[None, :]
+    if FAULT == "bias twice":
+        out += bias[None, :]
+    written = M - 1 if FAULT == "last row" else M
+    mask = (rows[:, None] < written) & (columns[None, :] < N)
+    tl.store(out_ptr + (batch * M + rows[:, None]).to(tl.int64) * N + columns[None, :], out, mask=mask)
+
+
+def kernel(fault="", block=32):
+    def product(x, w, bias):
+        (b, m, k), n = x.shape, w.shape[2]
+        out = torch.empty(b, m, n, dtype=x.dtype, device=x.device)
+        if fault == "last row":
+            out.zero_()
+        precision = torch.backends.cuda.matmul.fp32_precision == "tf32" or fault == "tf32"
+        if out.numel():
+            product_kernel[(triton.cdiv(m, block), triton.cdiv(n, block), b)](
+                x, w, bias, out, m, n, k, *x.stride(), *w.stride(), *bias.stride(),
+                FAULT=fault, PRECISION="tf32" if precision else "ieee", BLOCK=block,
+            )  # fmt: skip
+        return out
+
+    return product
+
+
+def reference(x, w, bias):
+    return torch.relu(x) @ w + bias
+
+
+INPUTS = (
+    judge.Tensor("x", ("B", "M", "K"), "T"),
+    judge.Tensor("w", ("B", "K", "N"), "T"),
+    judge.Tensor("bias", ("N",), "T"),
+)
+
+
+def operator(fault="", function=reference):
+    out = (judge.Tensor("out", ("B", "M", "N"), "T"),)
+    return judge.Operator("o", kernel(fault), function, function, INPUTS, out, multiplied="T")
+
+
+def judged(op, dtype, sizes=(2, 20, 70, 36), **kwargs):
+    case = judge.Case(dict(zip("BMKN", sizes, strict=True)), {"T": dtype})
+    return judge.accuracy_case(op, case, distributions=("normal", "uniform"), seeds=2, **kwargs)
+
+
+@pytest.fixture
+def tf32():
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    yield
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_right_kernel_passes_and_every_wrong_product_is_told(dtype):
+    found = judged(operator(), dtype, (2, 20, 300, 36))
+    assert found.passed, found.message
+    assert found.undiscriminated == ()
+    wanted = {f"a product {words}" for words in OWN}
+    assert found.told.keys() >= wanted | ({"a product summed in lower precision"} if dtype != "float32" else set())
+
+
+@pytest.mark.parametrize(
+    ("fault", "dtypes"),
+    [
+        *((fault, DTYPES) for fault in ("last block", "last row", "another batch", "bias twice")),
+        ("bfloat16", ("float16", "float32")),
+        ("tf32", ("float32",)),
+        ("summed in float16", ("float16",)),
+    ],
+)
+def test_a_mistake_of_a_kernel_is_told(fault, dtypes):
+    for dtype in dtypes:
+        found = judged(operator(fault), dtype, (2, 20, 300, 36), mutants=False)
+        assert not found.passed, dtype
+        assert "over the bound" in found.message
+
+
+def test_tf32_is_right_where_torch_is_set_to_it_and_bfloat16_is_not(tf32):
+    found = judged(operator(), "float32")
+    assert found.passed, found.message
+    assert "a product in lower precision" in found.told
+    assert "over the bound" in judged(operator("bfloat16"), "float32", mutants=False).message
+
+
+def test_a_kernel_rounds_what_it_multiplies_and_calls_of_torchs_what_they_sum_too():
+    x, w, bias = torch.randn(1, 4, 64).half(), torch.randn(1, 64, 8).half(), torch.zeros(8).half()
+    [exact] = in_float64(reference, (x, w, bias))
+    [calls] = in_float64(reference, (x, w, bias), stored=Storing(torch.float16))
+    [ours] = in_float64(reference, (x, w, bias), stored=Storing(torch.float16, ours=True))
+    assert ours.equal(exact)
+    assert not calls.equal(exact)
+    third = torch.tensor(1 / 3, dtype=torch.float64)
+    [ours] = in_float64(lambda x, w, bias: (x * third) @ w, (x, w, bias), stored=Storing(torch.float16, ours=True))
+    torch.testing.assert_close(ours, (x.double() * third).half().double() @ w.double(), rtol=1e-12, atol=1e-12)
+
+
+def test_hidden_cases_have_edges_in_every_direction_and_sums_of_nothing():
+    cases = [judge.Case({"B": 2, "M": 8, "K": 8, "N": 8}, {"T": dtype}) for dtype in DTYPES]
+    found = hidden_cases(operator(), cases, DEVICE, large=False)
+    sizes = [tuple(case.sizes[name] for name in "BMKN") for case in found]
+    assert any(k == 0 and b * m * n for b, m, k, n in sizes)
+    assert any(m % 16 and n % 16 and k % 16 and min(m, n, k) > 16 for _, m, k, n in sizes)
+    assert any(k > 256 for _, _, k, _ in sizes)
+    assert {b for b, *_ in sizes} >= {0, 1} or DEVICE == "cpu"
+    assert {case.layout for case in found} >= {"contiguous", "transposed"}
+    for case in found:
+        report = judge.accuracy_case(operator(), case, seeds=1, distributions=("normal",))
+        assert report.passed, f"{case.label}: {report.message}"
+    assert any(
+        not judge.accuracy_case(operator("last block"), c, seeds=1, distributions=("normal",)).passed for c in found
+    )
