@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kernelgen import judge
+from kernelgen.spec import load_spec
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 HEAD = {"device": "a GPU", "torch": "2", "triton": "3", "python": "3.12", "date": "2026-11-22", "command": "c"}
@@ -34,6 +35,12 @@ def modules() -> Iterator[None]:
 def peers(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(FOLDER)
     return importlib.import_module("peers")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("small")
 
 
 def comparison(speedup: float, **more: Any) -> judge.Comparison:
@@ -172,3 +179,25 @@ def test_the_page_of_peers_is_made_from_its_data(peers: ModuleType) -> None:
     assert data.exists() == page.exists()
     if data.exists():
         assert page.read_text("utf-8") == peers.table(json.loads(data.read_text("utf-8"))), peers.COMMAND + " --table"
+
+
+def test_small_shapes_are_of_the_operators_that_have_them(small: ModuleType) -> None:
+    """A shape for every size of the spec, and cut shapes no larger than they say."""
+    for name in (*small.OTHER, *small.CUT):
+        spec = load_spec(small.ROOT / "specs" / f"{name}.yaml")
+        known = set(dict(spec.performance[0].sizes))
+        cases = list(small.cases_of(spec, name, small.SIZES))
+        assert all(set(dict(case.sizes)) == known for _, case in cases), name
+        bytes_of = {size: small._bytes(spec, case) for size, case in cases if size != "other"}
+        assert bytes_of["decode"] <= bytes_of["few_mb"] <= bytes_of["large"], name
+
+
+def test_the_report_of_small_shapes_has_means_and_what_is_faster(small: ModuleType) -> None:
+    row = {
+        "operator": "relu", "size": "decode", "case": "[4096] float16", "over compile": [0.5, 0.4, 0.6],
+        "us": {"eager": 4.0, "compile": 2.0, "first": 4.0, "other 0": 1.0},
+        "schedules": {"first": "flat BLOCK_SIZE=1024", "other 0": "flat BLOCK_SIZE=256"},
+    }  # fmt: skip
+    text = small.report({"rows": [row, {**row, "over compile": [2.0, 1.9, 2.1]}]})
+    assert "decode      2 rows: 1.000 over compile, 1 below 0.95" in text
+    assert "best 1.0 x4.00 (flat BLOCK_SIZE=256)" in text
