@@ -200,8 +200,8 @@ def test_tiles_may_not_be_much_wider_than_rows() -> None:
         families.legal(plan_of("return x + b", "x: [A, D] T; b: [D] T", "out: [A, D] T"), wide, case(A=4, D=1000))
         is None
     )
-    assert pointwise.legal(wide, 512, 2) is None
-    reason = pointwise.legal(wide, 511, 2)
+    assert pointwise.FAMILY.legal(wide, 512, 2) is None
+    reason = pointwise.FAMILY.legal(wide, 511, 2)
     assert reason is not None
     assert "more than twice the 511 of a row" in reason
 
@@ -330,10 +330,10 @@ LEGAL: dict[str, tuple[Schedule, int, str | None]] = {
 def test_legal_schedules(name: str) -> None:
     schedule, columns, reason = LEGAL[name]
     family = pointwise if schedule.variant in ("flat", "tile") else reduction
-    found = family.legal(schedule, columns, 2)
+    found = family.FAMILY.legal(schedule, columns, 2)
     if name == "idle lanes":  # 128 lanes for 4 warps: exactly one element a thread
         assert found is None
-        assert family.legal(schedule.replace(num_warps=8), columns, 2) is not None
+        assert family.FAMILY.legal(schedule.replace(num_warps=8), columns, 2) is not None
     elif reason is None:
         assert found is None
     else:

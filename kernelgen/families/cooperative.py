@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from kernelgen.families.forms import COOPERATIVE, LOOPED
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Passed, Scratch
 from kernelgen.families.looped import LOWEST, looped, passes, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
@@ -25,14 +26,13 @@ from kernelgen.families.naming import FULL, ROW, SCALAR
 from kernelgen.families.online import Online
 from kernelgen.families.padding import neutral
 from kernelgen.families.specialize import SPECIALIZE, specialized
-from kernelgen.families.split import COOPERATIVE, Split, joined_moments, joined_sums
+from kernelgen.families.split import Split, joined_moments, joined_sums
 from kernelgen.families.triton_text import number
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
-VARIANT = COOPERATIVE
 MOST_REGISTERS = 128 * 65536 // 2
 """Of all programs that share a row: half of what 128 SMs have (facts.py), each program's rounded to a power of two."""
 SPLITS = "max(triton.next_power_of_2(num_parts), 32)"
@@ -42,7 +42,7 @@ _REGISTERS = (64, 80, 96, 128)
 LONGEST_ALONE = 2**15
 """Rows of so many elements are held by one program."""
 _ALONE = Schedule.make(
-    "looped", BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, specialize=False,
+    LOOPED.name, BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, specialize=False,
     loads="default", stores="default",
 )  # fmt: skip
 """How a program walks a row that it has to itself."""
@@ -90,8 +90,9 @@ def default() -> Schedule:
     """64 elements a thread, and as few registers beside them as do (H200, softmax of 131072 in float16: 76.0 us, in
     parts of 16384 79.8, of 4096 79.2; a prototype 74.8, and 82.8 with as many registers as it takes)."""
     return Schedule.make(
-        VARIANT, BLOCK_SIZE_N=8192, maxnreg=80, num_warps=4, specialize=True, loads="default", stores="streaming"
-    )
+        COOPERATIVE.name, BLOCK_SIZE_N=8192, maxnreg=80, num_warps=4, specialize=True, loads="default",
+        stores="streaming",
+    )  # fmt: skip
 
 
 def fitted(columns: int) -> Schedule | None:
@@ -118,13 +119,12 @@ def _is_held(schedule: Schedule, columns: int) -> bool:
     return parts << (registers - 1).bit_length() <= MOST_REGISTERS
 
 
-def space() -> tuple[Parameter, ...]:
-    return (
-        Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements of a row that a program holds"),
-        Parameter("maxnreg", _REGISTERS, "warp_stage", "launch", "registers a thread, at most"),
-        Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps a program"),
-        LOADS, STORES, SPECIALIZE,
-    )  # fmt: skip
+SPACE = (
+    Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements of a row that a program holds"),
+    Parameter("maxnreg", _REGISTERS, "warp_stage", "launch", "registers a thread, at most"),
+    Parameter("num_warps", (1, 2, 4, 8, 16), "warp_stage", "launch", "warps a program"),
+    LOADS, STORES, SPECIALIZE,
+)  # fmt: skip
 
 
 def legal(schedule: Schedule, columns: int) -> str | None:
@@ -141,7 +141,7 @@ def kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel, and the one that is launched where its programs would not run at once."""
-    base = name.removesuffix("_kernel").removesuffix(f"_{VARIANT}")
+    base = name.removesuffix("_kernel").removesuffix(f"_{COOPERATIVE.name}")
     alone = looped(spec, body, _ALONE.replace(stores=schedule["stores"]), f"{base}_alone_kernel", helpers)
     sizes = tuple(Passed(name, str(_ALONE[name])) for name in ("BLOCK_SIZE_N", "num_warps"))
     return _together(spec, body, schedule, name, helpers), replace(alone, passed=(*alone.passed, *sizes))
@@ -177,7 +177,7 @@ def kernel_text(
     """The kernel with its signature: inputs, outputs, what its programs leave, sizes and strides. `splits`: the
     wrapper's expression for the words that a program reads at a time."""
     text = (*lines.row_indices([*text, *once_a_row]), *lines.at_columns(list(text)))
-    bare = KernelText(name, VARIANT, lines.schedule, (), (), lines=text, once_a_row=tuple(once_a_row))
+    bare = KernelText(name, COOPERATIVE, lines.schedule, (), (), lines=text, once_a_row=tuple(once_a_row))
     known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
     pointers = [a for a in known if a.endswith("_ptr")]
     sizes = [a for a in known if a not in pointers]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Parameter, Schedule, TableRow
@@ -32,6 +33,31 @@ class Kernels(Protocol):
     ) -> tuple[KernelText, ...]:
         """The kernels of one schedule's structure in the order of their launches, the first called `name`. Adds the
         names of the device functions that they call to `helpers`."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of a family's ways to lay programs over values: everything that is asked of it."""
+
+    form: Form
+    meaning: str
+    """A clause for `definition.md`."""
+    default: Schedule
+    """The schedule to start from: every tunable value by its name. It says what the variant is called."""
+    space: tuple[Parameter, ...]
+    """The tunable values: choices, the strategy that searches each, a clause for the log."""
+    legal: Callable[[Schedule, int], str | None]
+    """Why a schedule cannot serve rows of so many columns; None if it can."""
+    kernels: Kernels
+
+    @property
+    def name(self) -> str:
+        return self.default.variant
+
+
+def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
+    """A block size as a parameter."""
+    return Parameter(name, choices, "block_size", "constexpr", meaning)
 
 
 def _as_it_is(graph: Graph) -> Graph:
@@ -101,9 +127,36 @@ class Family:
     of a row, and the rows."""
     key_itemsize: int | None = None
     """The bytes that the schedule table counts for an element of a row; None: those of its dtype."""
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    """The frame of every variant's first kernel."""
     template: str = "kernels.py.jinja"
     """The template with the macros of its variants."""
     own_helpers: Mapping[str, str] = field(default_factory=dict)
     """Device functions of `helpers.py.jinja` by those that they stand in for."""
     fits: Callable[[Body, Chip, Schedule, int], str | None] = lambda body, chip, schedule, columns: None
     """Why a core of a chip cannot hold a schedule for rows of so many columns; None if it can."""
+
+
+def of_variants(
+    name: str,
+    takes: Callable[[Graph], bool],
+    every: Sequence[Variant],
+    variants: Callable[[Body], tuple[str, ...]],
+    first_table: FirstTable,
+    starts: Starts,
+    **more: Any,
+) -> Family:
+    """A family whose variants say what there is to know of each; `variants`: the names of those that print some values,
+    the preferred one first."""
+    known = {variant.name: variant for variant in every}
+
+    def kernels(
+        spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    ) -> tuple[KernelText, ...]:
+        return known[schedule.variant].kernels(spec, body, schedule, name, helpers)
+
+    return Family(
+        name, takes, variants, {v.name: v.meaning for v in every}, lambda v: known[v].default, first_table, starts,
+        lambda v: known[v].space, lambda schedule, columns, itemsize: known[schedule.variant].legal(schedule, columns),
+        kernels, forms={v.name: v.form for v in every}, **more,
+    )  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
+from kernelgen.families.forms import Form
 from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, mentions, name_values, spread
@@ -26,9 +27,6 @@ LOADS = Parameter(
 STORES = Parameter(
     "stores", ("default", "streaming"), "memory_access", "structure", "how the caches treat what is written"
 )
-
-ELEMENTS = "elements"
-"""The variant whose programs take runs of elements, each with a row and a column of its own."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class KernelText:
     """One kernel: its signature and the lines of its parts, without indentation."""
 
     name: str
-    variant: str
+    form: Form
     schedule: Schedule
     """A schedule of this flavour; only its structure matters here."""
     arguments: tuple[str, ...]
@@ -136,7 +134,7 @@ class KernelText:
     wide_strides: tuple[str, ...] = ()
     """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
     grid: str = ""
-    """The wrapper's expression for the grid, where the variant alone does not say it."""
+    """The wrapper's expression for the grid, where the form does not say it."""
     general: tuple[str, ...] = ()
     """The sizes of which Triton makes no constants where they are one."""
     passed: tuple[Passed, ...] = ()
@@ -163,6 +161,15 @@ class KernelText:
     """The neighbouring columns of a lane; of several, a tile has three dimensions."""
     between: str = ""
     """The size of what a row has side by side in memory, where the next row follows before the rest of its columns."""
+
+    @property
+    def variant(self) -> str:
+        """The macro that prints it."""
+        return self.form.name
+
+    def launch_grid(self) -> str:
+        """The wrapper's expression for its grid."""
+        return self.grid or self.form.grid(self.schedule, self.uses("row"))
 
     def uses(self, name: str) -> bool:
         """Whether its lines mention a name, their comments aside."""
@@ -196,14 +203,14 @@ class Lines:
     index_type = IndexText
 
     def __init__(
-        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
         self.spec = spec
         self.body = body
-        self.variant = variant
+        self.form = form
         self.schedule = schedule
-        self.two_d = variant in ("tile", "planes", "lanes", "rows", "looped_rows", "columns", "split_columns")
-        self.several = self.two_d or variant == ELEMENTS
+        self.two_d = form.two_d
+        self.several = form.several
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
@@ -214,7 +221,7 @@ class Lines:
         )  # fmt: skip
         scans = [v for v in body.lowered.values if v.op in SCANS]
         turned = {v.attr for v in scans} == {REVERSE} and not any(is_scaled(v.op, v.dtype) for v in scans)
-        self.writer.turned = turned and variant in ("row", "looped", "split")
+        self.writer.turned = turned and form.turns
 
     def level(self, i: int) -> str:
         return self.body.names.levels[i]
@@ -247,7 +254,7 @@ class Lines:
         return f"{access.tensor}_ptr + {offset}" if offset else f"{access.tensor}_ptr"
 
     def mask(self, level: str) -> str | None:
-        if self.variant in ("flat", ELEMENTS):
+        if self.form.is_run:
             return "mask" if level != SCALAR else None
         if level in (FULL, COLUMN):
             return "col_mask" if level == COLUMN and self.two_d else "mask"
@@ -257,7 +264,7 @@ class Lines:
         access, level = self.access[i], self.level(i)
         value = self.body.lowered.values[i]
         mask = self.index_text.mask(self.mask(level), value.conditions, level)
-        pointer = self.pointer(access, FULL if self.variant == "flat" else level)
+        pointer = self.pointer(access, level if self.form.has_rows else FULL)
         args = [self.spread_pointer(pointer, access, level) if value.conditions else pointer]
         if mask:
             args.append(f"mask={mask}")
@@ -296,7 +303,7 @@ class Lines:
 
     def store(self, stored: Stored) -> str:
         level = FULL if output_groups(stored, self.body.layout.columns) else ROW
-        if self.variant == "flat" or (self.variant == ELEMENTS and stored not in self.moved):
+        if self.form.is_run and not (self.form.has_rows and stored in self.moved):
             offset = "offsets"
         elif stored in self.moved:
             offset = "" if self.body.layout.rows else "rows[:, None] * N + "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import planes
 from kernelgen.families.access import Access
+from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, level, unique
@@ -141,13 +142,13 @@ class LaneLines(PlaneLines):
     """Loads of lines that lanes share among their columns."""
 
     def __init__(
-        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
         assert not is_paired(body), "columns that are paired are no window's"
         lane = schedule.int("lane_columns")
         self.lane, self.helpers = lane, helpers
         self.lines = {load: line for line in lines_of(body, lane) for _, load in line.taps}
-        super().__init__(spec, body, variant, schedule, helpers)
+        super().__init__(spec, body, form, schedule, helpers)
         (self.axis,) = body.layout.columns.axes if body.layout.columns else (0,)
         self.once: dict[str, str] = {}
         """The names of what does not change with the rows, by what they stand for."""

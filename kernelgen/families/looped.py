@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
+from kernelgen.families.forms import WALKED
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -56,7 +57,7 @@ def looped(
     helpers: dict[str, None],
     make: type[Lines] = Lines,
 ) -> KernelText:
-    lines = make(spec, body, schedule.variant, schedule, helpers)
+    lines = make(spec, body, WALKED[schedule.variant], schedule, helpers)
     reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
     moments = {m.total: m for m in carried_moments(body.lowered)}
     # accumulators need a name
@@ -105,7 +106,7 @@ def looped(
     parts = {g.size for g in body.layout.parts}  # divided by as by constants
     arguments, constexprs, passed = specialized(schedule, arguments, constexprs, parts)
     return KernelText(
-        name, schedule.variant, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
+        name, lines.form, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
         wide_strides=lines.wide_strides(), passed=passed,
     )  # fmt: skip
 
@@ -281,7 +282,7 @@ def _merged(body: Body, lines: Lines, moments: Moments) -> list[str]:
     several = _several(body, lines, moments.total)
     axis, spread = ("axis=1", "block_mean[:, None]") if several else ("axis=0", "block_mean")
     plain = body.names.of[moments.source] if lines.writer.is_assigned(moments.source) else f"({source})"
-    divided = lines.schedule.variant.startswith("split")
+    divided = lines.form.divided
     before = "walked" if divided else "start"
     return [
         *(["walked = start - first"] if divided else []),

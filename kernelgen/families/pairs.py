@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kernelgen.families.access import Access
+from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, Lines
 from kernelgen.families.line import call
 from kernelgen.families.naming import FULL
@@ -39,9 +40,9 @@ class PairLines(Lines):
     """Writes the accesses to even and to odd places of one tensor as one."""
 
     def __init__(
-        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
-        super().__init__(spec, body, variant, schedule, helpers)
+        super().__init__(spec, body, form, schedule, helpers)
         self.read, self.written = paired_loads(body), paired_stores(body)
 
     def pair_lines(self) -> list[str]:

@@ -6,6 +6,8 @@ that is done with a block is given the next. The blocks are joined in an order t
 
 from __future__ import annotations
 
+from kernelgen.families.family import Variant
+from kernelgen.families.forms import PARTIALS, PARTIALS_JOIN
 from kernelgen.families.kernel import LOADS, Body, KernelText, Lines, Loop, Passed, Scratch, output_values
 from kernelgen.families.looped import accumulated, accumulator, passes, stored_late
 from kernelgen.families.moments import carried_moments
@@ -15,12 +17,8 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
-VARIANT = "partials"
 JOIN = (Passed("BLOCK_SIZE", "8192"), Passed("num_warps", "32"))
 """How the last program is launched: it is as large as one may be."""
-
-
-_BLOCKS = (1024, 2048, 4096, 8192, 16384, 32768)
 
 
 def applies(body: Body) -> bool:
@@ -39,18 +37,10 @@ def default(whole: int = 1, others: int = 0) -> Schedule:
     70.9, with 16 elements of each 73.9). Half the block where `others` are read, which tell rows or columns apart
     (hinge loss 37.2 us, 38.6)."""
     block, each = (4096, 16) if others else (8192, 16 if whole == 1 else 8)
-    return Schedule.make(VARIANT, BLOCK_SIZE_N=block, num_warps=block // (32 * each), loads="evict_first")
+    return Schedule.make(PARTIALS.name, BLOCK_SIZE_N=block, num_warps=block // (32 * each), loads="evict_first")
 
 
-def space() -> tuple[Parameter, ...]:
-    return (
-        Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements a program"),
-        Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program"),
-        LOADS,
-    )  # fmt: skip
-
-
-def legal(schedule: Schedule) -> str | None:
+def legal(schedule: Schedule, columns: int) -> str | None:
     """Why a schedule makes no sense; None if it does."""
     each = schedule.int("BLOCK_SIZE_N") / (32 * schedule.int("num_warps"))
     return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None
@@ -61,7 +51,7 @@ def kernels(
 ) -> tuple[KernelText, ...]:
     """The kernel of the blocks and that which joins what they left."""
     _, _, (walk,) = passes(body.lowered)
-    base = name.removesuffix("_kernel").removesuffix(f"_{VARIANT}")
+    base = name.removesuffix("_kernel").removesuffix(f"_{PARTIALS.name}")
     return (
         _of_a_block(spec, body, schedule, name, helpers, walk),
         _join(spec, body, schedule, f"{base}_join_partials_kernel", helpers, walk),
@@ -71,7 +61,7 @@ def kernels(
 def _lines(
     spec: OperatorSpec, body: Body, schedule: Schedule, helpers: dict[str, None], walk: tuple[int, ...]
 ) -> Lines:
-    lines = Lines(spec, body, VARIANT, schedule, helpers)
+    lines = Lines(spec, body, PARTIALS, schedule, helpers)
     lines.writer.named = body.names.assigned | set(walk)
     return lines
 
@@ -82,12 +72,12 @@ def _of_a_block(
     lines, names = _lines(spec, body, schedule, helpers, walk), body.names.of
     text = lines.at_columns(lines.writer.lines(walk, set()))
     text += [f"tl.store({names[i]}_parts_ptr + part, {names[i]})" for i in walk]
-    bare = KernelText(name, VARIANT, schedule, (), ("BLOCK_SIZE_N",), (), tuple(text))
+    bare = KernelText(name, PARTIALS, schedule, (), ("BLOCK_SIZE_N",), (), tuple(text))
     known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
     pointers = [f"{names[i]}_parts_ptr" for i in walk]
     read = [a for a in known if a.endswith("_ptr")]
     return KernelText(
-        name, VARIANT, schedule, (*read, *pointers, *(a for a in known if a not in read)), ("BLOCK_SIZE_N",), (),
+        name, PARTIALS, schedule, (*read, *pointers, *(a for a in known if a not in read)), ("BLOCK_SIZE_N",), (),
         tuple(text), wide_strides=tuple(s for s in lines.wide_strides() if s in known), grid="(num_parts,)",
         sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),),
         scratch=tuple(Scratch(f"{names[i]}_parts", _torch_dtype(lines, i), "num_parts") for i in walk),
@@ -117,11 +107,24 @@ def _join(
         after.append(f"{names[i]} = {lines.writer.reduce_text(i, f'{names[i]}_acc').text}")
     after += lines.writer.lines(output_values(body), set(walk)) + lines.stores()
     loop = Loop((), tuple(before), tuple(inside), tuple(after))
-    bare = KernelText(name, f"{VARIANT}_join", schedule, (), ("BLOCK_SIZE",), (), (), (loop,))
+    bare = KernelText(name, PARTIALS_JOIN, schedule, (), ("BLOCK_SIZE",), (), (), (loop,))
     known = [a for a in lines.arguments("N") if bare.uses(a)]
     outputs = [a for a in known if a.endswith("_ptr")]
     rest = [a for a in known if a not in outputs]
     return KernelText(
-        name, f"{VARIANT}_join", schedule, (*(f"{names[i]}_parts_ptr" for i in walk), *outputs, "num_parts", *rest),
+        name, PARTIALS_JOIN, schedule, (*(f"{names[i]}_parts_ptr" for i in walk), *outputs, "num_parts", *rest),
         ("BLOCK_SIZE",), (), (), (loop,), grid="(1,)", passed=JOIN,
     )  # fmt: skip
+
+
+VARIANT = Variant(
+    PARTIALS, "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to", default(),
+    (
+        Parameter(
+            "BLOCK_SIZE_N", (1024, 2048, 4096, 8192, 16384, 32768), "block_size", "constexpr", "elements a program"
+        ),
+        Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program"),
+        LOADS,
+    ),
+    legal, kernels,
+)  # fmt: skip

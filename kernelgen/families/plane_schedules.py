@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families.family import Table
+from kernelgen.families.forms import PLANES
 from kernelgen.families.kernel import LOADS, STORES, Body, at_levels
 from kernelgen.families.lanes import applies, lines_of
 from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
-from kernelgen.families.planes import VARIANT, along_columns, is_shifted, is_window, keeps_lines
+from kernelgen.families.planes import along_columns, is_shifted, is_window, keeps_lines
 from kernelgen.families.rolling import chains, steps_of
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -47,7 +48,7 @@ WALKED = 256
 
 def default() -> Schedule:
     return Schedule.make(
-        VARIANT, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, specialize=False, accesses="wide",
+        PLANES.name, BLOCK_SIZE_M=8, BLOCK_SIZE_N=128, num_warps=4, ROW_TILES=1, specialize=False, accesses="wide",
         lines="read", unroll=False, LINES_AHEAD=1, lane_columns=1, loads="default", stores="default",
     )  # fmt: skip
 
@@ -130,39 +131,38 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     return (*shared, fitting, fitting.replace(specialize=not fitting["specialize"]))
 
 
-def space() -> tuple[Parameter, ...]:
-    return (
-        Parameter(
-            "specialize", (False, True), "grid_config", "structure",
-            "a kernel compiled for every size of a plane and its strides",
-        ),
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
-        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
-        Parameter(
-            "accesses", ("wide", "single"), "memory_access", "structure",
-            "as many columns an access as alignment allows, or one, so that loads of neighbours run over whole lines",
-        ),
-        LOADS, STORES,
-        Parameter(
-            "ROW_TILES", (1, 2, 4, 7, 8, 14, 28), "data_reuse", "structure",
-            "row tiles a program walks with what varies along the columns kept",
-        ),
-        Parameter(
-            "lines", ("read", "kept", "ahead"), "data_reuse", "structure",
-            "the lines of a window read for every row, or kept from one row to the next, which follows it in the walk; "
-            "ahead: and the new one asked for a row early",
-        ),
-        Parameter("unroll", (False, True), "data_reuse", "structure", "the walk written out row by row"),
-        Parameter(
-            "LINES_AHEAD", (1, 2, 3, 4, 5, 6), "data_reuse", "structure",
-            "the rows by which a line is asked for ahead, where the walk is written out",
-        ),
-        Parameter(
-            "lane_columns", (1, 2, 4, 8), "memory_access", "structure",
-            "neighbouring columns of a lane, whose windows share what is read of a line",
-        ),
-    )  # fmt: skip
+SPACE = (
+    Parameter(
+        "specialize", (False, True), "grid_config", "structure",
+        "a kernel compiled for every size of a plane and its strides",
+    ),
+    Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64), "block_size", "constexpr", "rows of a tile"),
+    Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    Parameter(
+        "accesses", ("wide", "single"), "memory_access", "structure",
+        "as many columns an access as alignment allows, or one, so that loads of neighbours run over whole lines",
+    ),
+    LOADS, STORES,
+    Parameter(
+        "ROW_TILES", (1, 2, 4, 7, 8, 14, 28), "data_reuse", "structure",
+        "row tiles a program walks with what varies along the columns kept",
+    ),
+    Parameter(
+        "lines", ("read", "kept", "ahead"), "data_reuse", "structure",
+        "the lines of a window read for every row, or kept from one row to the next, which follows it in the walk; "
+        "ahead: and the new one asked for a row early",
+    ),
+    Parameter("unroll", (False, True), "data_reuse", "structure", "the walk written out row by row"),
+    Parameter(
+        "LINES_AHEAD", (1, 2, 3, 4, 5, 6), "data_reuse", "structure",
+        "the rows by which a line is asked for ahead, where the walk is written out",
+    ),
+    Parameter(
+        "lane_columns", (1, 2, 4, 8), "memory_access", "structure",
+        "neighbouring columns of a lane, whose windows share what is read of a line",
+    ),
+)  # fmt: skip
 
 
 def refusal(schedule: Schedule) -> str | None:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernelgen.families.access import Access, Layout, output_groups
+from kernelgen.families.forms import PLANES, Form
 from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.kernel import (
     Body,
@@ -46,7 +47,6 @@ from kernelgen.frontend.indices import Condition, Expr, leaves
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 
-VARIANT = "planes"
 FEWEST_ROWS = 8
 """A plane with fewer rows than that, where the reference says how many, leaves most of a tile empty."""
 
@@ -139,9 +139,9 @@ class PlaneLines(PairLines):
     """The neighbouring columns of a lane."""
 
     def __init__(
-        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
-        super().__init__(spec, body, variant, schedule, helpers)
+        super().__init__(spec, body, form, schedule, helpers)
         self.writer.short = short_places(body.lowered)
         self.outer = body.layout.rows[:-1]
         self.inner = body.layout.rows[-1]
@@ -263,7 +263,7 @@ def kernel(
     body = make_body(spec, body.lowered, body.statements, body.layout, fixed)
     walk = _walk(spec, body, schedule, fixed)
     body, rolled = walk.body, walk.chains
-    lines = make(spec, body, VARIANT, schedule, helpers)
+    lines = make(spec, body, PLANES, schedule, helpers)
     done: set[int] = set()
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     first = lines.index_text.lines(once)
@@ -291,7 +291,7 @@ def kernel(
     also = {*own, *ends, *_moving(body)}
     ordered, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
     return KernelText(
-        name, VARIANT, schedule, ordered, constexprs, tuple(once), tuple(text),
+        name, PLANES, schedule, ordered, constexprs, tuple(once), tuple(text),
         wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
         named_sizes=body.layout.sizes,
         plane=PlaneText(

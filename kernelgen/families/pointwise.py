@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
-from kernelgen.families.family import Family, Table
+from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.forms import ELEMENTS, FLAT, LANES, PLANES, TILE
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairLines
@@ -57,10 +58,10 @@ def takes(graph: Graph) -> bool:
 
 def variants(body: Body) -> tuple[str, ...]:
     if body.layout.columns is None:
-        return ("flat",)
-    found = (planes.VARIANT, "tile") if planes.applies(body) else ("tile",)
-    found = (*found, row_lanes.VARIANT) if row_lanes.applies(body) else found
-    return (*found, runs.VARIANT) if _takes_elements(body) else found
+        return (FLAT.name,)
+    found = (PLANES.name, TILE.name) if planes.applies(body) else (TILE.name,)
+    found = (*found, LANES.name) if row_lanes.applies(body) else found
+    return (*found, ELEMENTS.name) if _takes_elements(body) else found
 
 
 def _takes_elements(body: Body) -> bool:
@@ -69,19 +70,7 @@ def _takes_elements(body: Body) -> bool:
 
 
 def default(variant: str) -> Schedule:
-    if variant == "flat":
-        return Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default")
-    if variant == planes.VARIANT:
-        return plane_schedules.default()
-    if variant == runs.VARIANT:
-        return runs.default()
-    if variant == row_lanes.VARIANT:
-        return row_lanes.default()
-    # eight elements a thread: one access of 16 bytes in half precision, two in float32
-    return Schedule.make(
-        "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
-        loads="default", stores="default",
-    )  # fmt: skip
+    return _VARIANTS[variant].default
 
 
 _LONG_TILE = Schedule.make(
@@ -94,7 +83,7 @@ _LONG_TILE = Schedule.make(
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
-    if variants(body) == ("flat",):
+    if variants(body) == (FLAT.name,):
         return _runs_of_memory(body, shapes)
     tile = default("tile")
     if _has_fixed_rows(body):
@@ -108,7 +97,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     gathered = _gathered(body)
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
         return (table_row(tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
-    if not gathered and runs.VARIANT in variants(body) and planes.is_shifted(body):
+    if not gathered and ELEMENTS.name in variants(body) and planes.is_shifted(body):
         return (table_row(runs.default().replace(BLOCK_SIZE=2048)),)
     long: Table
     if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
@@ -199,7 +188,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
         return (*plane_schedules.starts(body, columns), default("tile"), *spread)
     if _has_fixed_rows(body):
         return tuple(row.schedule.replace(num_warps=warps) for row in first_table(body, ()) for warps in (4, 8))
-    if variants(body) == ("flat",):
+    if variants(body) == (FLAT.name,):
         return tuple(dict.fromkeys((_flat(body), default("flat"))))
     shared = row_lanes.starts(body, columns) if row_lanes.applies(body) else ()
     return (*shared, default("tile"), *spread)
@@ -217,56 +206,36 @@ def _has_fixed_rows(body: Body) -> bool:
     return [body.lowered.space.axes[a] for a in columns] == [SHORT_COLUMNS] and not is_turned(body)
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
-    if variant == "flat":
-        return (
-            Parameter(
-                "BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"
-            ),
-            warps, LOADS, STORES,
-        )  # fmt: skip
-    if variant == planes.VARIANT:
-        return plane_schedules.space()
-    if variant == runs.VARIANT:
-        return runs.space()
-    if variant == row_lanes.VARIANT:
-        return row_lanes.space()
-    return (
-        Parameter(
-            "grid", ("2d", "1d"), "grid_config", "structure",
-            "tiles over a 2-D grid, or columns fastest in a 1-D one",
-        ),
-        SPECIALIZE,
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "block_size", "constexpr", "rows of a tile"),
-        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
-        warps, LOADS, STORES,
-        Parameter(
-            "ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure",
-            "row tiles a program walks with what varies along the columns kept",
-        ),
-    )  # fmt: skip
+def _legal_in_runs(schedule: Schedule, columns: int) -> str | None:
+    """Why a run of elements makes no sense; None if it does."""
+    each = schedule.int("BLOCK_SIZE") / (32 * schedule.int("num_warps"))
+    low, high = ELEMENTS_A_THREAD
+    return None if low <= each <= high else f"{each:g} elements a thread (from {low} to {high} make sense)"
 
 
-def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
-    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    run = schedule.variant in ("flat", runs.VARIANT)
-    size = schedule.int("BLOCK_SIZE") if run else schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N")
-    each = size / (32 * schedule.int("num_warps"))
+def _legal_in_rows(schedule: Schedule, columns: int) -> str | None:
+    """Why a tile makes no sense for rows of `columns` elements, all tiles being counted along one axis of the grid."""
+    each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
     if not low <= each <= high:
         return f"{each:g} elements a thread (from {low} to {high} make sense)"
-    if run:
-        return None
-    is_flat = schedule.get("grid") == "1d" or schedule.variant == row_lanes.VARIANT
-    if not is_flat and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
-        return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
     if schedule.int("BLOCK_SIZE_N") > 2 * max(columns, 64):
         return f"columns of a tile more than twice the {columns} of a row"
-    return plane_schedules.refusal(schedule) if schedule.variant == planes.VARIANT else None
+    return None
 
 
-def kernels(
+def _legal_in_tiles(schedule: Schedule, columns: int) -> str | None:
+    """The same where the columns' tiles may be counted along the grid's second axis."""
+    if schedule.get("grid") != "1d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
+        return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
+    return _legal_in_rows(schedule, columns)
+
+
+def _legal_in_planes(schedule: Schedule, columns: int) -> str | None:
+    return _legal_in_tiles(schedule, columns) or plane_schedules.refusal(schedule)
+
+
+def flat(
     spec: OperatorSpec,
     body: Body,
     schedule: Schedule,
@@ -274,28 +243,26 @@ def kernels(
     helpers: dict[str, None],
     make: type[Lines] = PairLines,
 ) -> tuple[KernelText, ...]:
-    """The kernel for one schedule's structure."""
-    return (_kernel(spec, body, schedule, name, helpers, make),)
-
-
-def _kernel(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
-) -> KernelText:
-    if schedule.variant == planes.VARIANT:
-        of_plane = lanes.LaneLines if schedule.get("lane_columns", 1) != 1 else planes.PlaneLines
-        return planes.kernel(spec, body, schedule, name, helpers, of_plane)
-    if schedule.variant == runs.VARIANT:
-        return runs.kernel(spec, body, schedule, name, helpers)
-    if schedule.variant == row_lanes.VARIANT:
-        return row_lanes.kernel(spec, body, schedule, name, helpers)
-    lines = make(spec, body, schedule.variant, schedule, helpers)
+    """The kernel of one run of elements."""
+    lines = make(spec, body, FLAT, schedule, helpers)
     done: set[int] = set()
-    if schedule.variant == "flat":
-        once = lines.writer.lines(at_levels(body, (SCALAR,)), done)
-        text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
-        return KernelText(
-            name, "flat", schedule, lines.arguments("n_elements"), ("BLOCK_SIZE",), tuple(once), tuple(text)
-        )
+    once = lines.writer.lines(at_levels(body, (SCALAR,)), done)
+    text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
+    arguments = lines.arguments("n_elements")
+    return (KernelText(name, FLAT, schedule, arguments, ("BLOCK_SIZE",), tuple(once), tuple(text)),)
+
+
+def tile(
+    spec: OperatorSpec,
+    body: Body,
+    schedule: Schedule,
+    name: str,
+    helpers: dict[str, None],
+    make: type[Lines] = PairLines,
+) -> tuple[KernelText, ...]:
+    """The kernel of tiles of rows and columns."""
+    lines = make(spec, body, TILE, schedule, helpers)
+    done: set[int] = set()
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
     first = lines.index_text.lines(once)
@@ -303,23 +270,63 @@ def _kernel(
     once, text = first + once, lines.row_indices() + lines.pair_lines() + places + text
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
     arguments, constexprs, _ = specialized(schedule, lines.arguments("M", "N"), constexprs)
-    return KernelText(
-        name, "tile", schedule, arguments, constexprs, tuple(once), tuple(text),
-        wide_strides=lines.wide_strides(),
-    )  # fmt: skip
+    made = KernelText(
+        name, TILE, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides()
+    )
+    return (made,)
 
 
-__all__ = ["FULL", "NAME", "ROW", "default", "kernels", "legal", "space", "variants"]
+def _in_planes(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    of_plane = lanes.LaneLines if schedule.get("lane_columns", 1) != 1 else planes.PlaneLines
+    return (planes.kernel(spec, body, schedule, name, helpers, of_plane),)
 
 
-MEANINGS = {
-    "flat": "one run of elements, BLOCK_SIZE a program",
-    "tile": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
-    "elements": "a run of BLOCK_SIZE elements of the result a program",
-    "planes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program",
-    "lanes": "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program, a lane several neighbouring columns",
-}
+_WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+_FLAT = Variant(
+    FLAT, "one run of elements, BLOCK_SIZE a program",
+    Schedule.make("flat", BLOCK_SIZE=1024, num_warps=4, loads="default", stores="default"),
+    (
+        Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements a program"),
+        _WARPS, LOADS, STORES,
+    ),
+    _legal_in_runs, flat,
+)  # fmt: skip
+_TILE = Variant(
+    TILE, "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program",
+    # eight elements a thread: one access of 16 bytes in half precision, two in float32
+    Schedule.make(
+        "tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, num_warps=8, ROW_TILES=1, grid="2d", specialize=False,
+        loads="default", stores="default",
+    ),
+    (
+        Parameter(
+            "grid", ("2d", "1d"), "grid_config", "structure", "tiles over a 2-D grid, or columns fastest in a 1-D one"
+        ),
+        SPECIALIZE,
+        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "block_size", "constexpr", "rows of a tile"),
+        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
+        _WARPS, LOADS, STORES,
+        Parameter(
+            "ROW_TILES", (1, 2, 4, 8), "data_reuse", "structure",
+            "row tiles a program walks with what varies along the columns kept",
+        ),
+    ),
+    _legal_in_tiles, tile,
+)  # fmt: skip
+_ELEMENTS = Variant(
+    ELEMENTS, "a run of BLOCK_SIZE elements of the result a program", runs.default(), runs.SPACE, _legal_in_runs,
+    runs.kernels,
+)  # fmt: skip
+_PLANES = Variant(
+    PLANES, "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of one plane a program", plane_schedules.default(),
+    plane_schedules.SPACE, _legal_in_planes, _in_planes,
+)  # fmt: skip
+_LANES = Variant(
+    LANES, "a tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns a program, a lane several neighbouring columns",
+    row_lanes.default(), row_lanes.SPACE, _legal_in_rows, row_lanes.kernels,
+)  # fmt: skip
+_VARIANTS = {variant.name: variant for variant in (_FLAT, _TILE, _ELEMENTS, _PLANES, _LANES)}
 
-FAMILY = Family(
-    NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels, of_reads=row_lanes.of_reads
-)
+FAMILY = of_variants(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_reads=row_lanes.of_reads)

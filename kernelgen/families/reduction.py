@@ -13,19 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import cooperative, partials, split_schedules
-from kernelgen.families.family import Family, Table
+from kernelgen.families import cooperative, forms, partials, split_schedules
+from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.forms import (
+    COLUMNS,
+    COOPERATIVE,
+    LOOPED,
+    LOOPED_ROWS,
+    PARTIALS,
+    SPLIT,
+    SPLIT_COLUMNS,
+    WHOLE_ROWS,
+    Form,
+)
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.split import split_kernels
-from kernelgen.families.split_schedules import SPLIT, can_split, few_lanes, few_long_rows, fitted
+from kernelgen.families.split_schedules import can_split, few_lanes, few_long_rows, fitted
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.operations import OPERATIONS
-from kernelgen.plan import Chip, Parameter, Schedule, TableRow, table_row
+from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "reduction"
@@ -66,37 +77,13 @@ def variants(body: Body) -> tuple[str, ...]:
         return ("columns", "row", "rows", "looped", "looped_rows")
     # what is reduced as a whole has no rows to take several of
     whole = ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
-    whole = (*whole, partials.VARIANT) if partials.applies(body) else whole
-    whole = (*whole, cooperative.VARIANT) if cooperative.applies(body) else whole
+    whole = (*whole, PARTIALS.name) if partials.applies(body) else whole
+    whole = (*whole, COOPERATIVE.name) if cooperative.applies(body) else whole
     return (*whole, "split") if can_split(body, "split") else whole
 
 
 def default(variant: str) -> Schedule:
-    if variant in SPLIT:
-        return split_schedules.default(variant)
-    if variant == partials.VARIANT:
-        return partials.default()
-    if variant == cooperative.VARIANT:
-        return cooperative.default()
-    if variant == "row":
-        return Schedule.make("row", num_warps=4, late_loads=False, loads="default", stores="default")
-    if variant == "rows":
-        return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, loads="default", stores="default")
-    if variant == "columns":
-        return Schedule.make(
-            "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, backwards=False,
-            keep_row=True, specialize=False, loads="default", stores="default",
-        )  # fmt: skip
-    if variant == "looped_rows":
-        return Schedule.make(
-            "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=1, backwards=False,
-            keep_row=True, specialize=False, loads="default", stores="default",
-        )  # fmt: skip
-    # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows the L2 can hold
-    return Schedule.make(
-        "looped", BLOCK_SIZE_N=16384, num_warps=8, NUM_STAGES=1, backwards=True, keep_row=True, specialize=False,
-        loads="default", stores="streaming",
-    )  # fmt: skip
+    return _VARIANTS[variant].default
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
@@ -278,69 +265,64 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
     return [*walked, table_row(divided, row_bytes=VAST_ROW_BYTES), table_row(vast)]
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    if variant in SPLIT:
-        return split_schedules.space(variant)
-    if variant == partials.VARIANT:
-        return partials.space()
-    if variant == cooperative.VARIANT:
-        return cooperative.space()
-    warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-    if variant in ("looped", "looped_rows", "columns"):
-        across = variant == "columns"
-        counts = (16, 32, 64, 128, 256) if across else (1, 2, 4, 8)
-        lengths = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384, 32768)
-        several = Parameter("BLOCK_SIZE_M", counts, "block_size", "constexpr", "rows a program")
-        return (
-            *(() if variant == "looped" else (several,)),
-            Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
-            warps,
-            Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
-            Parameter(
-                "keep_row", (False, True), "memory_access", "structure",
-                "ask the caches to hold the row between the walks",
-            ),
-            LOADS, STORES, SPECIALIZE,
-            Parameter(
-                "backwards", (False, True), "data_reuse", "structure",
-                "walk back over the row, which starts with what was read last",
-            ),
-        )  # fmt: skip
-    late = Parameter(
-        "late_loads",
-        (False, True),
-        "data_reuse",
-        "structure",
-        "load weights after the reductions, which frees registers",
-    )
-    rows = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
-    return (*((rows,) if variant == "rows" else ()), warps, LOADS, STORES, late)
+def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
+    across = form is COLUMNS
+    counts = (16, 32, 64, 128, 256) if across else (1, 2, 4, 8)
+    lengths = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384, 32768)
+    several = Parameter("BLOCK_SIZE_M", counts, "block_size", "constexpr", "rows a program")
+    return (
+        *((several,) if form.two_d else ()),
+        Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
+        WARPS,
+        Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
+        Parameter(
+            "keep_row", (False, True), "memory_access", "structure", "ask the caches to hold the row between the walks"
+        ),
+        LOADS, STORES, SPECIALIZE,
+        Parameter(
+            "backwards", (False, True), "data_reuse", "structure",
+            "walk back over the row, which starts with what was read last",
+        ),
+    )  # fmt: skip
 
 
-def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
-    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    if schedule.variant in SPLIT:
-        return split_schedules.legal(schedule, columns)
-    if schedule.variant == partials.VARIANT:
-        return partials.legal(schedule)
-    if schedule.variant == cooperative.VARIANT:
-        return cooperative.legal(schedule, columns)
+WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
+SEVERAL = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
+_LATE = Parameter(
+    "late_loads", (False, True), "data_reuse", "structure", "load weights after the reductions, which frees registers"
+)
+
+
+def legal_in_blocks(schedule: Schedule, columns: int) -> str | None:
+    """Why blocks of a row make no sense for rows of `columns` elements; None if they do."""
+    block = schedule.int("BLOCK_SIZE_N")
+    if block >= 2 * max(columns, 32 if schedule.variant == COLUMNS.name else 1024):
+        return f"a block of {block} for rows of {columns}"
+    return _spread_well(schedule, block)
+
+
+def legal_in_registers(schedule: Schedule, columns: int) -> str | None:
+    """Why a program cannot hold rows of `columns` elements; None if it can."""
     block = 1 << max(columns - 1, 0).bit_length()
-    if schedule.variant in ("looped", "looped_rows", "columns"):
-        block = schedule.int("BLOCK_SIZE_N")
-        if block >= 2 * max(columns, 32 if schedule.variant == "columns" else 1024):
-            return f"a block of {block} for rows of {columns}"
-    elif block > MAX_ROW:
+    if block > MAX_ROW:
         return f"rows of {columns} do not fit in registers (at most {MAX_ROW})"
-    if schedule.variant in ("rows", "looped_rows", "columns"):
-        block *= schedule.int("BLOCK_SIZE_M")
-    each = block / (32 * schedule.int("num_warps"))
+    return _spread_well(schedule, block)
+
+
+def _spread_well(schedule: Schedule, block: int) -> str | None:
+    each = block * int(schedule.get("BLOCK_SIZE_M", 1) or 1) / (32 * schedule.int("num_warps"))
     if each > 128 or (each < 1 and schedule.int("num_warps") > 1):
         return f"{each:g} elements a thread (from 1 to 128 make sense)"
     return None
 
 
-def kernels(
+def in_blocks(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    return (looped(spec, body, schedule, name, helpers),)
+
+
+def in_registers(
     spec: OperatorSpec,
     body: Body,
     schedule: Schedule,
@@ -348,44 +330,75 @@ def kernels(
     helpers: dict[str, None],
     make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
-    """The kernels for one schedule's structure, in the order of their launches."""
-    if schedule.variant in SPLIT:
-        return split_kernels(spec, body, schedule, name, helpers)
-    if schedule.variant == partials.VARIANT:
-        return partials.kernels(spec, body, schedule, name, helpers)
-    if schedule.variant == cooperative.VARIANT:
-        return cooperative.kernels(spec, body, schedule, name, helpers)
-    if schedule.variant in ("looped", "looped_rows", "columns"):
-        return (looped(spec, body, schedule, name, helpers, make),)
-    return (_in_registers(spec, body, schedule, name, helpers, make),)
-
-
-def _in_registers(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
-) -> KernelText:
-    lines = make(spec, body, schedule.variant, schedule, helpers)
+    """The kernel of a program that holds whole rows."""
+    form = WHOLE_ROWS[schedule.variant]
+    lines = make(spec, body, form, schedule, helpers)
     done: set[int] = set()
     early = at_levels(body, (FULL, ROW, SCALAR) if schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN))
     text = lines.writer.lines(early, done) + lines.writer.lines(output_values(body), done) + lines.stores()
     text = lines.row_indices() + lines.at_columns(text)
-    sizes = ("M", "N") if schedule.variant == "rows" else ("N",)
-    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if schedule.variant == "rows" else ("BLOCK_SIZE_N",)
-    return KernelText(
-        name, schedule.variant, schedule, lines.arguments(*sizes), constexprs, (), tuple(text),
-        wide_strides=lines.wide_strides(),
+    sizes = ("M", "N") if form.two_d else ("N",)
+    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if form.two_d else ("BLOCK_SIZE_N",)
+    kernel = KernelText(
+        name, form, schedule, lines.arguments(*sizes), constexprs, (), tuple(text), wide_strides=lines.wide_strides()
+    )
+    return (kernel,)
+
+
+def _variants() -> tuple[Variant, ...]:
+    usual = {"loads": "default", "stores": "default"}
+    walked: dict[str, Scalar] = {"NUM_STAGES": 1, "keep_row": True, "specialize": False}
+    return (
+        Variant(
+            forms.ROW, "one row a program, held in registers",
+            Schedule.make("row", num_warps=4, late_loads=False, **usual),
+            (WARPS, LOADS, STORES, _LATE), legal_in_registers, in_registers,
+        ),
+        Variant(
+            forms.ROWS, "BLOCK_SIZE_M short rows a program, held in registers",
+            Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, late_loads=False, **usual),
+            (SEVERAL, WARPS, LOADS, STORES, _LATE), legal_in_registers, in_registers,
+        ),
+        Variant(
+            LOOPED, "one row a program, walked in blocks of BLOCK_SIZE_N",
+            # 64 elements a thread keep enough bytes in flight with one or two programs an SM, whose rows L2 can hold
+            Schedule.make(
+                "looped", BLOCK_SIZE_N=16384, num_warps=8, backwards=True, loads="default", stores="streaming", **walked
+            ),
+            _space_of_blocks(LOOPED), legal_in_blocks, in_blocks,
+        ),
+        Variant(
+            LOOPED_ROWS, "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
+            Schedule.make(
+                "looped_rows", BLOCK_SIZE_M=2, BLOCK_SIZE_N=4096, num_warps=8, backwards=False, **walked, **usual
+            ),
+            _space_of_blocks(LOOPED_ROWS), legal_in_blocks, in_blocks,
+        ),
+        Variant(
+            COLUMNS, "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
+            Schedule.make(
+                "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, backwards=False, **walked, **usual
+            ),
+            _space_of_blocks(COLUMNS), legal_in_blocks, in_blocks,
+        ),
+        split_schedules.variant(
+            SPLIT, "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
+            split_kernels,
+        ),
+        Variant(
+            COOPERATIVE,
+            "BLOCK_SIZE_N of a row a program, held in registers; those of a row wait for one another",
+            cooperative.default(), cooperative.SPACE, cooperative.legal, cooperative.kernels,
+        ),
+        split_schedules.variant(
+            SPLIT_COLUMNS, "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
+            split_kernels,
+        ),
+        partials.VARIANT,
     )  # fmt: skip
 
 
-MEANINGS = {
-    "row": "one row a program, held in registers",
-    "rows": "BLOCK_SIZE_M short rows a program, held in registers",
-    "looped": "one row a program, walked in blocks of BLOCK_SIZE_N",
-    "looped_rows": "BLOCK_SIZE_M rows a program, walked in blocks of BLOCK_SIZE_N",
-    "columns": "BLOCK_SIZE_M kept elements a program, which walks what is reduced in blocks of BLOCK_SIZE_N",
-    "split": "a row divided among SPLITS programs, a kernel for every walk; the next joins what they found",
-    "cooperative": "BLOCK_SIZE_N of a row a program, held in registers; those of a row wait for one another",
-    "split_columns": "the same with BLOCK_SIZE_M kept elements a program: SPLITS programs reduce a part each",
-    "partials": "a block of BLOCK_SIZE_N elements a program; one more joins what the blocks were reduced to",
-}
+_VARIANTS = {variant.name: variant for variant in _variants()}
+MEANINGS = {name: variant.meaning for name, variant in _VARIANTS.items()}
 
-FAMILY = Family(NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels)
+FAMILY = of_variants(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts)

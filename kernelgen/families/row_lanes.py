@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kernelgen.families import planes, runs
+from kernelgen.families import planes
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Table
+from kernelgen.families.forms import ELEMENTS, LANES
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
 from kernelgen.families.lanes import LaneLines, Line, lines_of
 from kernelgen.families.lanes import applies as shares
@@ -24,7 +25,6 @@ from kernelgen.frontend.indices import Condition
 from kernelgen.plan import Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
-VARIANT = "lanes"
 TILE = 1024
 """Elements of a tile in four warps, eight a thread (average pools of 8 places in 8192 rows of 65536 columns, float32,
 H200: in lanes of 4 columns 1029 us, one column a lane in runs of 2048 elements 2423)."""
@@ -46,7 +46,7 @@ def applies(body: Body) -> bool:
 
 def default() -> Schedule:
     return Schedule.make(
-        VARIANT, BLOCK_SIZE_M=1, BLOCK_SIZE_N=TILE, num_warps=4, lane_columns=4, specialize=True,
+        LANES.name, BLOCK_SIZE_M=1, BLOCK_SIZE_N=TILE, num_warps=4, lane_columns=4, specialize=True,
         loads="default", stores="default",
     )  # fmt: skip
 
@@ -54,7 +54,7 @@ def default() -> Schedule:
 def of_reads(body: Body, table: Table, lengths: Mapping[str, frozenset[int]]) -> Table:
     """The first table, where lanes read less than the runs of elements that it has; `lengths`: of the last dimension of
     every input, as it is timed."""
-    if table[0].schedule.variant != runs.VARIANT or not applies(body):
+    if table[0].schedule.variant != ELEMENTS.name or not applies(body):
         return table
     lane = next((lane for lane in (4, 2) if _is_aligned(body, lane, lengths)), 1)
     if lane == 1:
@@ -83,7 +83,7 @@ def _is_aligned(body: Body, lane: int, lengths: Mapping[str, frozenset[int]]) ->
 
 def is_far(body: Body, schedule: Schedule) -> bool:
     """Whether the columns of a schedule's lanes are several elements apart in what they read."""
-    return schedule.variant == VARIANT and any(line.step > 1 for lane in (2, 4) for line in lines_of(body, lane))
+    return schedule.variant == LANES.name and any(line.step > 1 for lane in (2, 4) for line in lines_of(body, lane))
 
 
 def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
@@ -93,18 +93,17 @@ def starts(body: Body, columns: int) -> tuple[Schedule, ...]:
     return tuple(fitting.replace(lane_columns=lane) for lane in (4, 2) if lines_of(body, lane))
 
 
-def space() -> tuple[Parameter, ...]:
-    return (
-        SPECIALIZE,
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows of a tile"),
-        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
-        Parameter(
-            "lane_columns", (4, 2), "memory_access", "structure",
-            "neighbouring columns of a lane, whose windows share what is read of a row",
-        ),
-        LOADS, STORES,
-    )  # fmt: skip
+SPACE = (
+    SPECIALIZE,
+    Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows of a tile"),
+    Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048, 4096), "block_size", "constexpr", "its columns"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    Parameter(
+        "lane_columns", (4, 2), "memory_access", "structure",
+        "neighbouring columns of a lane, whose windows share what is read of a row",
+    ),
+    LOADS, STORES,
+)  # fmt: skip
 
 
 class RowLines(LaneLines):
@@ -120,9 +119,11 @@ class RowLines(LaneLines):
         return super(planes.PlaneLines, self).wide_strides()
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    lines = RowLines(spec, body, VARIANT, schedule, helpers)
+    lines = RowLines(spec, body, LANES, schedule, helpers)
     done: set[int] = set()
     once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
     text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
@@ -134,8 +135,9 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     also = {*(size for _, size in body.layout.sizes), *strides}
     constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
     arguments, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
-    return KernelText(
-        name, VARIANT, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides(),
+    made = KernelText(
+        name, LANES, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides(),
         grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
         passed=passed, named_sizes=body.layout.sizes, lane=schedule.int("lane_columns"),
     )  # fmt: skip
+    return (made,)

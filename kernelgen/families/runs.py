@@ -8,8 +8,8 @@ element, so the row length is compiled in where that may be: what is read with o
 from __future__ import annotations
 
 from kernelgen.families.access import output_groups
+from kernelgen.families.forms import ELEMENTS
 from kernelgen.families.kernel import (
-    ELEMENTS,
     LOADS,
     STORES,
     Body,
@@ -24,8 +24,6 @@ from kernelgen.families.specialize import specialized
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
-VARIANT = ELEMENTS
-
 
 def applies(body: Body) -> bool:
     """Whether results run over rows and columns, and no two elements of one are read or written together."""
@@ -36,7 +34,7 @@ def applies(body: Body) -> bool:
 
 def default() -> Schedule:
     return Schedule.make(
-        VARIANT, BLOCK_SIZE=1024, num_warps=4, specialize=True, loads="default", stores="default"
+        ELEMENTS.name, BLOCK_SIZE=1024, num_warps=4, specialize=True, loads="default", stores="default"
     )  # eight elements a thread: an access of 16 bytes in half precision, two in float32
 
 
@@ -45,21 +43,22 @@ def starts() -> tuple[Schedule, ...]:
     return default(), default().replace(BLOCK_SIZE=2048)
 
 
-def space() -> tuple[Parameter, ...]:
-    return (
-        Parameter(
-            "specialize", (False, True), "grid_config", "structure",
-            "a kernel compiled for every row length and every size that elements are divided by",
-        ),
-        Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096), "block_size", "constexpr", "elements a program"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
-        LOADS, STORES,
-    )  # fmt: skip
+SPACE = (
+    Parameter(
+        "specialize", (False, True), "grid_config", "structure",
+        "a kernel compiled for every row length and every size that elements are divided by",
+    ),
+    Parameter("BLOCK_SIZE", (256, 512, 1024, 2048, 4096), "block_size", "constexpr", "elements a program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+    LOADS, STORES,
+)  # fmt: skip
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    lines = Lines(spec, body, VARIANT, schedule, helpers)
+    lines = Lines(spec, body, ELEMENTS, schedule, helpers)
     done: set[int] = set()
     text = lines.writer.lines(at_levels(body, (COLUMN, SCALAR, ROW)), done)
     text += lines.writer.lines(output_values(body), done, late=False) + lines.stores()
@@ -71,7 +70,8 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helper
     strides = {s for a in body.layout.all() for s, _ in a.strides}
     sizes = [a for a in arguments if a.isupper() and a != "M" and a not in strides]
     arguments, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE",), sizes)
-    return KernelText(
-        name, VARIANT, schedule, arguments, constexprs, lines=tuple(text), wide_strides=lines.wide_strides(),
+    made = KernelText(
+        name, ELEMENTS, schedule, arguments, constexprs, lines=tuple(text), wide_strides=lines.wide_strides(),
         passed=passed,
     )  # fmt: skip
+    return (made,)

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families import cooperative, reduction, scan_held, split_schedules
+from kernelgen.families import cooperative, forms, reduction, scan_held, split_schedules
 from kernelgen.families.access import output_groups
-from kernelgen.families.family import Family, Table
+from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
@@ -39,7 +40,7 @@ from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Schedule, TableRow, table_row
+from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
 from kernelgen.schedule.problem import ROW_BYTES
 from kernelgen.spec.model import OperatorSpec
 
@@ -53,8 +54,6 @@ SUMMED = 2048
 single elements, and the sums of every 32 are added one after the other. Of equal elements that costs up to 16 ulp, in
 blocks of 4096 up to 31, and torch's own sum 2. Of half precision none of it shows."""
 
-legal = reduction.legal
-
 
 def takes(graph: Graph) -> bool:
     """Whether a reference is its own: one with scans, and with reductions perhaps."""
@@ -66,7 +65,7 @@ def variants(body: Body) -> tuple[str, ...]:
         return ("columns",)
     # what is scanned as a whole has no rows to take several of
     found = ("row", "rows", "looped", "split") if body.layout.rows else ("row", "looped", "split")
-    return (*found, cooperative.VARIANT) if scan_held.applies(body) else found
+    return (*found, COOPERATIVE.name) if scan_held.applies(body) else found
 
 
 def _lies_across(body: Body) -> bool:
@@ -75,25 +74,7 @@ def _lies_across(body: Body) -> bool:
 
 
 def default(variant: str) -> Schedule:
-    if variant == "columns":
-        return Schedule.make(
-            "columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, specialize=False, loads="default",
-            stores="default",
-        )  # fmt: skip
-    if variant == "row":
-        return Schedule.make("row", num_warps=4, loads="default", stores="default")
-    if variant == "rows":
-        return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, loads="default", stores="default")
-    if variant == cooperative.VARIANT:
-        return scan_held.default()
-    if variant == "split":
-        return Schedule.make(
-            "split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, NUM_STAGES=3, specialize=False, loads="default",
-            stores="default",
-        )  # fmt: skip
-    return Schedule.make(
-        "looped", BLOCK_SIZE_N=4096, num_warps=8, NUM_STAGES=3, specialize=False, loads="default", stores="default"
-    )
+    return _VARIANTS[variant].default
 
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
@@ -169,28 +150,20 @@ def of_float32(body: Body, table: Table) -> Table:
     return (*short, *between, table_row(table[-1].schedule.replace(**smaller)))
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    if variant == cooperative.VARIANT:
-        return cooperative.space()
-    if variant == "split":
-        return split_schedules.space(variant)
-    warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-    if variant in ("looped", "columns"):
-        lengths = (1024, 2048, 4096, 8192, 16384) if variant == "looped" else (8, 16, 32, 64, 128)
-        several = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows a program")
-        return (
-            *((several,) if variant == "columns" else ()),
-            Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
-            warps,
-            Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
-            SPECIALIZE,
-            LOADS, STORES,
-        )  # fmt: skip
-    rows = Parameter("BLOCK_SIZE_M", (2, 4, 8, 16), "block_size", "constexpr", "rows a program")
-    return (*((rows,) if variant == "rows" else ()), warps, LOADS, STORES)
+def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
+    lengths = (8, 16, 32, 64, 128) if form.two_d else (1024, 2048, 4096, 8192, 16384)
+    several = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows a program")
+    return (
+        *((several,) if form.two_d else ()),
+        Parameter("BLOCK_SIZE_N", lengths, "block_size", "constexpr", "elements of a block of the row"),
+        reduction.WARPS,
+        Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
+        SPECIALIZE,
+        LOADS, STORES,
+    )  # fmt: skip
 
 
-def kernels(
+def in_blocks(
     spec: OperatorSpec,
     body: Body,
     schedule: Schedule,
@@ -198,14 +171,8 @@ def kernels(
     helpers: dict[str, None],
     make: type[Lines] = Lines,
 ) -> tuple[KernelText, ...]:
-    """The kernel for one schedule's structure. A row in registers is taken as a row that is reduced is."""
-    if schedule.variant == cooperative.VARIANT:
-        return scan_held.kernel(spec, body, schedule, name, helpers)
-    if schedule.variant == "split":
-        return split_scans(spec, body, schedule, name, helpers)
-    if schedule.variant in ("looped", "columns"):
-        return (_looped(spec, body, schedule, name, helpers, make),)
-    return reduction.kernels(spec, body, schedule, name, helpers, make)
+    """The kernel of a program that walks rows in blocks."""
+    return (_looped(spec, body, schedule, name, helpers, make),)
 
 
 def _looped(
@@ -213,11 +180,11 @@ def _looped(
 ) -> KernelText:
     kept = carried(body)
     plain = growing(body, kept)
-    lines = make(spec, body, schedule.variant, schedule, helpers)
+    lines = make(spec, body, WALKED[schedule.variant], schedule, helpers)
     once, first = _walk(lines, kept, plain)
     loops = [replace(first, before=(last_lane(lines), *first.before))]
     if plain:
-        _, pairs = _walk(make(spec, body, "looped", schedule, helpers), kept, ())
+        _, pairs = _walk(make(spec, body, forms.LOOPED, schedule, helpers), kept, ())
         why = "some multiply to what is no float32: once more, as mantissas and exponents"
         order = "tl.debug_barrier()  # what others have stored is not to come later"
         loops.append(replace(pairs, comment=(why, *pairs.comment), before=(order, *pairs.before), when=outgrown(plain)))
@@ -225,7 +192,7 @@ def _looped(
     constexprs = (*rows, "BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
     arguments, constexprs, _ = specialized(schedule, lines.arguments(*sizes), constexprs)
     return KernelText(
-        name, schedule.variant, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
+        name, lines.form, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
         wide_strides=lines.wide_strides(), scans=True,
     )  # fmt: skip
 
@@ -250,7 +217,39 @@ def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tu
     return once, Loop((*comment, *comments(body, others)), tuple(before), walked, tuple(after), backwards)
 
 
-FAMILY = Family(
-    NAME, takes, variants, reduction.MEANINGS, default, first_table, starts, space, legal, kernels,
-    of_float32=of_float32,
-)  # fmt: skip
+def _variants() -> tuple[Variant, ...]:
+    usual = {"loads": "default", "stores": "default"}
+    ahead: dict[str, Scalar] = {"NUM_STAGES": 3, "specialize": False, **usual}
+    said = reduction.MEANINGS
+    return (
+        Variant(
+            forms.ROW, said["row"], Schedule.make("row", num_warps=4, **usual), (reduction.WARPS, LOADS, STORES),
+            reduction.legal_in_registers, reduction.in_registers,
+        ),
+        Variant(
+            forms.ROWS, said["rows"], Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=4, **usual),
+            (reduction.SEVERAL, reduction.WARPS, LOADS, STORES), reduction.legal_in_registers, reduction.in_registers,
+        ),
+        Variant(
+            forms.LOOPED, said["looped"], Schedule.make("looped", BLOCK_SIZE_N=4096, num_warps=8, **ahead),
+            _space_of_blocks(forms.LOOPED), reduction.legal_in_blocks, in_blocks,
+        ),
+        Variant(
+            COLUMNS, said["columns"],
+            Schedule.make("columns", BLOCK_SIZE_M=64, BLOCK_SIZE_N=32, num_warps=4, **(ahead | {"NUM_STAGES": 1})),
+            _space_of_blocks(COLUMNS), reduction.legal_in_blocks, in_blocks,
+        ),
+        replace(
+            split_schedules.variant(SPLIT, said["split"], split_scans),
+            default=Schedule.make("split", BLOCK_SIZE_N=4096, SPLITS=32, num_warps=8, **ahead),
+        ),
+        Variant(
+            COOPERATIVE, said["cooperative"], scan_held.default(), cooperative.SPACE, cooperative.legal,
+            scan_held.kernel,
+        ),
+    )  # fmt: skip
+
+
+_VARIANTS = {variant.name: variant for variant in _variants()}
+
+FAMILY = of_variants(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_float32=of_float32)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from kernelgen.families import cooperative
 from kernelgen.families.access import output_groups
+from kernelgen.families.forms import COOPERATIVE
 from kernelgen.families.kernel import Body, KernelText, Lines, Scratch
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
@@ -57,7 +58,7 @@ def kernel(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel of a schedule's structure."""
-    lines, done = Lines(spec, body, cooperative.VARIANT, schedule, helpers), set[int]()
+    lines, done = Lines(spec, body, COOPERATIVE, schedule, helpers), set[int]()
     (scan,) = scans_of(body)
     made, writer = body.names.of[scan], lines.writer
     words, earlier = cooperative.words_of(spec, made), cooperative.words_of(spec)

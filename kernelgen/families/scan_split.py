@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.access import output_groups
+from kernelgen.families.forms import SPLIT
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import ROW, SCALAR
@@ -53,7 +54,7 @@ def split_scans(
 ) -> tuple[KernelText, ...]:
     """The kernels in the order of their launches; the last one writes the outputs."""
     scans = _Scans(Split(spec, body, schedule, helpers), carried(body), _depths(body))
-    base = name.removesuffix("_kernel").removesuffix("_split")
+    base = name.removesuffix("_kernel").removesuffix(f"_{SPLIT.name}")
     most = max(scans.depths[c.scan] for c in scans.kept)
     names = [name, *(f"{base}_walk_{depth}_kernel" for depth in range(2, most + 1))]
     return (*(_totals(scans, own, depth) for depth, own in enumerate(names, 1)), _apply(scans, f"{base}_apply_kernel"))
@@ -71,7 +72,7 @@ def _depths(body: Body) -> dict[int, int]:
 def _totals(scans: _Scans, name: str, depth: int) -> KernelText:
     """The kernel that leaves what every part comes to of the scans of one depth."""
     body = scans.split.body
-    lines = Lines(scans.split.spec, body, "split", scans.split.schedule, scans.split.helpers)
+    lines = Lines(scans.split.spec, body, scans.split.form, scans.split.schedule, scans.split.helpers)
     own, done = totals(body, [c for c in scans.kept if scans.depths[c.scan] == depth]), set[int]()
     sources = [lines.writer.source(c.scan) for c in own]
     needed = lines.writer.needs(sources, done)
@@ -95,7 +96,7 @@ def _totals(scans: _Scans, name: str, depth: int) -> KernelText:
 def _apply(scans: _Scans, name: str) -> KernelText:
     """The kernel that writes the outputs."""
     body = scans.split.body
-    lines = Lines(scans.split.spec, body, "split", scans.split.schedule, scans.split.helpers)
+    lines = Lines(scans.split.spec, body, scans.split.form, scans.split.schedule, scans.split.helpers)
     prepare(lines, scans.kept)
     done: set[int] = set()
     once = _once(lines, scans.kept, [i for i, v in enumerate(body.names.levels) if v in (ROW, SCALAR)], done)

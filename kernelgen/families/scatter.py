@@ -16,15 +16,24 @@ Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
-from kernelgen.families.family import Family, Table
+from kernelgen.families.family import Table, Variant, block, of_variants
+from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
-from kernelgen.families.scatter_text import FROM_END, MAKERS
+from kernelgen.families.scatter_text import (
+    FROM_END,
+    accumulated,
+    at_most,
+    atomics,
+    histogram,
+    one_kernel,
+    owners,
+)
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
@@ -34,15 +43,6 @@ from kernelgen.spec.model import OperatorSpec
 NAME = "scatter"
 FEW_BINS = 1024
 """Up to so many a warp counts in registers; the work for an element grows with the bins."""
-MEANINGS = {
-    "histogram": "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
-    "atomics": "one block of elements a program, an atomic each",
-    scatter_buckets.NAME: scatter_buckets.MEANING,
-    scatter_lists.NAME: scatter_lists.MEANING,
-    "owners": "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
-    scatter_blocks.NAME: scatter_blocks.MEANING,
-    **scatter_atomics.MEANINGS,
-}
 _LOCAL = frozenset([
     "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
     "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
@@ -72,17 +72,7 @@ def variants(body: Body) -> tuple[str, ...]:
 
 
 def default(variant: str) -> Schedule:
-    if variant == "histogram":
-        return Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4)
-    if variant == "atomics":
-        return Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4)
-    if variant in scatter_atomics.DEFAULTS:
-        return scatter_atomics.DEFAULTS[variant]
-    if variant in _BY_ROWS:
-        return _BY_ROWS[variant][0]
-    if variant == "owners":
-        return Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4)
-    return scatter_blocks.DEFAULT
+    return _VARIANTS[variant].default
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
@@ -94,55 +84,67 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
     if body.any_order and body.layout.rows:
         return (scatter_atomics.start(body),)
-    found = tuple(_BY_ROWS[v][1](columns) if v in _BY_ROWS else default(v) for v in variants(body))
+    fitted = {module.NAME: module.fitted for module in (scatter_buckets, scatter_lists)}
+    found = tuple(fitted[v](columns) if v in fitted else default(v) for v in variants(body))
     if body.lowered.values[-1].op == "scatter_add" and body.lowered.values[-1].attr == "0":
         return tuple(schedule.replace(BLOCK_SIZE_M=8, num_warps=4) for schedule in found)
     return found
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
+def _sums_and_errors(schedule: Schedule, columns: int) -> str | None:
+    return at_most(2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N"), schedule)
+
+
+def _owned(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    if accumulated(body) == "float32":
+        helpers["two_sum"] = None
+    return one_kernel(owners)(spec, body, schedule, name, helpers)
+
+
+def _an_atomic_each(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    make = scatter_atomics.line if body.any_order else atomics
+    return one_kernel(make)(spec, body, schedule, name, helpers)
+
+
+def _variants() -> tuple[Variant, ...]:
     warps = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+    elements = block("BLOCK_SIZE", (512, 1024, 2048, 4096, 8192), "elements of a block")
+    return (
+        Variant(
+            PRINTED,
+            "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
+            Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4),
+            (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"), warps),
+            scatter_atomics.legal, one_kernel(histogram),
+        ),
+        Variant(
+            PRINTED, "one block of elements a program, an atomic each",
+            Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4),
+            (elements, warps), scatter_atomics.legal, _an_atomic_each,
+        ),
+        scatter_buckets.VARIANT,
+        scatter_lists.VARIANT,
+        Variant(
+            PRINTED, "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
+            Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4),
+            (
+                block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
+                block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns a program"),
+                block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result a program"),
+                warps,
+            ),
+            _sums_and_errors, _owned,
+        ),
+        scatter_blocks.VARIANT,
+        *scatter_atomics.OF_ROWS,
+    )  # fmt: skip
 
-    def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
-        return Parameter(name, choices, "block_size", "constexpr", meaning)
 
-    if variant in ("histogram", "atomics"):
-        tiles = (block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"),) if variant == "histogram" else ()
-        return (block("BLOCK_SIZE", (512, 1024, 2048, 4096, 8192), "elements of a block"), *tiles, warps)
-    if variant in _SPACES:
-        return _SPACES[variant]()
-    if variant == "owners":
-        return (
-            block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
-            block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns a program"),
-            block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result a program"),
-            warps,
-        )
-    return scatter_blocks.space()
-
-
-_BY_ROWS: dict[str, tuple[Schedule, Callable[[int], Schedule], Callable[[], tuple[Parameter, ...]]]] = {
-    module.NAME: (module.DEFAULT, module.fitted, module.space) for module in (scatter_buckets, scatter_lists)
-}
-"""The variants of two kernels, of which the second adds up a row: by default, fitted to columns, and their space."""
-_SPACES: dict[str, Callable[[], tuple[Parameter, ...]]] = {
-    **scatter_atomics.SPACES,
-    **{name: found[-1] for name, found in _BY_ROWS.items()},
-}
-
-
-def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
-    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    each = 0.0
-    if schedule.variant == "owners":
-        each = 2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N")  # sums, and what rounding took from them
-    elif schedule.variant == scatter_blocks.NAME:
-        each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2
-    elif schedule.variant in _BY_ROWS:
-        at_once = schedule.int("BLOCK_SIZE_K") if schedule.variant == scatter_buckets.NAME else 0
-        each = (2 + at_once) * schedule.int("BLOCK_SIZE_N")
-    each /= 32 * schedule.int("num_warps")
-    return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
+_VARIANTS = {variant.name: variant for variant in _variants()}
 
 
 def begin(body: Body) -> str | None:
@@ -358,29 +360,8 @@ def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]
     return ((length, parameter),)
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
-    """The kernel for one schedule's structure."""
-    if schedule.variant == scatter_buckets.NAME:
-        return scatter_buckets.kernels(spec, body, schedule, name, helpers)
-    if schedule.variant in ("owners", scatter_lists.NAME) and body.lowered.values[-1].dtype == "float":
-        helpers["two_sum"] = None
-    if schedule.variant == scatter_lists.NAME:
-        return scatter_lists.kernels(spec, body, schedule, name)
-    if schedule.variant in _OF_ROWS:
-        return (_OF_ROWS[schedule.variant](spec, body, schedule, name),)
-    makers = scatter_atomics.MAKERS if body.any_order else MAKERS
-    arguments, constexprs, lines, grid = makers[schedule.variant](spec, body)
-    return (KernelText(name, schedule.variant, schedule, arguments, constexprs, (), tuple(lines), grid=grid),)
-
-
-_OF_ROWS = {scatter_blocks.NAME: scatter_blocks.kernel, scatter_atomics.ROWS: scatter_atomics.kernel}
-"""The kernels of programs that own rows of elements, by their variants."""
-
-
-FAMILY = Family(
-    NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels,
+FAMILY = of_variants(
+    NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts,
     body=body, notes=notes, begin=begin, widened=widened, too_large=too_large,
     packed=True,  # what is named lies anywhere, and strides would add a product to each place
 )  # fmt: skip

@@ -6,8 +6,10 @@ whatever rows. Each element is one atomic."""
 from __future__ import annotations
 
 from kernelgen.families import scatter_blocks
+from kernelgen.families.family import Variant, block
+from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText
-from kernelgen.families.scatter_text import Made, limit, loaded, quoted, tensors, widened
+from kernelgen.families.scatter_text import Made, limit, loaded, one_kernel, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -17,14 +19,6 @@ NOTE = (
 )
 LINE, ROWS, TILE = "atomics", "atomic_rows", "atomic_tiles"
 """The variants for one run of elements that scatter, and for rows of them."""
-DEFAULTS = {
-    ROWS: Schedule.make(ROWS, BLOCK_SIZE_M=1, BLOCK_SIZE_N=256, num_warps=1),
-    TILE: Schedule.make(TILE, BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4),
-}
-MEANINGS = {
-    ROWS: "BLOCK_SIZE_M rows a program, which starts them and takes BLOCK_SIZE_N columns at a time, an atomic each",
-    TILE: "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element",
-}
 
 
 def variants(body: Body) -> tuple[str, ...]:
@@ -33,26 +27,9 @@ def variants(body: Body) -> tuple[str, ...]:
 
 def start(body: Body) -> Schedule:
     """Lanes lie along what is contiguous in what is added."""
-    (variant,) = variants(body)
-    if body.lowered.values[-1].attr == "0":
-        return DEFAULTS[variant].replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8)
-    return DEFAULTS[variant]
-
-
-def _space_of_rows() -> tuple[Parameter, ...]:
-    return (
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8), "block_size", "constexpr", "rows a program"),
-        Parameter("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "block_size", "constexpr", "columns at once"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
-    )
-
-
-def _space_of_tiles() -> tuple[Parameter, ...]:
-    return (
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "block_size", "constexpr", "rows a program"),
-        Parameter("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "block_size", "constexpr", "columns a program"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
-    )
+    (name,) = variants(body)
+    schedule = next(variant.default for variant in OF_ROWS if variant.name == name)
+    return schedule.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8) if body.lowered.values[-1].attr == "0" else schedule
 
 
 def line(spec: OperatorSpec, body: Body) -> Made:
@@ -74,7 +51,9 @@ def line(spec: OperatorSpec, body: Body) -> Made:
     return (f"{index}_ptr", f"{source}_ptr", f"{out}_ptr", *sizes), ("BLOCK_SIZE",), lines, grid
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def of_rows(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel, of which a program owns BLOCK_SIZE_M rows that scatter along their last dimension."""
     *base, index, source = tensors(body)
     out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, -1)
@@ -99,10 +78,11 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
     ]
     arguments = [f"{t}_ptr" for t in (*base, index, source, out)]
     sizes = ["M", "N", *([size] if not size.isdigit() else [])]
-    return KernelText(
-        name, ROWS, schedule, (*arguments, *sizes), ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (), tuple(lines),
-        grid=scatter_blocks.GRID, passed=(scatter_blocks.STARTED,),
+    made = KernelText(
+        name, PRINTED, schedule, (*arguments, *sizes), ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (),
+        tuple(lines), grid=scatter_blocks.GRID, passed=(scatter_blocks.STARTED,),
     )  # fmt: skip
+    return (made,)
 
 
 def tile(spec: OperatorSpec, body: Body) -> Made:
@@ -133,6 +113,31 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
     return arguments, ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), lines, grid
 
 
-SPACES = {ROWS: _space_of_rows, TILE: _space_of_tiles}
-MAKERS = {LINE: line, TILE: tile}
-"""By the name of the variant."""
+def legal(schedule: Schedule, columns: int) -> str | None:
+    return None
+
+
+_WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
+OF_ROWS = (
+    Variant(
+        PRINTED,
+        "BLOCK_SIZE_M rows a program, which starts them and takes BLOCK_SIZE_N columns at a time, an atomic each",
+        Schedule.make(ROWS, BLOCK_SIZE_M=1, BLOCK_SIZE_N=256, num_warps=1),
+        (
+            block("BLOCK_SIZE_M", (1, 2, 4, 8), "rows a program"),
+            block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns at once"),
+            _WARPS,
+        ),
+        legal, of_rows,
+    ),
+    Variant(
+        PRINTED, "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element",
+        Schedule.make(TILE, BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4),
+        (
+            block("BLOCK_SIZE_M", (1, 2, 4, 8, 16, 32, 64, 128), "rows a program"),
+            block("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "columns a program"),
+            _WARPS,
+        ),
+        legal, one_kernel(tile),
+    ),
+)  # fmt: skip

@@ -10,13 +10,14 @@ from __future__ import annotations
 from math import prod
 
 from kernelgen.families.access import Layout
+from kernelgen.families.family import Variant
+from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText, Passed
-from kernelgen.families.scatter_text import limit, quoted, tensors, widened, wraps, zero
+from kernelgen.families.scatter_text import at_most, limit, quoted, tensors, widened, wraps, zero
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "blocks"
-MEANING = "BLOCK_SIZE_M rows a program, walked in blocks in which what names one place is added up first"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
 LONGER = 4
 """Up to so many elements of the result for each that is added, a program starts its rows itself. Rows that are longer
@@ -25,14 +26,6 @@ are copied faster by a kernel of their own, to which rows that are few make no d
 GRID = '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
 STARTED = Passed("BLOCK_SIZE_V", '1024 * options["num_warps"] // options["BLOCK_SIZE_M"]')
 """What is passed to kernels that start their rows: 32 places a thread at a time."""
-
-
-def space() -> tuple[Parameter, ...]:
-    return (
-        Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program"),
-        Parameter("BLOCK_SIZE_N", (16, 32, 64, 128), "block_size", "constexpr", "elements of a block of the row"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
-    )
 
 
 def starts_itself(spec: OperatorSpec, layout: Layout, source: str) -> bool:
@@ -63,7 +56,9 @@ def started(spec: OperatorSpec, body: Body) -> list[str]:
     ]
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel, of which a program owns BLOCK_SIZE_M rows."""
     *base, index, source = tensors(body)
     along_last, out, itself = body.lowered.values[-1].attr == "-1", spec.outputs[0].name, body.starts_itself
@@ -114,7 +109,27 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
     arguments = [f"{t}_ptr" for t in (*(base if itself else ()), index, source, out)]
     sizes = ["M", "N", *([size] if not size.isdigit() else [])]
     blocks = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(["BLOCK_SIZE_V"] if itself else []))
-    return KernelText(
-        name, NAME, schedule, (*arguments, *sizes), blocks, (), tuple(lines), grid=GRID,
+    made = KernelText(
+        name, PRINTED, schedule, (*arguments, *sizes), blocks, (), tuple(lines), grid=GRID,
         passed=(STARTED,) if itself else (),
     )  # fmt: skip
+    return (made,)
+
+
+def legal(schedule: Schedule, columns: int) -> str | None:
+    return at_most(schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2, schedule)
+
+
+SPACE = (
+    Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program"),
+    Parameter("BLOCK_SIZE_N", (16, 32, 64, 128), "block_size", "constexpr", "elements of a block of the row"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
+)
+VARIANT = Variant(
+    PRINTED,
+    "BLOCK_SIZE_M rows a program, walked in blocks in which what names one place is added up first",
+    DEFAULT,
+    SPACE,
+    legal,
+    kernels,
+)

@@ -12,17 +12,14 @@ beside the M x N elements that are added in all. For thousands of such rows `lis
 
 from __future__ import annotations
 
+from kernelgen.families.family import Variant, block
+from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import WARPS, Body, KernelText, Passed, Scratch
-from kernelgen.families.scatter_text import accumulated, limit, quoted, tensors, widened
+from kernelgen.families.scatter_text import accumulated, at_most, limit, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
-NAME, SUMS, REST = "buckets", "bucket_sums", "bucket_rest"
-"""The variants of the three kernels."""
-MEANING = (
-    "a kernel puts places, BLOCK_SIZE_M a program, into the buckets of their rows; a second adds, BLOCK_SIZE_N columns "
-    "of a row a program, BLOCK_SIZE_K places at a time in the order of the index; a third, rows that no bucket holds"
-)
+NAME = "buckets"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_K=4, BLOCK_SIZE_L=1024, BLOCK_SIZE_M=128, BLOCK_SIZE_N=1024, num_warps=4)
 """H200, 16384 rows of 1024 in float16 added to 4096, in us: 27 where each is named as often, 269 where every tenth is
 added to one row, 700 where three of ten are; in one kernel for all rows, which held 149 registers instead of 56, 40,
@@ -32,21 +29,6 @@ ROWS_LOOKED_AT = 32
 MOST = 128
 """The most places of a bucket: what puts them in order compares each with each."""
 _SLOTS = Passed("SLOTS", "slots")
-
-
-def space() -> tuple[Parameter, ...]:
-    def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
-        return Parameter(name, choices, "block_size", "constexpr", meaning)
-
-    return (
-        block("BLOCK_SIZE_K", (1, 2, 4, 8, 16), "places of a row that are added at once"),
-        block(
-            "BLOCK_SIZE_L", (64, 128, 256, 512, 1024, 2048), "indices that a row with too many places looks at together"
-        ),
-        block("BLOCK_SIZE_M", (64, 128, 256, 512, 1024), "places that a program puts into buckets"),
-        block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
-    )
 
 
 def fitted(columns: int) -> Schedule:
@@ -79,7 +61,7 @@ def _buckets(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> K
     ]
     sizes = ["M", *([size] if not size.isdigit() else [])]
     return KernelText(
-        name, NAME, schedule, (f"{index}_ptr", "counts_ptr", "buckets_ptr", *sizes), ("SLOTS", "BLOCK_SIZE_M"), (),
+        name, PRINTED, schedule, (f"{index}_ptr", "counts_ptr", "buckets_ptr", *sizes), ("SLOTS", "BLOCK_SIZE_M"), (),
         tuple(lines), grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]),)', passed=(Passed("num_warps", "4"), _SLOTS),
         sizes=(("slots", f"min(triton.next_power_of_2(2 * (M // {size}) + 8), {MOST})"),),
         scratch=(Scratch("counts", "int32", size, zeros=True), Scratch("buckets", "int32", f"({size}, slots)")),
@@ -112,7 +94,7 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     ]
     pointers = [f"{t}_ptr" for t in (*base, source, "counts", "buckets", out)]
     return KernelText(
-        f"{name.removesuffix('_kernel')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
+        f"{name.removesuffix('_kernel')}_sums_kernel", PRINTED, schedule, (*pointers, "M", "N"),
         ("SLOTS", "BLOCK_SIZE_K", "BLOCK_SIZE_N"), (), tuple(lines),
         grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
         passed=(WARPS, _SLOTS),
@@ -149,7 +131,7 @@ def _rest(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     pointers = [f"{t}_ptr" for t in (*base, index, source, "counts", out)]
     sizes = ["M", "N", *([size] if not size.isdigit() else [])]
     return KernelText(
-        f"{name.removesuffix('_kernel')}_rest_kernel", REST, schedule, (*pointers, *sizes),
+        f"{name.removesuffix('_kernel')}_rest_kernel", PRINTED, schedule, (*pointers, *sizes),
         ("SLOTS", "BLOCK_SIZE_V", "BLOCK_SIZE_K", "BLOCK_SIZE_L", "BLOCK_SIZE_N"), (), tuple(lines),
         grid=f'(triton.cdiv({size}, {ROWS_LOOKED_AT}) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
         passed=(
@@ -190,3 +172,23 @@ def _added(body: Body, out: str, source: str, count: str) -> str:
 
 def _stored(body: Body, out: str) -> str:
     return f"tl.store({out}_ptr + row * N + cols, {out}{' + lost' * (accumulated(body) == 'float32')}, mask=mask)"
+
+
+def legal(schedule: Schedule, columns: int) -> str | None:
+    """Why sums, and what rounding took from them, are too many for a thread; None if they are not."""
+    return at_most((2 + schedule.int("BLOCK_SIZE_K")) * schedule.int("BLOCK_SIZE_N"), schedule)
+
+
+SPACE = (
+    block("BLOCK_SIZE_K", (1, 2, 4, 8, 16), "places of a row that are added at once"),
+    block("BLOCK_SIZE_L", (64, 128, 256, 512, 1024, 2048), "indices that a row with too many places looks at together"),
+    block("BLOCK_SIZE_M", (64, 128, 256, 512, 1024), "places that a program puts into buckets"),
+    block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
+)
+VARIANT = Variant(
+    PRINTED,
+    "a kernel puts places, BLOCK_SIZE_M a program, into the buckets of their rows; a second adds, BLOCK_SIZE_N columns "
+    "of a row a program, BLOCK_SIZE_K places at a time in the order of the index; a third, rows that no bucket holds",
+    DEFAULT, SPACE, legal, kernels,
+)  # fmt: skip

@@ -4,31 +4,15 @@ tile of columns."""
 
 from __future__ import annotations
 
+from kernelgen.families.family import Variant, block
+from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import WARPS, Body, KernelText, Passed, Scratch
-from kernelgen.families.scatter_text import accumulated, limit, quoted, tensors, widened
+from kernelgen.families.scatter_text import accumulated, at_most, limit, quoted, tensors, widened
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
-NAME, SUMS = "lists", "list_sums"
-"""The variants of the two kernels."""
-MEANING = (
-    "a kernel lists the places that name BLOCK_SIZE_V rows; a second adds, BLOCK_SIZE_N columns of a row a program, in "
-    "the order of their list"
-)
+NAME = "lists"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_L=128, BLOCK_SIZE_M=4096, BLOCK_SIZE_N=1024, BLOCK_SIZE_V=32, num_warps=4)
-
-
-def space() -> tuple[Parameter, ...]:
-    def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
-        return Parameter(name, choices, "block_size", "constexpr", meaning)
-
-    return (
-        block("BLOCK_SIZE_L", (32, 64, 128, 256, 512), "places of a list that are looked at together"),
-        block("BLOCK_SIZE_M", (1024, 2048, 4096, 8192), "indices that are looked at together"),
-        block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
-        block("BLOCK_SIZE_V", (8, 16, 32, 64, 128), "rows of the result that have a list"),
-        Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
-    )
 
 
 def fitted(columns: int) -> Schedule:
@@ -37,8 +21,12 @@ def fitted(columns: int) -> Schedule:
     return DEFAULT.replace(BLOCK_SIZE_N=block, num_warps=max(block // 256, 1))
 
 
-def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[KernelText, ...]:
+def kernels(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """The kernel that lists and the kernel that adds."""
+    if accumulated(body) == "float32":
+        helpers["two_sum"] = None
     return _lists(spec, body, schedule, name), _sums(spec, body, schedule, name)
 
 
@@ -76,7 +64,7 @@ def _lists(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
     ]
     parts = f'triton.cdiv({size}, options["BLOCK_SIZE_V"])'
     return KernelText(
-        name, NAME, schedule, (f"{index}_ptr", "listed_ptr", "bounds_ptr", "M"),
+        name, PRINTED, schedule, (f"{index}_ptr", "listed_ptr", "bounds_ptr", "M"),
         ("BLOCK_SIZE_M", "BLOCK_SIZE_V"), (), tuple(lines), grid=f"({parts},)", passed=(Passed("num_warps", "16"),),
         scratch=(Scratch("listed", "int64", "M"), Scratch("bounds", "int32", f"({parts}, 2)")),
     )  # fmt: skip
@@ -121,7 +109,27 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     ]
     pointers = [f"{t}_ptr" for t in (*base, source, "listed", "bounds", out)]
     return KernelText(
-        f"{name.removesuffix('_kernel')}_sums_kernel", SUMS, schedule, (*pointers, "M", "N"),
+        f"{name.removesuffix('_kernel')}_sums_kernel", PRINTED, schedule, (*pointers, "M", "N"),
         ("BLOCK_SIZE_L", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (), tuple(lines),
         grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)', passed=(WARPS,),
     )  # fmt: skip
+
+
+def legal(schedule: Schedule, columns: int) -> str | None:
+    """Why sums, and what rounding took from them, are too many for a thread; None if they are not."""
+    return at_most(2 * schedule.int("BLOCK_SIZE_N"), schedule)
+
+
+SPACE = (
+    block("BLOCK_SIZE_L", (32, 64, 128, 256, 512), "places of a list that are looked at together"),
+    block("BLOCK_SIZE_M", (1024, 2048, 4096, 8192), "indices that are looked at together"),
+    block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024, 2048), "columns a program"),
+    block("BLOCK_SIZE_V", (8, 16, 32, 64, 128), "rows of the result that have a list"),
+    Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program that adds"),
+)
+VARIANT = Variant(
+    PRINTED,
+    "a kernel lists the places that name BLOCK_SIZE_V rows; a second adds, BLOCK_SIZE_N columns of a row a program, in "
+    "the order of their list",
+    DEFAULT, SPACE, legal, kernels,
+)  # fmt: skip

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelgen.families.kernel import Body
+from kernelgen.families.family import Kernels
+from kernelgen.families.forms import PRINTED
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 
 FROM_END = "from end"
@@ -52,7 +55,7 @@ def zero(body: Body) -> str:
     return "0.0" if body.lowered.values[-1].dtype == "float" else "0"
 
 
-def _histogram(spec: OperatorSpec, body: Body) -> Made:
+def histogram(spec: OperatorSpec, body: Body) -> Made:
     (x,), out = tensors(body), spec.outputs[0].name
     bins = int(limit(body, spec.outputs[0].shape, 0))
     slots = 1 << (bins - 1).bit_length()
@@ -75,7 +78,7 @@ def _histogram(spec: OperatorSpec, body: Body) -> Made:
     return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE", "TILES"), lines, grid
 
 
-def _atomics(spec: OperatorSpec, body: Body) -> Made:
+def atomics(spec: OperatorSpec, body: Body) -> Made:
     (x,), out = tensors(body), spec.outputs[0].name
     bins = limit(body, spec.outputs[0].shape, 0)
     lines = [
@@ -90,7 +93,7 @@ def _atomics(spec: OperatorSpec, body: Body) -> Made:
     return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE",), lines, '(triton.cdiv(N, options["BLOCK_SIZE"]),)'
 
 
-def _owners(spec: OperatorSpec, body: Body) -> Made:
+def owners(spec: OperatorSpec, body: Body) -> Made:
     *base, index, source = tensors(body)
     out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, 0)
     start = f"{out} = tl.zeros([BLOCK_SIZE_V, BLOCK_SIZE_N], tl.{accumulated(body)})"
@@ -152,14 +155,24 @@ def _added_exactly(out: str, source: str) -> list[str]:
     ]
 
 
+def at_most(elements: int, schedule: Schedule) -> str | None:
+    """Why so many elements are too many for the threads of a program; None if they are not."""
+    each = elements / (32 * schedule.int("num_warps"))
+    return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
+
+
 def accumulated(body: Body) -> str:
     dtype = body.lowered.values[-1].dtype
     return "float32" if dtype == "float" else dtype
 
 
-MAKERS: dict[str, Callable[[OperatorSpec, Body], Made]] = {
-    "histogram": _histogram,
-    "atomics": _atomics,
-    "owners": _owners,
-}
-"""By the name of the variant."""
+def one_kernel(make: Callable[[OperatorSpec, Body], Made]) -> Kernels:
+    """What makes the one kernel of a variant."""
+
+    def kernels(
+        spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    ) -> tuple[KernelText, ...]:
+        arguments, constexprs, lines, grid = make(spec, body)
+        return (KernelText(name, PRINTED, schedule, arguments, constexprs, (), tuple(lines), grid=grid),)
+
+    return kernels

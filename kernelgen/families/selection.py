@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families.family import Family, Table
+from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.forms import LOOPED, ROWS
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.values import Unlowerable
@@ -22,10 +23,6 @@ from kernelgen.spec.model import OperatorSpec
 NAME = "selection"
 MAX_ROW = 32768
 """Longest row held in registers, where it has to be."""
-MEANINGS = {
-    "rows": "BLOCK_SIZE_M rows a program, held in registers; the greatest of what is left, again and again",
-    "looped": "one row a program, walked in blocks of BLOCK_SIZE_N; the greatest so far are kept in registers",
-}
 TAKEN = "-(2**31)"
 """Below the order of every float: what is no longer there to be selected."""
 
@@ -52,9 +49,7 @@ def longest_row(body: Body) -> int | None:
 
 
 def default(variant: str) -> Schedule:
-    if variant == "rows":
-        return Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=1)
-    return Schedule.make("looped", BLOCK_SIZE_N=4096, num_warps=4)
+    return _VARIANTS[variant].default
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
@@ -80,29 +75,21 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return (*found, default("looped")) if "looped" in variants(body) else tuple(found)
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    warps = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
-    if variant == "rows":
-        rows = Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program")
-        return (rows, warps)
-    return (
-        Parameter(
-            "BLOCK_SIZE_N", (512, 1024, 2048, 4096, 8192), "block_size", "constexpr", "elements of a block of the row"
-        ),
-        warps,
-    )
+def _legal_in_blocks(schedule: Schedule, columns: int) -> str | None:
+    block = schedule.int("BLOCK_SIZE_N")
+    if block >= 2 * max(columns, 1024):
+        return f"a block of {block} for rows of {columns}"
+    return _spread_well(schedule, block)
 
 
-def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
-    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    if schedule.variant == "looped":
-        block = schedule.int("BLOCK_SIZE_N")
-        if block >= 2 * max(columns, 1024):
-            return f"a block of {block} for rows of {columns}"
-    else:
-        block = (1 << max(columns - 1, 0).bit_length()) * schedule.int("BLOCK_SIZE_M")
-        if block > MAX_ROW:
-            return f"{block} elements do not fit in registers (at most {MAX_ROW})"
+def _legal_in_registers(schedule: Schedule, columns: int) -> str | None:
+    block = (1 << max(columns - 1, 0).bit_length()) * schedule.int("BLOCK_SIZE_M")
+    if block > MAX_ROW:
+        return f"{block} elements do not fit in registers (at most {MAX_ROW})"
+    return _spread_well(schedule, block)
+
+
+def _spread_well(schedule: Schedule, block: int) -> str | None:
     each = block / (32 * schedule.int("num_warps"))
     if each > 128 or (each < 1 and schedule.int("num_warps") > 1):
         return f"{each:g} elements a thread (from 1 to 128 make sense)"
@@ -140,14 +127,18 @@ def _selection(graph: Graph, output: Output) -> int:
     return i
 
 
-def kernels(
+def _in_registers(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    """The kernel for one schedule's structure."""
-    lines = Lines(spec, body, schedule.variant, schedule, helpers)
     helpers["ordered"] = None
-    make = _rows if schedule.variant == "rows" else _looped
-    return (make(lines, _count(spec), name),)
+    return (_rows(Lines(spec, body, ROWS, schedule, helpers), _count(spec), name),)
+
+
+def _in_blocks(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    helpers["ordered"] = None
+    return (_looped(Lines(spec, body, LOOPED, schedule, helpers), _count(spec), name),)
 
 
 def _count(spec: OperatorSpec) -> int:
@@ -214,7 +205,7 @@ def _rows(lines: Lines, count: int, name: str) -> KernelText:
     ]
     text = lines.row_indices() + lines.at_columns(text)
     return KernelText(
-        name, "rows", lines.schedule, lines.arguments("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), (), tuple(text),
+        name, ROWS, lines.schedule, lines.arguments("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), (), tuple(text),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
@@ -258,12 +249,27 @@ def _looped(lines: Lines, count: int, name: str) -> KernelText:
     ]
     loop = Loop(("the greatest so far",), tuple(before), tuple(lines.at_columns(inside)), tuple(after))
     return KernelText(
-        name, "looped", lines.schedule, lines.arguments("N"), ("BLOCK_SIZE_N",), tuple(once), (), (loop,),
+        name, LOOPED, lines.schedule, lines.arguments("N"), ("BLOCK_SIZE_N",), tuple(once), (), (loop,),
         wide_strides=lines.wide_strides(),
     )  # fmt: skip
 
 
-FAMILY = Family(
-    NAME, takes, variants, MEANINGS, default, first_table, starts, space, legal, kernels,
-    prepared=prepared, longest_row=longest_row,
+_WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")
+_BLOCKS = (512, 1024, 2048, 4096, 8192)
+_ROWS = Variant(
+    ROWS, "BLOCK_SIZE_M rows a program, held in registers; the greatest of what is left, again and again",
+    Schedule.make("rows", BLOCK_SIZE_M=4, num_warps=1),
+    (Parameter("BLOCK_SIZE_M", (1, 2, 4, 8, 16), "block_size", "constexpr", "rows a program"), _WARPS),
+    _legal_in_registers, _in_registers,
 )  # fmt: skip
+_LOOPED = Variant(
+    LOOPED, "one row a program, walked in blocks of BLOCK_SIZE_N; the greatest so far are kept in registers",
+    Schedule.make("looped", BLOCK_SIZE_N=4096, num_warps=4),
+    (Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements of a block of the row"), _WARPS),
+    _legal_in_blocks, _in_blocks,
+)  # fmt: skip
+_VARIANTS = {variant.name: variant for variant in (_ROWS, _LOOPED)}
+
+FAMILY = of_variants(
+    NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, prepared=prepared, longest_row=longest_row
+)

@@ -13,6 +13,16 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from kernelgen.families.forms import (
+    COOPERATIVE,
+    SPLIT,
+    SPLIT_APPLY,
+    SPLIT_APPLY_ACROSS,
+    SPLIT_COLUMNS,
+    SPLIT_COLUMNS_JOIN,
+    SPLIT_JOIN,
+    Form,
+)
 from kernelgen.families.kernel import WARPS, Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
 from kernelgen.families.looped import passes, reduced, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
@@ -25,12 +35,12 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 
-COOPERATIVE = "cooperative"
-"""The variant of which that is one kernel, whose programs wait for one another."""
-
 APPLIED = "evict_last"
 """How the caches treat what is read once more to be written anew (H200, 7.5 GB divided by their norm and written past
 the caches: 3516 us, with evict_first 3700, by default 3698; torch copies them in 3516)."""
+
+
+_FORMS = {form.name: form for form in (SPLIT, SPLIT_COLUMNS, COOPERATIVE)}
 
 
 @dataclass(frozen=True)
@@ -46,14 +56,19 @@ class Split:
     moments: dict[int, Moments] = field(default_factory=dict)
 
     @property
+    def form(self) -> Form:
+        """The frame of the first kernel."""
+        return _FORMS[self.schedule.variant]
+
+    @property
     def several(self) -> bool:
         """Whether a program holds several rows."""
-        return self.schedule.variant == "split_columns"
+        return self.form.several
 
     @property
     def waits(self) -> bool:
         """Whether the programs of a row wait for one another, in one kernel, with a block of it each."""
-        return self.schedule.variant == COOPERATIVE
+        return self.form is COOPERATIVE
 
     def load(self, name: str) -> str:
         """What the programs of a row left; what was waited for is loaded."""
@@ -66,7 +81,7 @@ class Split:
         return [] if self.waits else [f"{name}_parts = {self.load(name)}"]
 
     def lines(self) -> Lines:
-        lines = Lines(self.spec, self.body, self.schedule.variant, self.schedule, self.helpers)
+        lines = Lines(self.spec, self.body, self.form, self.schedule, self.helpers)
         reductions = {i for i, v in enumerate(self.body.lowered.values) if v.op in REDUCTIONS}
         lines.writer.named = self.body.names.assigned | reductions | {m.mean for m in self.moments.values()}
         return lines
@@ -79,7 +94,7 @@ def split_kernels(
     _, online, walks = passes(body.lowered)
     moments = {m.total: m for m in carried_moments(body.lowered)}
     split = Split(spec, body, schedule, helpers, walks, online, moments)
-    base = name.removesuffix("_kernel").removesuffix("_split")
+    base = name.removesuffix("_kernel").removesuffix(f"_{SPLIT.name}")
     names = [name, *(f"{base}_walk_{number + 2}_kernel" for number in range(len(walks) - 1))]
     made = [_part(split, own, walk) for own, walk in zip(names, walks, strict=True)]
     return (*made, _last(split, base))
@@ -256,18 +271,19 @@ def kernel_text(
     """The kernel, with those arguments that its lines mention: that of a walk, that of one block of a row, or one
     that only joins."""
     once = [*lines.row_indices([*once, *(loop.inside if loop else block), *after]), *once]
-    applied = "_apply_across" if _is_shared(split.body) else "_apply"
-    shape = ("split_columns" if split.several else "split") + ("" if loop else applied if block else "_join")
+    applied = SPLIT_APPLY_ACROSS if _is_shared(split.body) else SPLIT_APPLY
+    join = SPLIT_COLUMNS_JOIN if split.several else SPLIT_JOIN
+    form = split.form if loop else applied if block else join
     walks = loop is not None or bool(block)
     bare = KernelText(
-        name, shape, split.schedule, (), (), tuple(once), tuple(block) if block else () if loop else tuple(after),
+        name, form, split.schedule, (), (), tuple(once), tuple(block) if block else () if loop else tuple(after),
         (loop,) if loop else (), once_a_row=tuple(after) if walks else (), scratch=scratch,
     )  # fmt: skip
     pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))
     known = lines.arguments("M", "N")
     arguments = [a for a in dict.fromkeys((*known, *pointers)) if bare.uses(a) or (a == "N" and walks)]
-    between = rows_between(split.body) if shape == "split_apply" else ""
-    if (split.several or between or shape == "split_apply_across") and "M" not in arguments:
+    between = rows_between(split.body) if form is SPLIT_APPLY else ""
+    if (split.several or between or form is SPLIT_APPLY_ACROSS) and "M" not in arguments:
         arguments.append("M")
     left = [f"{s.name}_ptr" for s in scratch]
     read = {f"{t.name}_ptr" for t in split.spec.inputs}

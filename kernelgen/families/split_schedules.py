@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kernelgen.families.family import Kernels, Variant
+from kernelgen.families.forms import Form
 from kernelgen.families.kernel import LOADS, STORES, Body
 from kernelgen.families.naming import FULL
 from kernelgen.families.specialize import SPECIALIZE
@@ -11,7 +13,6 @@ from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Parameter, Scalar, Schedule
 
-SPLIT = ("split", "split_columns")
 PROGRAMS = 512
 """Programs that a search sets out with: about four for each SM of an H200."""
 SHARED_PROGRAMS = 1024
@@ -82,11 +83,12 @@ def few_lanes(shapes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     return (most, shortest) if most <= PROGRAMS // 4 * _LANES and shortest >= 256 else None
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    across = variant == "split_columns"
+def variant(form: Form, meaning: str, kernels: Kernels) -> Variant:
+    """A row divided among programs, by a family's kernels."""
+    across = form.two_d
     blocks = (8, 16, 32, 64, 128, 256) if across else (1024, 2048, 4096, 8192, 16384)
     lanes = Parameter("BLOCK_SIZE_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "rows a program")
-    return (
+    space = (
         *((lanes,) if across else ()),
         Parameter("BLOCK_SIZE_N", blocks, "block_size", "constexpr", "elements of a block of the row"),
         Parameter("SPLITS", _SPLITS, "grid_config", "constexpr", "programs that share a row"),
@@ -94,6 +96,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
         Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
         LOADS, STORES, SPECIALIZE,
     )  # fmt: skip
+    return Variant(form, meaning, default(form.name), space, legal, kernels)
 
 
 def legal(schedule: Schedule, columns: int) -> str | None:

@@ -341,7 +341,7 @@ def _launch_last(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str]) -
     assert plan.then is not None
     arguments = [own["M"] if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
     arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
-    return Launch(kernel.name, with_own(kernel.grid or _grid(kernel), own), tuple(arguments))
+    return Launch(kernel.name, with_own(kernel.launch_grid(), own), tuple(arguments))
 
 
 def _branch(plan: KernelPlan, sequence: tuple[KernelText, ...], own: Mapping[str, str]) -> Branch:
@@ -374,7 +374,7 @@ def _launch(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str], *, fir
     chosen = {name for name, _ in options(plan, kernel.schedule)} - _LAUNCH_OPTIONS
     every = chosen <= set(kernel.constexprs) - {p.name for p in kernel.passed if p.value is not None}
     passed += [p for p in kernel.passed if p.value is not None or not every]
-    if kernel.variant in ("row", "rows") and not kernel.passed:
+    if kernel.form.whole and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
         passed.append(Passed("BLOCK_SIZE_N", f"triton.next_power_of_2({length})"))
@@ -383,29 +383,9 @@ def _launch(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str], *, fir
         passed += [Passed(name) for name in kernel.constexprs if name not in given]
     arguments += [f"{p.name}={with_own(p.value or _option(p.name), own)}" for p in passed]
     arguments += [f"**{own['options']}"] if every else []
-    grid = with_own(kernel.grid or _grid(kernel), own)
+    grid = with_own(kernel.launch_grid(), own)
     return Launch(own["kernel"] if first else kernel.name, grid, tuple(arguments))
 
 
 def _option(name: str) -> str:
     return f'options["{name}"]'
-
-
-def _grid(kernel: KernelText) -> str:
-    if kernel.variant in ("flat", "elements"):
-        return '(triton.cdiv(n_elements, options["BLOCK_SIZE"]),)'
-    if kernel.variant in ("split", "split_join"):
-        sizes = [*(["M"] if kernel.uses("row") else []), *(['options["SPLITS"]'] if kernel.variant == "split" else [])]
-        sizes = sizes or ["1"]
-        return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
-    if kernel.variant in ("row", "looped"):
-        return "(M,)" if kernel.uses("row") else "(1,)"
-    rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
-    if kernel.variant == "split_columns":
-        return f'({rows}, options["SPLITS"])'
-    if kernel.variant in ("rows", "looped_rows", "columns", "split_columns_join"):
-        return f"({rows},)"
-    if kernel.schedule.int("ROW_TILES") > 1:
-        rows = 'triton.cdiv(M, options["BLOCK_SIZE_M"] * options["ROW_TILES"])'
-    cols = 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
-    return f"({rows} * {cols},)" if kernel.schedule["grid"] == "1d" else f"({rows}, {cols})"

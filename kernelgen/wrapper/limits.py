@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import prod
 
 from kernelgen.families import family_of, row_lanes
+from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.pointwise import MAX_GRID_Y
 from kernelgen.families.values import axes_of
@@ -41,7 +42,7 @@ def _beyond_int32(plan: KernelPlan) -> tuple[str, str] | None:
     tiles = [
         row.schedule.int("BLOCK_SIZE_N")
         for row in plan.table
-        if row.schedule.get("grid") == "2d" or (row.schedule.variant == "planes" and row.limit(ROW_BYTES) is None)
+        if row.schedule.get("grid") == "2d" or (_form(plan, row.schedule).in_planes and row.limit(ROW_BYTES) is None)
     ]
     far = [row_lanes.LONGEST] if any(row_lanes.is_far(body, row.schedule) for row in plan.table) else []
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
@@ -105,22 +106,26 @@ def _plane_rows(plan: KernelPlan) -> str:
     no kernel takes planes apart, or where that is a number."""
     rows = body_of(plan).layout.rows
     size = rows[-1].size if rows else ""
-    return size if size.isidentifier() and any(row.schedule.variant == "planes" for row in plan.table) else ""
+    return size if size.isidentifier() and any(_form(plan, row.schedule).in_planes for row in plan.table) else ""
 
 
 def _most_rows(plan: KernelPlan) -> str | None:
     """The rows of which Triton's launcher can count the programs, in an int32; None where no device holds more."""
     found, shorter = list[int](), 1
     for row in plan.table:
-        schedule = row.schedule
+        schedule, form = row.schedule, _form(plan, row.schedule)
         tiles = _number(schedule, "ROW_TILES") * _number(schedule, "BLOCK_SIZE_M")
-        most = 2**30 * (1 if schedule.variant == "planes" else tiles) // _number(schedule, "SPLITS")
+        most = 2**30 * (1 if form.in_planes else tiles) // _number(schedule, "SPLITS")
         reached = min(_MEMORY // shorter, row.limit(ROWS) or _MEMORY)
-        if body_of(plan).layout.rows and schedule.variant not in ("flat", "elements") and reached > most:
+        if body_of(plan).layout.rows and not form.is_run and reached > most:
             found.append(most)
         if [name for name, _ in row.upto] == [ROW_BYTES]:
             shorter = row.limit(ROW_BYTES) or shorter
     return f"2**{min(found).bit_length() - 1}" if found else None
+
+
+def _form(plan: KernelPlan, schedule: Schedule) -> Form:
+    return family_of(plan).forms[schedule.variant]
 
 
 def _number(schedule: Schedule, name: str) -> int:

@@ -78,13 +78,14 @@ def test_few_long_rows_are_divided(shapes: list[tuple[int, int]]) -> None:
     )
     body = plan_of(found.spec()).body
     first = scan.of_float32(body, scan.first_table(body, shapes))
-    assert [limit for limit, _ in first[:-1]] == sorted({limit for limit, _ in first[:-1] if limit})
+    limits = [row.limit("row_bytes") for row in first]
+    assert limits[:-1] == sorted({limit for limit in limits[:-1] if limit})
     for rows, columns in shapes:
-        schedule = next(s for limit, s in first if limit is None or 2 * columns <= limit)
+        schedule = next(r.schedule for r, n in zip(first, limits, strict=True) if n is None or 2 * columns <= n)
         assert (schedule.variant == "split") == (rows <= 64 and shapes != [(64, 20000), (256, 16384)]), first
         if schedule.variant == "split":
             assert 512 <= rows * schedule.int("SPLITS") <= 1024
-            assert scan.legal(schedule, columns, 2) is None
+            assert scan.FAMILY.legal(schedule, columns, 2) is None
 
 
 @pytest.mark.parametrize(

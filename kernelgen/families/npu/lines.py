@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelgen.families.forms import Form
 from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.kernel import Body, KernelText, Lines, Passed
 from kernelgen.families.line import call
@@ -42,9 +43,9 @@ class PackedLines(Lines):
     index_type = PackedIndexText
 
     def __init__(
-        self, spec: OperatorSpec, body: Body, variant: str, schedule: Schedule, helpers: dict[str, None]
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
     ) -> None:
-        super().__init__(spec, body, variant, schedule, helpers)
+        super().__init__(spec, body, form, schedule, helpers)
         self.writer.turned = False
         self.writer.by_rows = False  # triton-ascend 3.2.0 crashes on the exact division of two scalars
 
@@ -56,7 +57,7 @@ class PackedLines(Lines):
         within = " & ".join(self.index_text.condition(c, level) for c in value.conditions)
         if len(value.conditions) == 1 and not self.two_d:
             within = within.removeprefix("(").removesuffix(")")
-        offset = self.offset(access, FULL if self.variant == "flat" else level) or "0"
+        offset = self.offset(access, level if self.form.has_rows else FULL) or "0"
         mask = self.mask(level)
         args = [f"{access.tensor}_ptr + {name}_offsets", *([f"mask={mask}"] if mask else [])]
         fill = None if value.fill is None else number(value.fill).text

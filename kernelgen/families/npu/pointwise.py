@@ -6,32 +6,31 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families import pointwise
-from kernelgen.families.family import Family, Table
+from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.forms import FLAT, TILE
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, walked
-from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, VARIANTS, block
-from kernelgen.plan import Chip, Parameter, Schedule, table_row
+from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, block
+from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "pointwise"
 
 
 def variants(body: Body) -> tuple[str, ...]:
-    return ("flat",) if body.layout.columns is None else ("tile",)
+    return (FLAT.name,) if body.layout.columns is None else (TILE.name,)
 
 
 def default(variant: str) -> Schedule:
-    if variant == "flat":
-        return Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True)
-    return Schedule.make("tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, multibuffer=True)
+    return _VARIANTS[variant].default
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """The largest blocks that fit: each is one copy in and one out. Short rows are taken several at a time."""
     assert chip is not None, "a family for a chip"
     elements = tile_elements(body, chip, whole_rows=False)
-    if variants(body) == ("flat",):
+    if variants(body) == (FLAT.name,):
         return (table_row(default("flat").replace(BLOCK_SIZE=elements)),)
     if pointwise.is_turned(body):  # square: it is read along its rows and written along its columns
         side = 1 << (elements.bit_length() // 2)
@@ -50,45 +49,55 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return tuple(row.schedule for row in first_table(body, (), chip))
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    if variant == "flat":
-        return (block("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER)
-    return (
-        block("BLOCK_SIZE_M", 1, 256, "rows of a tile"),
-        block("BLOCK_SIZE_N", 16, 32768, "its columns"),
-        MULTIBUFFER,
-    )
-
-
-def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
-    """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    if schedule.variant == "tile" and schedule.int("BLOCK_SIZE_N") > 2 * max(column_elements(columns), 256):
+def _legal_in_tiles(schedule: Schedule, columns: int) -> str | None:
+    if schedule.int("BLOCK_SIZE_N") > 2 * max(column_elements(columns), 256):
         return f"columns of a tile more than twice the {columns} of a row"
     return None
 
 
 def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None:
     """Why the buffer cannot hold a tile; None if it is planned to."""
-    rows = 1 if schedule.variant == "flat" else schedule.int("BLOCK_SIZE_M")
-    size = rows * schedule.int("BLOCK_SIZE" if schedule.variant == "flat" else "BLOCK_SIZE_N")
+    is_run = _VARIANTS[schedule.variant].form.is_run
+    size = schedule.int("BLOCK_SIZE") if is_run else schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N")
     most = tile_elements(body, chip, whole_rows=False)
     return f"a tile of {size} elements, of which the buffer holds {most}" if size > most else None
 
 
-def kernels(
+def _flat(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    """The kernel for one schedule's structure."""
-    plain = pointwise.default(schedule.variant)
-    (text,) = pointwise.kernels(spec, body, plain, name, helpers, PackedLines)
-    if schedule.variant == "flat":
-        blocks = 'triton.cdiv(n_elements, options["BLOCK_SIZE"])'
-        return (walked(text, schedule, blocks, sizes=("n_elements",)),)
+    (text,) = pointwise.flat(spec, body, pointwise.default(FLAT.name), name, helpers, PackedLines)
+    return (walked(text, schedule, 'triton.cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
+
+
+def _tile(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
+    (text,) = pointwise.tile(spec, body, pointwise.default(TILE.name), name, helpers, PackedLines)
     text = replace(text, constexprs=("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
     return (walked(text, schedule, "", sizes=("M", "N")),)
 
 
-FAMILY = Family(
-    f"npu_{NAME}", pointwise.takes, variants, VARIANTS, default, first_table, starts, space, legal, kernels,
+_VARIANTS = {
+    FLAT.name: Variant(
+        FLAT, "one program a core, which takes every num_programs-th block of BLOCK_SIZE elements",
+        Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True),
+        (block("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), lambda schedule, columns: None, _flat,
+    ),
+    TILE.name: Variant(
+        TILE,
+        "one program a core, which takes every num_programs-th tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns",
+        Schedule.make("tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, multibuffer=True),
+        (
+            block("BLOCK_SIZE_M", 1, 256, "rows of a tile"),
+            block("BLOCK_SIZE_N", 16, 32768, "its columns"),
+            MULTIBUFFER,
+        ),
+        _legal_in_tiles, _tile,
+    ),
+}  # fmt: skip
+
+FAMILY = of_variants(
+    f"npu_{NAME}", pointwise.takes, tuple(_VARIANTS.values()), variants, first_table, starts,
     packed=True, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

@@ -5,37 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families import cooperative, partials, reduction
-from kernelgen.families.family import Family, Table
+from kernelgen.families import forms, reduction
+from kernelgen.families.family import Kernels, Table, Variant, of_variants
+from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.looped import looped
 from kernelgen.families.npu import held
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
 from kernelgen.families.npu.lines import PackedLines, column_elements, floor_power, walked
-from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, VARIANTS, block
-from kernelgen.families.split_schedules import SPLIT
-from kernelgen.plan import Chip, Parameter, Schedule, table_row
+from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, block
+from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "reduction"
 KEY_ITEMSIZE = held.VECTOR_BYTES
 """Rows are computed in float32, whatever they are in memory: how long one may be does not depend on its dtype."""
-TILES = 'triton.cdiv(M, options["BLOCK_SIZE_M"])'
 WHOLE = (Passed("BLOCK_SIZE_N", "triton.next_power_of_2(max(N, 1))"),)
 
 
 def variants(body: Body) -> tuple[str, ...]:
     """Those of a GPU, without the ones that divide a row among programs."""
-    return tuple(v for v in reduction.variants(body) if v not in (*SPLIT, partials.VARIANT, cooperative.VARIANT))
+    return tuple(v for v in reduction.variants(body) if v in _VARIANTS)
 
 
 def default(variant: str) -> Schedule:
-    sizes = {
-        "row": {}, "rows": {"BLOCK_SIZE_M": 4}, "looped": {"BLOCK_SIZE_N": 4096},
-        "looped_rows": {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024}, "columns": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32},
-    }  # fmt: skip
-    return Schedule.make(variant, multibuffer=True, **sizes[variant])
+    return _VARIANTS[variant].default
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
@@ -72,17 +67,9 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return tuple(found)
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    rows = block("BLOCK_SIZE_M", 1, 256, "rows a tile")
-    cols = block("BLOCK_SIZE_N", 16, 32768, "elements of a block of the row")
-    several = (rows,) if variant in ("rows", "looped_rows", "columns") else ()
-    blocks = (cols,) if variant in ("looped", "looped_rows", "columns") else ()
-    return (*several, *blocks, MULTIBUFFER)
-
-
-def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+def _legal(schedule: Schedule, columns: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
-    walks = schedule.variant in ("looped", "looped_rows", "columns")
+    walks = FORMS[schedule.variant].walks
     if walks and schedule.int("BLOCK_SIZE_N") >= 2 * max(column_elements(columns), 1024):
         return f"a block of {schedule['BLOCK_SIZE_N']} for rows of {columns}"
     return None
@@ -94,33 +81,67 @@ def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None
     assert isinstance(length, int)
     rows = schedule.get("BLOCK_SIZE_M", 1)
     assert isinstance(rows, int)
-    held_whole = schedule.variant == "row"
-    most = row_elements(body, chip) if held_whole else tile_elements(body, chip, whole_rows=True)
+    most = (
+        row_elements(body, chip) if schedule.variant == forms.ROW.name else tile_elements(body, chip, whole_rows=True)
+    )
     return f"a tile of {rows * length} elements, of which the buffer holds {most}" if rows * length > most else None
 
 
-def kernels(
+def _kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. Without rows there is one tile, and the one program that has it."""
-    variant = schedule.variant
-    plain = reduction.default(variant)
-    if variant in ("looped", "looped_rows", "columns"):
+    form = FORMS[schedule.variant]
+    plain = reduction.default(schedule.variant)
+    if form.walks:
         plain = plain.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
         text = looped(spec, body, plain, name, helpers, PackedLines)
     else:
-        (text,) = reduction.kernels(spec, body, plain, name, helpers, PackedLines)
-    passed = WHOLE if variant in ("row", "rows") else ()
-    tiles = TILES if variant in ("rows", "looped_rows", "columns") else "M"
-    sizes = ("M", "N") if body.layout.rows else ("N",)
-    made = walked(text, schedule, tiles if body.layout.rows else "1", sizes=sizes, passed=passed)
+        (text,) = reduction.in_registers(spec, body, plain, name, helpers, PackedLines)
+    made = one_program_a_core(text, schedule, body)
     if {o.name for o in body.lowered.outputs} - {t.name for t in spec.outputs}:
         # what the rows leave is reduced even where there are none, and no driver takes a launch of no program
-        made = replace(made, grid=f"(max(min({tiles}, num_cores()), 1),)")
+        made = replace(made, grid=f"(max(min({_tiles(form)}, num_cores()), 1),)")
     return (made,)
 
 
-FAMILY = Family(
-    f"npu_{NAME}", reduction.takes, variants, VARIANTS, default, first_table, starts, space, legal, kernels,
+def one_program_a_core(text: KernelText, schedule: Schedule, body: Body) -> KernelText:
+    """A kernel of rows as one program a core runs it."""
+    form = FORMS[schedule.variant]
+    passed = WHOLE if form.whole else ()
+    sizes, tiles = (("M", "N"), _tiles(form)) if body.layout.rows else (("N",), "1")
+    return walked(text, schedule, tiles, sizes=sizes, passed=passed)
+
+
+def _tiles(form: Form) -> str:
+    return 'triton.cdiv(M, options["BLOCK_SIZE_M"])' if form.two_d else "M"
+
+
+FORMS = {**forms.WHOLE_ROWS, **forms.WALKED}
+_DEFAULTS = {
+    "row": {}, "rows": {"BLOCK_SIZE_M": 4}, "looped": {"BLOCK_SIZE_N": 4096},
+    "looped_rows": {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 1024}, "columns": {"BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 32},
+}  # fmt: skip
+_MEANINGS = {
+    "row": "one program a core, which takes every num_programs-th row whole",
+    "rows": "one program a core, which takes BLOCK_SIZE_M whole rows at a time",
+    "looped": "one program a core, which walks every num_programs-th row in blocks of BLOCK_SIZE_N",
+    "looped_rows": "one program a core, which walks BLOCK_SIZE_M rows at a time in blocks of BLOCK_SIZE_N",
+    "columns": "one program a core, which walks BLOCK_SIZE_M kept elements at a time in blocks of BLOCK_SIZE_N",
+}
+
+
+def variant(form: Form, kernels: Kernels) -> Variant:
+    """Rows in tiles that the buffer holds, by a family's kernels."""
+    rows = (block("BLOCK_SIZE_M", 1, 256, "rows a tile"),) if form.two_d else ()
+    blocks = (block("BLOCK_SIZE_N", 16, 32768, "elements of a block of the row"),) if form.walks else ()
+    schedule = Schedule.make(form.name, multibuffer=True, **_DEFAULTS[form.name])
+    return Variant(form, _MEANINGS[form.name], schedule, (*rows, *blocks, MULTIBUFFER), _legal, kernels)
+
+
+_VARIANTS = {name: variant(form, _kernels) for name, form in FORMS.items()}
+
+FAMILY = of_variants(
+    f"npu_{NAME}", reduction.takes, tuple(_VARIANTS.values()), variants, first_table, starts,
     packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

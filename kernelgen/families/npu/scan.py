@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import cooperative, scan
-from kernelgen.families.family import Family, Table
+from kernelgen.families import reduction as gpu_reduction
+from kernelgen.families import scan
+from kernelgen.families.family import Table, of_variants
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
-from kernelgen.families.npu.lines import PackedLines, walked
-from kernelgen.families.npu.space import HELPERS, VARIANTS
-from kernelgen.plan import Chip, Parameter, Schedule, table_row
+from kernelgen.families.npu.lines import PackedLines
+from kernelgen.families.npu.space import HELPERS
+from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
 NAME = "scan"
 KEY_ITEMSIZE = reduction.KEY_ITEMSIZE
+FORMS = reduction.FORMS
 default = reduction.default
-legal = reduction.legal
 fits = reduction.fits
 
 
 def variants(body: Body) -> tuple[str, ...]:
     """Those of a GPU; a core has whole rows."""
-    return tuple(v for v in scan.variants(body) if v not in ("split", cooperative.VARIANT))
+    return tuple(v for v in scan.variants(body) if v in FORMS)
 
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
@@ -43,25 +44,18 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return tuple(s for s in reduction.starts(body, rows, columns, chip) if s.variant in variants(body))
 
 
-def space(variant: str) -> tuple[Parameter, ...]:
-    return reduction.space(variant)
-
-
-def kernels(
+def _kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    plain = scan.default(schedule.variant)
-    if schedule.variant == "looped":
-        plain = plain.replace(NUM_STAGES=1)
-    (text,) = scan.kernels(spec, body, plain, name, helpers, PackedLines)
-    passed = reduction.WHOLE if schedule.variant in ("row", "rows") else ()
-    tiles = reduction.TILES if schedule.variant == "rows" else "M"
-    sizes = ("M", "N") if body.layout.rows else ("N",)
-    return (walked(text, schedule, tiles if body.layout.rows else "1", sizes=sizes, passed=passed),)
+    form, plain = FORMS[schedule.variant], scan.default(schedule.variant)
+    make = scan.in_blocks if form.walks else gpu_reduction.in_registers
+    plain = plain.replace(NUM_STAGES=1) if form.walks else plain
+    (text,) = make(spec, body, plain, name, helpers, PackedLines)
+    return (reduction.one_program_a_core(text, schedule, body),)
 
 
-FAMILY = Family(
-    f"npu_{NAME}", scan.takes, variants, VARIANTS, default, first_table, starts, space, legal, kernels,
-    packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
+FAMILY = of_variants(
+    f"npu_{NAME}", scan.takes, [reduction.variant(form, _kernels) for form in FORMS.values()], variants, first_table,
+    starts, packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
 )  # fmt: skip
