@@ -74,7 +74,8 @@ def _sequence(plan: StepsPlan) -> dict[str, Any]:
         "several_keys": several_keys,
         "lines": found.lines,
         "helpers": found.helpers,
-        "template": found.template,
+        "functions": found.functions,
+        "imports": found.imports,
         "filled": found.filled,
         "guard": found.guard,
     }

@@ -25,6 +25,7 @@ from kernelgen.families.stages import Stage, in_memory_order, last_first, stages
 from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.frontend.products import with_products
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Schedule, StepsPlan, TableRow, table_row
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
@@ -56,6 +57,16 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> Lowe
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts. Raises UnsupportedError where none do."""
     graph = without_ones(graph)
+    products = with_products(graph)
+    if products != graph:
+        try:
+            return _lowered(spec, products, notes)
+        except UnsupportedError:  # the products stay calls of torch's
+            pass
+    return _lowered(spec, graph, notes)
+
+
+def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> LoweredPlan:
     if calls.has_calls(graph):
         return _in_steps(spec, graph, notes)
     refused: UnsupportedError | None = None

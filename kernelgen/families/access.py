@@ -41,6 +41,22 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Extent:
+    """Of a product: its batch, its rows, its columns, or what is summed over."""
+
+    name: str
+    """`batch`, `m`, `n` or `k`."""
+    size: str
+    """The kernel's parameter for its length."""
+    runs: tuple[Group, ...]
+    """What it is made of, from the outermost; one run where every tensor holds it together, none where it is one."""
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return tuple(a for run in self.runs for a in run.axes)
+
+
+@dataclass(frozen=True)
 class Layout:
     """The iteration space as rows and columns."""
 
@@ -56,6 +72,8 @@ class Layout:
     """Where outputs are written that do not lie as rows and columns do."""
     sizes: tuple[tuple[str, str], ...] = ()
     """The size names that expressions mention, each with the kernel's parameter for it."""
+    extents: tuple[Extent, ...] = ()
+    """Of a product: batch, rows, columns and what is summed over."""
 
     def all(self) -> tuple[Access, ...]:
         """Loads, then stores."""
@@ -92,10 +110,10 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
             raise Unlowerable("a place in one of several dimensions, or in a product, that are reduced together")
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"m", "n"} | RESERVED
     named = tuple(
-        Group(axes, _size_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
+        Group(axes, group_name(space.axes, axes, taken), _index_name(space.axes, axes, taken)) for axes in rows
     )
     inside = tuple(
-        Group(axes, size := _size_name(space.axes, axes, taken), _part_name(size, space.axes, axes, taken))
+        Group(axes, size := group_name(space.axes, axes, taken), _part_name(size, space.axes, axes, taken))
         for axes in (parts if len(parts) > 1 else [])
     )
     outer = tuple(a for g in named for a in g.axes)
@@ -103,26 +121,28 @@ def layout(spec: OperatorSpec, lowered: Lowered) -> Layout:
     written = [(o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in moved]
     touched = (*loads, *written)
     through = {v.tensor for _, v in touched if any(isinstance(e, Expr) for e in v.index)}
-    in_rows = {t: all(_holds(_flat(v.index), outer) for _, v in touched if v.tensor == t) for t in through}
-    accesses = _distinct([_access(spec, i, v, named, columns, inside, in_rows.get(v.tensor)) for i, v in touched])
+    in_rows = {t: all(_holds(flat_axes(v.index), outer) for _, v in touched if v.tensor == t) for t in through}
+    accesses = distinct_strides(
+        [_access(spec, i, v, named, columns, inside, in_rows.get(v.tensor)) for i, v in touched]
+    )
     used = {index for a in accesses for index, _ in a.terms}
     split = tuple(g for g in named if g.index in used or (found and set(g.axes) & alone))
     stores = tuple((o, access) for o, access in zip(moved, accesses[len(loads) :], strict=True))
     stepped = columns is not None and any(isinstance(e, Expr) for o in moved for e in o.index)
     nameless = columns is not None and space.axes[columns.axes[0]] == ELLIPSIS
     sized = (*named, *([columns] if columns and (stepped or nameless) else []))
-    sizes = _sizes(found, space.axes, sized, taken) if columns else ()
+    sizes = size_parameters(found, space.axes, sized, taken) if columns else ()
     return Layout(named, columns, inside, accesses[: len(loads)], split, stores, sizes)
 
 
 def _is_moved(stored: Stored, count: int) -> bool:
     """Whether an output runs over everything, but in another order than rows and columns, or is stored in parts."""
-    flat = list(_flat(stored.index))
+    flat = list(flat_axes(stored.index))
     parts = any(isinstance(entry, Expr) for entry in stored.index)
     return parts or (len(flat) == count and flat != sorted(flat))
 
 
-def _sizes(
+def size_parameters(
     found: list[Expr], axes: tuple[Atom, ...], groups: tuple[Group, ...], taken: set[str]
 ) -> tuple[tuple[str, str], ...]:
     """A parameter for every size name that expressions mention; that of the rows or columns where it is theirs."""
@@ -138,7 +158,7 @@ def _sizes(
     return tuple(names.items())
 
 
-def _distinct(accesses: list[Access]) -> tuple[Access, ...]:
+def distinct_strides(accesses: list[Access]) -> tuple[Access, ...]:
     """An input that is read in two ways has two sets of strides: equal ones share a name, no others do."""
     names: dict[str, str] = {}
     """What every expression of the wrapper is called."""
@@ -170,7 +190,7 @@ def _name(wanted: str, expression: str, names: dict[str, str]) -> str:
 def collapse(count: int, outer: int, indices: list[Index], alone: set[int]) -> list[tuple[int, ...]]:
     """The axes in runs that every tensor runs over together; `outer` begins a run, and so does each axis of `alone`."""
     groups: list[list[int]] = [[0]] if count else []
-    flat = [list(_flat(index)) for index in indices]
+    flat = [list(flat_axes(index)) for index in indices]
     for a, b in pairwise(range(count)):
         together = all((a in f) == (b in f) and (a not in f or f.index(b) == f.index(a) + 1) for f in flat)
         if together and b != outer and not {a, b} & alone:
@@ -180,12 +200,12 @@ def collapse(count: int, outer: int, indices: list[Index], alone: set[int]) -> l
     return [tuple(g) for g in groups]
 
 
-def _flat(index: Index) -> tuple[int, ...]:
+def flat_axes(index: Index) -> tuple[int, ...]:
     """The axes that an index runs over; an expression counts as an axis of its own, numbered below zero."""
     return tuple(a for d, dim in enumerate(index) for a in ((-1 - d,) if isinstance(dim, Expr) else dim))
 
 
-def _size_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
+def group_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     if len(group) == 1 and isinstance(axes[group[0]], int):
         return str(axes[group[0]])  # a number of the reference needs no parameter
     name = "".join(str(axes[a]) if axes[a] != ELLIPSIS else "LEADING" for a in group)
@@ -232,7 +252,7 @@ def _access(
     """`in_rows`: of a tensor that is read through expressions, whether all its loads run over whole rows."""
     assert value.tensor is not None
     tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
-    flat = _flat(value.index)
+    flat = flat_axes(value.index)
     if columns is None:
         return Access(load, tensor.name, (("offsets", None),) if flat else (), (), None)
     outer = tuple(a for g in rows for a in g.axes)
@@ -261,7 +281,7 @@ def _access(
     named = (*rows, *parts) if in_rows is None else None
     stepped = value.op == "store" and any(isinstance(e, Expr) for e in value.index)
     view = _unused(f"{tensor.name}_view", {t.name for t in (*spec.inputs, *spec.outputs)})
-    return _strided(tensor, value.index, load, runs, flat, named, view, in_parts=stepped)
+    return strided_access(tensor, value.index, load, runs, flat, named, view, in_parts=stepped)
 
 
 def _picks(tensor: TensorSpec, index: Index) -> bool:
@@ -281,7 +301,7 @@ def _contiguous_terms(
     return ((names[0], None),) if len(names) == 1 else () if not names else None
 
 
-def _strided(
+def strided_access(
     tensor: TensorSpec,
     index: Index,
     load: int,
@@ -294,7 +314,9 @@ def _strided(
 ) -> Access:
     """`rows`: the row groups that sizes are named after; None where strides and sizes are named after the tensor's
     dimensions, because its loads share them. `view_name`: what the wrapper calls the tensor with dimensions merged."""
-    own: tuple[tuple[int, ...], ...] = tuple(_flat(index[: d + 1])[len(_flat(index[:d])) :] for d in range(len(index)))
+    own: tuple[tuple[int, ...], ...] = tuple(
+        flat_axes(index[: d + 1])[len(flat_axes(index[:d])) :] for d in range(len(index))
+    )
     own = tuple((-1 - d,) if isinstance(index[d], Expr) else axes for d, axes in enumerate(own))
     dims = {axes: [d for d, dim in enumerate(own) if dim and set(dim) <= set(axes)] for _, _, axes in runs}
     elastic = ELLIPSIS in tensor.shape

@@ -1,9 +1,10 @@
 """Where a graph that no family takes as a whole is cut into several kernels.
 
-It is cut at its reductions, scans, selections and scatters, which are most of what one kernel cannot hold together: a
-kernel computes those that come first in the reference, and leaves what the others need in memory. Either that is what
-the others read, or, where it is larger, what the first came to, from which the others compute it once more. There are
-as few kernels as families take, and of all cuts into so many the one that moves the fewest bytes is made.
+It is cut at its reductions, scans, selections, scatters and products, which are most of what one kernel cannot hold
+together: a kernel computes those that come first in the reference, and leaves what the others need in memory. Either
+that is what the others read, or, where it is larger, what the first came to, from which the others compute it once
+more. There are as few kernels as families take, and of all cuts into so many the one that moves the fewest bytes is
+made.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from kernelgen.errors import UnsupportedError
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
+from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
 
-_ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS)
+_ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS, DOT)
 _MOST_KERNELS = 6
 """More launches than that are no operator."""
 _MOST_TRIED = 200

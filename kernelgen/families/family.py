@@ -12,6 +12,7 @@ from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Parameter, Schedule, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile.ir import Step
 
 Table = tuple[TableRow, ...]
 """A schedule table: the first row that serves a problem wins, and the last serves all."""
@@ -60,6 +61,12 @@ def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
     return Parameter(name, choices, "block_size", "constexpr", meaning)
 
 
+class Build(Protocol):
+    def __call__(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, /) -> tuple[Step, ...]:
+        """The kernels in the order of their launches, the first called `name`. Of one that descriptors feed, the next
+        is launched instead where tensors do not fit these."""
+
+
 def _as_it_is(graph: Graph) -> Graph:
     return graph
 
@@ -100,7 +107,8 @@ class Family:
     """The tunable values of a variant: choices, the strategy that searches each, a clause for the log."""
     legal: Callable[[Schedule, int, int], str | None]
     """Why a schedule cannot serve rows of so many columns of so many bytes an element; None if it can."""
-    kernels: Kernels
+    kernels: Kernels | None
+    """None: its kernels are in the IR, see `build`."""
 
     prepared: Callable[[Graph], Graph] = _as_it_is
     """The graph as this family wants it, before it is lowered."""
@@ -120,6 +128,8 @@ class Family:
     """The condition under which a wrapper refuses sizes, with its message; None: what holds of rows and columns."""
     longest_row: Callable[[Body], int | None] = lambda body: None
     """The longest row, in elements, that a wrapper lets pass where `too_large` does not say."""
+    build: Build | None = None
+    """The kernels of one schedule's structure in the IR, which a backend prints."""
     packed: bool = False
     """Whether the wrapper makes every input contiguous that the kernels read."""
     sizes: Callable[[OperatorSpec, Body], tuple[NamedSize, ...]] | None = None

@@ -70,7 +70,7 @@ def _lowered(
     if cut is not None:
         space = cut.space(graph.nodes[graph.outputs[0].node].shape)
     space = space or space_of(graph, apart=apart)
-    lowering = _Lowering(graph, space, apart=apart)
+    lowering = Lowering(graph, space, apart=apart)
     stored = []
     for output in graph.outputs:
         node = graph.nodes[output.node]
@@ -85,7 +85,7 @@ def _lowered(
     return Lowered(space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals)
 
 
-class _Lowering:
+class Lowering:
     """Pulls indices from the outputs to the inputs; equal values are made once."""
 
     def __init__(self, graph: Graph, space: Space, *, apart: bool) -> None:

@@ -31,6 +31,9 @@ RESERVED = {
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
     "is_part", "part_count", "_", "words_ptr", "turn",
+    "ks", "k_mask", "left", "right", "tile_m", "tile_n", "first_row", "first_col", "batch",
+    "products", "part_sum", "length",
+    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 
 _DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts", "words")
@@ -82,7 +85,7 @@ def name_values(
         variable = _is_variable(value, statements)
         if value.op == "place" and not (i in outputs or variable or shared or located):
             continue
-        if value.op in ("load", "iota") or located or i in outputs or variable or uses[i] > 1 or crosses:
+        if value.op in ("load", "iota", "dot") or located or i in outputs or variable or uses[i] > 1 or crosses:
             assigned.add(i)
     taken = frozenset(taken)
     used = RESERVED | taken

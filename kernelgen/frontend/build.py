@@ -206,9 +206,11 @@ class Builder:
             Node("index", (x, *values), shape, dtype, None, self.statement, flips, Indexing(places, conditions, fill))
         )
 
-    def torch_call(self, operands: tuple[Arg, ...], shape: tuple[Dim, ...], attrs: tuple[str, ...]) -> Ref:
-        """An operation that stays a call of torch's."""
-        return self._add(Node(CALL, operands, shape, "float", None, self.statement, attrs))
+    def torch_call(
+        self, operands: tuple[Arg, ...], shape: tuple[Dim, ...], attrs: tuple[str, ...], equation: str = ""
+    ) -> Ref:
+        """An operation that may stay a call of torch's; `equation`: of a product."""
+        return self._add(Node(CALL, operands, shape, "float", None, self.statement, attrs, equation=equation))
 
     def place(self, shape: tuple[Dim, ...], counted: Expr, dtype: str = "int64") -> Ref:
         """A number for every element that follows from its place alone."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
+from kernelgen.frontend.products import equation
 from kernelgen.frontend.rule import Call, Refused
 
 _FUNCTIONAL = "torch.nn.functional"
@@ -55,7 +56,8 @@ def torch_call(b: Builder, node: Any, call: Call) -> Ref:
             word, positional = _constant(value, parameter.name), positional and not parameter.has_default_value()
         words.append(word if positional else f"{parameter.name}={word}")
     text = f"{function}({', '.join(words)})"
-    return b.torch_call(tuple(operands), call.shape, (call.torch_dtype, text, noun))
+    shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
+    return b.torch_call(tuple(operands), call.shape, (call.torch_dtype, text, noun), equation(text, shapes))
 
 
 def _constant(value: Any, name: str) -> str:

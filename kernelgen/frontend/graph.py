@@ -36,6 +36,8 @@ SCATTERS = of_kind("scatter")
 """What adds to where integers say: what is added to, the integers, what is added; a bincount has the integers alone."""
 SCANS = of_kind("scan")
 CALL = "call"
+DOT = "dot"
+"""A product of two operands, summed over the labels of its equation that its result lacks."""
 EXACT = "exact"
 """The attribute of a quotient whose last bit decides, wherever it is used."""
 
@@ -94,6 +96,8 @@ class Node:
     dimensions that it does no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
+    equation: str = field(default="", compare=False)
+    """dot, and a call that might be one: a letter for every dimension of the operands and the result, `mk,kn->mn`."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +130,15 @@ class Graph:
 
     @property
     def kind(self) -> str:
-        """What decides how it is computed: "scatter", "selection", "scan", "reduction", or "map" without these."""
+        """What decides how it is computed: "product", "scatter", "selection", "scan", "reduction", else "map"."""
         ops = {node.op for node in self.nodes}
-        kinds = {"scatter": SCATTERS, "selection": SELECTIONS, "scan": SCANS, "reduction": REDUCTIONS}
+        kinds = {
+            "product": (DOT,),
+            "scatter": SCATTERS,
+            "selection": SELECTIONS,
+            "scan": SCANS,
+            "reduction": REDUCTIONS,
+        }
         return next((kind for kind, own in kinds.items() if ops & set(own)), "map")
 
     def is_view(self, node: Node) -> bool:

@@ -11,7 +11,8 @@ from kernelgen.plan import KernelPlan, Operand, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
-from kernelgen.wrapper.launch import FileText, file_text, filled, guard, size_places
+from kernelgen.wrapper.launch import FileText, filled, guard, size_places
+from kernelgen.wrapper.tiled import file_text
 
 _DENSE = tuple(f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"))
 """Functions whose result is contiguous whatever the strides of what they read."""
@@ -43,7 +44,8 @@ class Sequence:
     groups: tuple[Group, ...]
     lines: tuple[Line, ...]
     helpers: tuple[str, ...]
-    template: str
+    functions: tuple[str, ...]
+    imports: tuple[str, ...]
     filled: tuple[Check, ...]
     """What is refused of inputs without elements."""
     guard: str
@@ -68,7 +70,9 @@ def sequence(plan: StepsPlan) -> Sequence:
         lines.append(Line(f"return {results}", ""))
     used = {name for group in groups for name in group.file.helpers}
     refused = tuple(check for _, check in filled(plan))
-    return Sequence(groups, tuple(lines), with_called(used), groups[0].file.template, refused, guard(plan.spec))
+    functions = tuple(dict.fromkeys(name for group in groups for name in group.file.functions))
+    imports = tuple(dict.fromkeys(line for group in groups for line in group.file.imports))
+    return Sequence(groups, tuple(lines), with_called(used), functions, imports, refused, guard(plan.spec))
 
 
 def _group(plan: KernelPlan, taken: set[str], *, alone: bool) -> Group:

@@ -23,7 +23,7 @@ from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.limits import too_large
 from kernelgen.wrapper.own_names import own_names, with_own
 
-_LAUNCH_OPTIONS = {"num_warps", "num_stages", "maxnreg", "multibuffer"}
+OPTIONS = {"num_warps", "num_stages", "maxnreg", "multibuffer"}
 """What a launch passes that is no argument of a kernel."""
 
 
@@ -78,10 +78,30 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class Reroute:
+    """Which kernel is launched instead of some where a condition does not hold."""
+
+    kernels: tuple[str, ...]
+    condition: str
+    instead: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A kernel that a backend has printed."""
+
+    name: str
+    source: str
+    variant: str = "printed"
+    """The macro of its template."""
+
+
+@dataclass(frozen=True)
 class FileText:
     """Everything the templates of one operator's `_triton.py` print."""
 
-    kernels: tuple[KernelText, ...]
+    kernels: tuple[KernelText | Printed, ...]
     template: str
     """What prints them."""
     helpers: tuple[str, ...]
@@ -109,25 +129,29 @@ class FileText:
     """The context manager around the launches; empty where the caller of the function has entered it."""
     own: Mapping[str, str] = field(default_factory=dict)
     """What the wrapper calls its own variables."""
+    functions: tuple[str, ...] = ()
+    """The functions of `host.py.jinja` that launches call."""
+    imports: tuple[str, ...] = ()
+    reroute: Reroute | None = None
 
     @property
     def waits(self) -> bool:
         """Whether programs of a kernel wait for one another."""
-        return any(kernel.fits for kernel in self.kernels)
+        return any(isinstance(kernel, KernelText) and kernel.fits for kernel in self.kernels)
 
 
 def file_text(plan: KernelPlan) -> FileText:
-    """Decide the whole text of `_triton.py`."""
+    """Decide the whole text of `_triton.py`, of kernels that a family writes as lines."""
     body = body_of(plan)
     helpers: dict[str, None] = {}
     texts, family = flavours(plan), family_of(plan)
+    assert family.kernels is not None
     sequences = [family.kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
     last = _last(plan, helpers)
     kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
-    _check_beside(plan.spec, {kernel.name for kernel in kernels})
-    outputs = tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
+    check_beside(plan.spec, {kernel.name for kernel in kernels})
     own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
-    keys = _keys(plan)
+    keys = table_keys(plan)
     table = tuple(
         TableLine(
             tuple(row.limit(key.name) for key in keys),
@@ -137,29 +161,35 @@ def file_text(plan: KernelPlan) -> FileText:
     )  # fmt: skip
     return FileText(
         kernels, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
-        _table_key(keys, own),
-        _prepare(plan), outputs, _called(_sizes(plan, kernels), own), _called(_views(body), own), too_large(plan, own),
+        table_key(keys, own),
+        _prepare(plan), output_allocations(plan), _called(_sizes(plan, kernels), own), _called(_views(body), own),
+        too_large(plan, own),
         tuple(_branch(plan, sequence, own) for sequence in sequences), plan.chip.cores if plan.chip else None,
         _called(_left(plan), own), tuple(_launch_last(plan, kernel, own) for kernel in last), _returned(plan),
-        _filled(plan), guard(plan.spec, plan.chip), own,
+        refused_empty(plan), guard(plan.spec, plan.chip), own,
     )  # fmt: skip
 
 
-def _keys(plan: KernelPlan) -> tuple[NamedSize, ...]:
+def table_keys(plan: KernelPlan) -> tuple[NamedSize, ...]:
     """The named sizes that some line of the table limits; the usual one where none does."""
     known = named_sizes(plan)
     limited = {name for row in plan.table for name, _ in row.upto}
     return tuple(size for size in known if size.name in limited) or known[:1]
 
 
-def _table_key(keys: tuple[NamedSize, ...], own: Mapping[str, str]) -> TableKey:
+def table_key(keys: tuple[NamedSize, ...], own: Mapping[str, str]) -> TableKey:
     names = tuple(key.name for key in keys) if len(keys) > 1 else ("size",)
     sizes = tuple(with_own(key.expression, own) for key in keys)
     meaning = " and ".join(filter(None, [", ".join(key.meaning for key in keys[:-1]), keys[-1].meaning]))
     return TableKey(names, sizes, meaning, keys[0].call.format(f"`{names[0]}`"))
 
 
-def _check_beside(spec: OperatorSpec, kernels: Collection[str]) -> None:
+def output_allocations(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
+    """Each output with the expression that allocates it, or begins it."""
+    return tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
+
+
+def check_beside(spec: OperatorSpec, kernels: Collection[str]) -> None:
     """Raise SpecError where a tensor of the wrapper would hide a kernel that it launches."""
     for tensor in (*spec.inputs, *spec.outputs):
         if tensor.name in kernels:
@@ -179,7 +209,7 @@ def guard(spec: OperatorSpec, chip: Chip | None = None) -> str:
     return f"npu_of({first})" if chip else f"torch.cuda.device({first}.get_device())"
 
 
-def _filled(plan: KernelPlan) -> tuple[Check, ...]:
+def refused_empty(plan: KernelPlan) -> tuple[Check, ...]:
     """The refusals that are reached: where every output has a size, there is nothing to compute without it."""
     outputs = [t.shape for t in plan.spec.outputs]
     return tuple(
@@ -326,7 +356,9 @@ def _last(plan: KernelPlan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
     if plan.then is None:
         return ()
     name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    made = family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
+    kernels = family_of(then).kernels
+    assert kernels is not None
+    made = kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
     return tuple(replace(kernel, of_rows=True) for kernel in made)
 
 
@@ -371,7 +403,7 @@ def _launch(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str], *, fir
         of_tensor = views.get(name, name) if argument.endswith("_ptr") else strides.get(argument)
         arguments.append(of_tensor or own.get(argument, argument))
     passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
-    chosen = {name for name, _ in options(plan, kernel.schedule)} - _LAUNCH_OPTIONS
+    chosen = {name for name, _ in options(plan, kernel.schedule)} - OPTIONS
     every = chosen <= set(kernel.constexprs) - {p.name for p in kernel.passed if p.value is not None}
     passed += [p for p in kernel.passed if p.value is not None or not every]
     if kernel.form.whole and not kernel.passed:

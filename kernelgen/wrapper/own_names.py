@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from kernelgen.spec.model import OperatorSpec
 
@@ -15,11 +16,14 @@ _OTHERWISE = {
 """What each is called where a tensor has its name."""
 
 
-def own_names(spec: OperatorSpec, tensors: Iterable[str] = ()) -> dict[str, str]:
-    """What a wrapper calls each of its variables. `tensors`: those it has beside the spec's inputs and outputs."""
+def own_names(
+    spec: OperatorSpec, tensors: Iterable[str] = (), more: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """What a wrapper calls each of its variables. `tensors`: those it has beside the spec's inputs and outputs; `more`:
+    variables that few wrappers have, with their other names."""
     used = {*tensors, *(t.name for t in (*spec.inputs, *spec.outputs))}
     found = {}
-    for name, other in _OTHERWISE.items():
+    for name, other in {**_OTHERWISE, **more}.items():
         chosen = name if name not in used else other
         while chosen in used:
             chosen = f"launch_{chosen}"

@@ -1,0 +1,1 @@
+"""What prints kernels of the IR: one package or module a language."""

@@ -1,0 +1,110 @@
+"""Products of matrices with what stands before and after them, on the matrix units.
+
+One product a kernel. What its factors are computed from element by element comes before it, what is computed from it
+after, where the sums are still in registers: a bias, an activation, a residual, a scale; a reduction of the rows too,
+where a tile holds them whole. An operator of several products is cut between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernelgen.families.family import Family, Table
+from kernelgen.families.kernel import Body
+from kernelgen.families.matmul import kernels, lowering, schedules
+from kernelgen.families.matmul.kernels import multiplies_float32, reduces
+from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.values import Unlowerable
+from kernelgen.frontend.graph import DOT, Graph
+from kernelgen.plan import Chip, Schedule
+from kernelgen.schedule.problem import NamedSize
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+
+NAME = "matmul"
+
+
+def takes(graph: Graph) -> bool:
+    """Whether a reference is its own: one product, and neither scans nor what selects or scatters."""
+    return graph.kind == "product" and sum(node.op == DOT for node in graph.nodes) == 1
+
+
+def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
+    body = lowering.body(spec, graph)
+    if reduces(body):
+        sizes = [body.lowered.space.axes[a] for a in body.extent("n").axes]
+        if not all(isinstance(size, int) for size in sizes):
+            raise Unlowerable("a reduction of a product's rows, whose length is no number")
+        if schedules.columns(body) > schedules.LONGEST_ROW:
+            raise Unlowerable(f"a reduction of a product's rows of more than {schedules.LONGEST_ROW} columns")
+    return replace(body, boxed=kernels.boxable(spec, body))
+
+
+def _own(body: Body) -> ProductBody:
+    assert isinstance(body, ProductBody)
+    return body
+
+
+def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
+    """The kernels of a schedule in the order of their launches; of boxes also the one that needs no descriptors."""
+    own = _own(body)
+    match schedule.variant:
+        case schedules.TILES:
+            return (kernels.by_pointers(spec, own, schedule, name),)
+        case schedules.BOXES:
+            plain = f"{spec.name}_pointers_kernel"
+            boxes = kernels.by_boxes(spec, own, schedule, name)
+            return boxes, replace(kernels.by_pointers(spec, own, schedule, plain), when_unfit=True)
+        case schedules.LIBRARY:
+            return kernels.by_library(spec, own, schedule, name)
+        case schedules.SPLIT:
+            return kernels.split(spec, own, schedule, name)
+    return (kernels.by_vectors(spec, own, schedule, name),)
+
+
+def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
+    """Rows, columns, what is summed over, products of a batch, and the bytes of a factor's element."""
+    own = _own(body)
+    whats = {"m": ("rows", "{} rows"), "n": ("columns", "{} columns"), "k": ("summed elements", "sums of {} elements")}
+    whats["batch"] = "products", "{} products"
+    found = []
+    for extent in (own.extent(name) for name in ("m", "n", "k", "batch")):
+        factors = tuple(own.lowered.space.axes[a] for a in extent.axes)
+        if factors:
+            found.append(NamedSize(extent.size, factors, extent.size, *whats[extent.name]))
+    bytes_each = f"{own.factor.name}.element_size()"
+    each = NamedSize("itemsize", (), bytes_each, "bytes of an element", "elements of {} bytes", own.factor.dtype)
+    return (*found, each)
+
+
+def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
+    return schedules.first_table(_own(body))
+
+
+def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
+    return schedules.starts(_own(body))
+
+
+def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
+    said = ["products are summed in float32, block after block of what is summed over, in an order that never changes"]
+    if multiplies_float32(spec, _own(body)):
+        said.append(
+            "float32 is multiplied as torch multiplies it: in TF32 where torch.backends.cuda.matmul.allow_tf32 is set"
+        )
+    return tuple(said)
+
+
+def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
+    """Tiles are counted in int32, and so is what begins the last of them."""
+    sizes = [e.size for e in _own(body).layout.extents if e.runs]
+    largest = f"max({', '.join(sizes)})" if len(sizes) > 1 else sizes[0]
+    got = ", ".join(f"{{{size}}}" for size in sizes)
+    return f"{largest} > 2**30", f"{spec.name}: at most 2**30 rows, columns, products or summed elements, got {got}"
+
+
+FAMILY = Family(
+    NAME, takes, lambda body: schedules.variants(_own(body)), schedules.MEANINGS, schedules.default, _first_table,
+    _starts, schedules.space, schedules.legal, None, body=_body, notes=_notes, too_large=_too_large, sizes=_sizes,
+    build=build, template="printed.py.jinja",
+)  # fmt: skip

@@ -1,0 +1,579 @@
+"""The kernels of a product in the IR, variant by variant.
+
+All of them load tiles of the factors, compute on these what the reference computes before the product, add up the
+product in float32, and compute on its tiles what comes after it. They differ in how tiles are copied (`tiles` by
+pointers, `boxes` by descriptors, which the copy engine of sm_90 executes), and in how few rows are spread over the
+device (`split`, `vector`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from kernelgen.families.access import Access, Extent, Group
+from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.values import Stored, Use, axes_of
+from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.builder import Builder, dtype_of
+from kernelgen.tile.walk import trimmed, used_names
+
+PRECISION = "PRECISION"
+"""The constexpr that says how float32 is multiplied."""
+
+
+def axis_of(extent: Extent, block: str) -> ir.Axis:
+    index = {"m": "rows", "n": "cols", "k": "ks"}[extent.name]
+    mask = {"m": "row_mask", "n": "col_mask", "k": "k_mask"}[extent.name]
+    return ir.Axis(extent.name, index, mask, block, extent.size)
+
+
+@dataclass(frozen=True)
+class Tiled:
+    """A product's extents as axes of tiles. Of few rows a program may take one, which is then no axis."""
+
+    m: ir.Axis | None
+    n: ir.Axis
+    k: ir.Axis
+
+    @property
+    def result(self) -> ir.Shape:
+        return tuple(a for a in (self.m, self.n) if a)
+
+    @property
+    def all(self) -> ir.Shape:
+        return tuple(a for a in (self.m, self.n, self.k) if a)
+
+
+class Writer:
+    """Writes one kernel of a product: `boxed` says which tensors are copied by descriptors."""
+
+    def __init__(
+        self, spec: OperatorSpec, body: ProductBody, tiled: Tiled, boxed: frozenset[str] = frozenset()
+    ) -> None:
+        self.spec = spec
+        self.body = body
+        self.tiled = tiled
+        self.boxed = boxed
+        self.reads = {a.load: a for a in body.layout.accesses}
+        self.types = {t.name: t.dtype for t in (*spec.inputs, *spec.outputs)}
+        of_space = {a: axis for axis in tiled.all for a in body.extent(axis.name).axes}
+        self.builder = Builder(
+            body.lowered, body.names, body.statements, of_space, self._load, dict(body.layout.sizes)
+        )  # fmt: skip
+        self.raw: set[int] = set()
+        """Loads whose elements are multiplied as memory holds them."""
+
+    # Where elements are
+
+    def axes(self, names: Iterable[str]) -> ir.Shape:
+        wanted = set(names)
+        return tuple(a for a in self.tiled.all if a.name in wanted)
+
+    def index(self, run: str) -> ir.Expr:
+        """The numbers along one run of an extent."""
+        extent = next(e for e in self.body.layout.extents if any(g.index == run for g in e.runs))
+        axis = next((a for a in self.tiled.all if a.name == extent.name), None)
+        whole = ir.Name(_scalar(extent) if axis is None else axis.index, (axis,) if axis else ())
+        return _taken_apart(whole, extent.runs, run)
+
+    def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
+        terms = tuple((self.index(str(index)), stride) for index, stride in access.terms)
+        return ir.Pointer(access.tensor, terms, shape)
+
+    def mask(self, shape: ir.Shape) -> ir.Expr | None:
+        """Which elements of a tile exist."""
+        parts = [ir.Name(axis.mask, (axis,)) for axis in shape]
+        if not parts:
+            return None
+        whole: ir.Expr = parts[0]
+        for i, part in enumerate(parts[1:], 2):
+            whole = ir.Apply("and", (whole, part), shape[:i])
+        return whole
+
+    def box(self, access: Access) -> ir.Box:
+        """The tile of a tensor by its descriptor, in the order of memory."""
+        offsets: list[ir.Expr] = []
+        shape: list[ir.Axis] = []
+        for index, _ in access.terms:
+            extent = next(e for e in self.body.layout.extents if any(g.index == index for g in e.runs))
+            axis = next((a for a in self.tiled.all if a.name == extent.name), None)
+            if axis is None:
+                offsets.append(ir.Cast(self.index(str(index)), "int32"))
+            else:
+                offsets.append(ir.Name(_start(extent)))
+                shape.append(axis)
+        return ir.Box(f"{access.tensor}_desc", tuple(offsets), tuple(shape))
+
+    # What is loaded and stored
+
+    def _load(self, i: int, shape: ir.Shape) -> ir.Expr:
+        """A load in float32, unless it is multiplied as it is."""
+        access, value = self.reads[i], self.body.lowered.values[i]
+        loaded = self._loaded(access, shape)
+        widen = value.dtype == "float" and i not in self.raw and self.types[access.tensor] != "float32"
+        return ir.Cast(loaded, "float32") if widen else loaded
+
+    def _loaded(self, access: Access, shape: ir.Shape) -> ir.Expr:
+        if access.tensor in self.boxed:
+            box = self.box(access)
+            return box if box.shape == shape else ir.Transposed(box)
+        other = 0.0 if self.body.lowered.values[access.load].dtype == "float" else 0
+        return ir.Load(self.pointer(access, shape), self.mask(shape), other)
+
+    def stores(self) -> tuple[ir.Stmt, ...]:
+        """The outputs, after what they need."""
+        found: list[ir.Stmt] = [*self.builder.lets((s.value for s, _ in self.body.layout.stores), self.tiled.result)]
+        return (*found, *(self._store(stored, access) for stored, access in self.body.layout.stores))
+
+    def _store(self, stored: Stored, access: Access) -> ir.Stmt:
+        value = self.builder.value(stored.value, self.tiled.result)
+        if access.tensor in self.boxed:
+            box = self.box(access)
+            narrowed = ir.Cast(value, ir.ElementOf(access.tensor))
+            return ir.StoreBox(box, narrowed if box.shape == value.shape else ir.Transposed(narrowed))
+        shape = self.builder.shape(stored.value, self.tiled.result)
+        if any(axis not in shape for axis in self._stored_axes(stored)):
+            raise AssertionError("an output varies along its own axes")
+        return ir.Store(self.pointer(access, shape), value, self.mask(shape))
+
+    def _stored_axes(self, stored: Stored) -> ir.Shape:
+        own = {a for dim in stored.index for a in axes_of(dim)}
+        return tuple(x for x in self.tiled.result if own & set(self.body.extent(x.name).axes))
+
+    # The product
+
+    def factors(self) -> tuple[int, int]:
+        first, second = self.body.lowered.values[self.body.dot].args
+        assert isinstance(first, Use)
+        assert isinstance(second, Use)
+        return first.value, second.value
+
+    def factor(self, i: int, shape: ir.Shape) -> tuple[tuple[ir.Let, ...], ir.Expr]:
+        """A factor's tile as it is multiplied: in the dtype that the reference multiplies."""
+        value = self.body.lowered.values[i]
+        if value.op == "load":
+            self.raw.add(i)
+            lets = self.builder.lets([i], shape)
+            return lets, self.builder.value(i, shape)
+        assert value.op == "round"
+        (source,) = value.args
+        assert isinstance(source, Use)
+        lets = self.builder.lets([source.value], shape)
+        # what the reference makes of a zero beyond the end may be none
+        k = self.tiled.k
+        inside = ir.Apply(
+            "where", (ir.Name(k.mask, (k,)), self.builder.value(source.value, shape), ir.Number(0.0)), shape
+        )
+        side = ir.Name("left" if i == self.factors()[0] else "right", shape)
+        return (*lets, ir.Let((side.text,), inside)), ir.Cast(side, dtype_of(value))
+
+    def carry(self) -> ir.Name:
+        name = self.body.names.of[self.body.dot]
+        return ir.Name(name, self.tiled.result)
+
+    def finished(self, product: ir.Expr) -> None:
+        """The product is known from here on."""
+        self.builder.known[self.body.dot] = product
+        value = self.body.lowered.values[self.body.dot]
+        if value.statement is not None:
+            self.builder.quoted.add(value.statement)
+
+    def said(self) -> str:
+        value = self.body.lowered.values[self.body.dot]
+        return "" if value.statement is None else self.body.statements[value.statement].text
+
+    def loop(self, start: ir.Expr, stop: ir.Expr, *, precision: bool, swap: bool) -> ir.For:
+        """The walk over what is summed, one block after the other."""
+        assert self.tiled.m is not None
+        m, n, k = self.tiled.m, self.tiled.n, self.tiled.k
+        known = dict(self.builder.known)
+        first, second = self.factors()
+        a_lets, a = self.factor(first, (m, k))
+        b_lets, b = self.factor(second, (k, n))
+        self.builder.known = known
+        carry = replace(self.carry(), shape=(n, m)) if swap else self.carry()
+        sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
+        dot = ir.Dot(*sides, carry, PRECISION if precision else None)
+        numbers = (
+            ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("start")), "int64")),
+            ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), stop), (k,))),
+        )
+        body = (*numbers, *a_lets, *b_lets, ir.Let((carry.text,), dot))
+        return ir.For("start", start, stop, ir.Name(k.block), body, comment=self.said())
+
+    def numbers(self, extent: Extent, axis: ir.Axis, tile: str) -> tuple[ir.Let, ...]:
+        """The numbers of a tile's elements along an axis; int64, because an offset may pass 2**31."""
+        start = ir.Apply("mul", (ir.Name(tile), ir.Name(axis.block)), ())
+        return (
+            ir.Let((_start(extent),), start),
+            ir.Let((axis.index,), ir.Cast(ir.Range(axis, ir.Name(_start(extent))), "int64")),
+            ir.Let((axis.mask,), ir.Apply("lt", (ir.Name(axis.index, (axis,)), ir.Name(axis.size)), (axis,))),
+        )
+
+    def arguments(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Argument, ...]:
+        """What the statements mention of tensors, strides and sizes, in that order."""
+        used = used_names(body)
+        tensors = [*dict.fromkeys(a.tensor for a in self.body.layout.accesses), *(o.name for o in self.spec.outputs)]
+        views = {a.tensor: a.view[0] for a in self.body.layout.accesses if a.view}
+        found = []
+        for name in tensors:
+            if f"{name}_desc" in used:
+                found.append(self._descriptor(name, views.get(name, name)))
+            if f"{name}_ptr" in used or (f"{name}_desc" not in used and f"{name}:type" in used):
+                found.append(ir.Argument(f"{name}_ptr", "pointer", views.get(name, name)))
+        sizes = [(e.size, e.size) for e in self.body.layout.extents]
+        sizes += [(g.size, g.size) for e in self.body.layout.extents for g in e.runs if g.size.isidentifier()]
+        sizes += [(parameter, name) for name, parameter in self.body.layout.sizes]
+        found += [ir.Argument(n, "number", host) for n, host in dict(sizes).items() if n in used]
+        strides = dict(s for a in self.body.layout.accesses for s in a.strides)
+        return (*found, *(ir.Argument(n, "number", host) for n, host in strides.items() if n in used))
+
+    def _descriptor(self, name: str, host: str) -> ir.Argument:
+        access = next(
+            a for a in (*self.body.layout.accesses, *(a for _, a in self.body.layout.stores)) if a.tensor == name
+        )
+        box = self.box(access)
+        ones = len(box.offsets) - len(box.shape)
+        if self._is_merged(name, access):
+            host = f"{host}.view({', '.join(self._run_size(str(index)) for index, _ in access.terms)})"
+        return ir.Argument(f"{name}_desc", "descriptor", host, (*["1"] * ones, *(a.block for a in box.shape)))
+
+    def _is_merged(self, name: str, access: Access) -> bool:
+        """Whether an output has other dimensions than its box."""
+        output = next((o for o in self.spec.outputs if o.name == name), None)
+        return output is not None and (ELLIPSIS in output.shape or len(output.shape) != len(access.terms))
+
+    def _run_size(self, index: str) -> str:
+        return next(g.size for e in self.body.layout.extents for g in e.runs if g.index == index)
+
+
+def _scalar(extent: Extent) -> str:
+    return {"batch": "batch", "m": "row", "n": "column", "k": "k"}[extent.name]
+
+
+def _start(extent: Extent) -> str:
+    return {"m": "first_row", "n": "first_col", "k": "start"}[extent.name]
+
+
+def _taken_apart(whole: ir.Name, runs: tuple[Group, ...], run: str) -> ir.Expr:
+    """The index of one run from the number of an element of them all."""
+    position = next(i for i, g in enumerate(runs) if g.index == run)
+    sizes = [ir.Number(int(g.size)) if g.size.isdigit() else ir.Name(g.size) for g in runs]
+    found: ir.Expr = whole
+    for size in reversed(sizes[position + 1 :]):
+        found = ir.Apply("int_div", (found, size), whole.shape)
+    return ir.Apply("int_mod", (found, sizes[position]), whole.shape) if position else found
+
+
+def reduces(body: ProductBody) -> bool:
+    """Whether rows of the product are reduced, so that a tile holds whole rows."""
+    return any(v.op in REDUCTIONS for v in body.lowered.values)
+
+
+def has_batch(body: ProductBody) -> bool:
+    return bool(body.extent("batch").runs)
+
+
+def multiplies_float32(spec: OperatorSpec, body: ProductBody) -> bool:
+    """Whether the factors may be float32, of which torch's setting says how they are multiplied."""
+    return "float32" in dict(spec.dtypes).get(body.factor.dtype, (body.factor.dtype,))
+
+
+def _constexprs(spec: OperatorSpec, body: ProductBody, *names: str) -> tuple[tuple[str, str | None], ...]:
+    found: list[tuple[str, str | None]] = [(name, None) for name in names]
+    return (*found, (PRECISION, "precision()")) if multiplies_float32(spec, body) else tuple(found)
+
+
+def _tiled(body: ProductBody) -> Tiled:
+    return Tiled(
+        axis_of(body.extent("m"), "BLOCK_M"), axis_of(body.extent("n"), "BLOCK_N"), axis_of(body.extent("k"), "BLOCK_K")
+    )
+
+
+def _cdiv(size: str, block: str) -> ir.Expr:
+    return ir.Apply("cdiv", (ir.Name(size), ir.Name(block)), ())
+
+
+def _grouped(tile: ir.Expr) -> ir.Let:
+    counts = (_cdiv("M", "BLOCK_M"), _cdiv("N", "BLOCK_N"), ir.Name("GROUP_M"))
+    return ir.Let(("tile_m", "tile_n"), ir.Call("tile_of", (tile, *counts)))
+
+
+def _own(body: ProductBody, tiles: ir.Expr, program: ir.Expr) -> tuple[tuple[ir.Let, ...], ir.Expr]:
+    """What finds a program's batch, and the number of its tile within that. All are counted along one dimension of the
+    grid, for the others end at 65535."""
+    if not has_batch(body):
+        return (), program
+    count = ir.Let(("tiles",), tiles)
+    batch = ir.Apply("int_div", (program, ir.Name("tiles")), ())
+    return (
+        (count, ir.Let(("batch",), ir.Cast(batch, "int64"))),
+        ir.Apply("int_mod", (program, ir.Name("tiles")), ()),
+    )
+
+
+def _grid(body: ProductBody, tiles: str) -> str:
+    return f"{tiles} * BATCH" if has_batch(body) else tiles
+
+
+def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.Stmt, ...]:
+    """One tile of the result, from the numbers of its elements to its stores."""
+    body, tiled = writer.body, writer.tiled
+    assert tiled.m is not None
+    swap = bool(schedule.get("swap"))
+    carry = writer.carry()
+    shape = (tiled.n, tiled.m) if swap else (tiled.m, tiled.n)
+    loop = writer.loop(ir.Number(0), ir.Name("K"), precision=precision, swap=swap)
+    turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
+    writer.finished(carry)
+    return (
+        *writer.numbers(body.extent("m"), tiled.m, "tile_m"),
+        *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
+        ir.Let((carry.text,), ir.Zeros(shape)),
+        loop, *turned, *writer.stores(),
+    )  # fmt: skip
+
+
+_TILES = ir.Apply("mul", (_cdiv("M", "BLOCK_M"), _cdiv("N", "BLOCK_N")), ())
+_GRID_TILES = "tiles_m * tiles_n"
+
+
+def _counts(rows: str = 'options["BLOCK_M"]', columns: str = 'options["BLOCK_N"]') -> tuple[tuple[str, str], ...]:
+    """The wrapper's numbers of tiles."""
+    return ("tiles_m", f"triton.cdiv(M, {rows})"), ("tiles_n", f"triton.cdiv(N, {columns})")
+
+
+def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """A program computes a tile, whose factors it loads by pointers."""
+    writer = Writer(spec, body, _tiled(body))
+    precision = multiplies_float32(spec, body)
+    own, tile = _own(body, _TILES, ir.Program(0))
+    inside = trimmed((*own, _grouped(tile), *_of_tile(writer, schedule, precision)))
+    constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
+    grid = (_grid(body, _GRID_TILES),)
+    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid, counts=_counts())
+
+
+def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
+    """The tensors whose tiles descriptors can copy: those of both factors, and outputs that are tiles of rows and
+    columns; empty where a factor is none."""
+    writer = Writer(spec, body, _tiled(body))
+    found = set()
+    loads = [a for a in body.layout.accesses if len(writer.axes(_names(body, a))) == 2]
+    factors = [a for a in loads if "k" in _names(body, a)]
+    if len(factors) != 2 or any(not _is_boxable(body, a) for a in factors):
+        return frozenset()
+    if len({a.tensor for a in factors}) < 2 or any(
+        sum(b.tensor == a.tensor for b in body.layout.accesses) > 1 for a in factors
+    ):
+        return frozenset()
+    found |= {a.tensor for a in factors}
+    kinds = dict(spec.dtypes)
+    for _, access in body.layout.stores:
+        dtype = next(o.dtype for o in spec.outputs if o.name == access.tensor)
+        if len(writer.axes(_names(body, access))) == 2 and _is_boxable(body, access) and dtype in kinds:
+            found.add(access.tensor)
+    return frozenset(found)
+
+
+def _names(body: ProductBody, access: Access) -> list[str]:
+    return [e.name for index, _ in access.terms for e in body.layout.extents if any(g.index == index for g in e.runs)]
+
+
+def _is_boxable(body: ProductBody, access: Access) -> bool:
+    """Whether a tensor's tiles are boxes: its two tiled extents whole, and its last two dimensions."""
+    names = _names(body, access)
+    tiled = [n for n in names if n != "batch"]
+    whole = all(len(body.extent(n).runs) == 1 for n in tiled)
+    return len(tiled) == 2 and whole and names[-2:] == tiled and len(names) <= 5
+
+
+def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """A program computes a tile, or one after the other, whose factors it loads by descriptors."""
+    writer = Writer(spec, body, _tiled(body), body.boxed)
+    precision = multiplies_float32(spec, body)
+    persistent = bool(schedule.get("persistent"))
+    own, tile = _own(body, _TILES, ir.Name("tile") if persistent else ir.Program(0))
+    inside = trimmed((*own, _grouped(tile), *_of_tile(writer, schedule, precision)))
+    constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
+    grid = _grid(body, _GRID_TILES)
+    if persistent:
+        total = ir.Apply("mul", (_TILES, ir.Name("BATCH")), ()) if has_batch(body) else _TILES
+        comment = "as many programs as run at once, each with one tile after the other"
+        inside = (
+            ir.Let(("num_tiles",), total),
+            ir.For(
+                "tile", ir.Program(0), ir.Name("num_tiles"), ir.Name("NUM_PROGRAMS"), inside, flatten=True,
+                comment=comment,
+            ),
+        )  # fmt: skip
+        programs = f"num_programs({spec.inputs[0].name}.device)"
+        constexprs = (*constexprs, ("NUM_PROGRAMS", programs))
+        grid = f"min({programs}, {grid})"
+    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=_counts())
+
+
+def _parts(writer: Writer) -> ir.Pointer:
+    """Where the sums of a part lie."""
+    m, n = writer.tiled.result
+    slot: ir.Expr = ir.Cast(ir.Name("part"), "int64")
+    if has_batch(writer.body):
+        slot = ir.Apply("add", (ir.Apply("mul", (slot, ir.Name("BATCH")), ()), ir.Name("batch")), ())
+    plane = ir.Apply("mul", (ir.Apply("mul", (slot, ir.Name("M")), ()), ir.Name("N")), ())
+    places = (plane, ir.Name(m.index, (m,)), ir.Name(n.index, (n,)))
+    return ir.Pointer("parts", tuple(zip(places, (None, "N", None), strict=True)), (m, n))
+
+
+def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> tuple[ir.Kernel, ir.Kernel]:
+    """Every program sums a part; the second kernel adds the parts in their order, so that results repeat."""
+    writer = Writer(spec, body, _tiled(body))
+    m, n = writer.tiled.result
+    swap = bool(schedule.get("swap"))
+    carry = writer.carry()
+    shape = (n, m) if swap else (m, n)
+    blocks = ir.Apply("cdiv", (_cdiv("K", "BLOCK_K"), ir.Name("SPLITS")), ())
+    first = ir.Apply("mul", (ir.Name("part"), ir.Name("length")), ())
+    end = ir.Apply("whole_min", (ir.Apply("add", (first, ir.Name("length")), ()), ir.Name("K")), ())
+    loop = writer.loop(first, ir.Name("end"), precision=multiplies_float32(spec, body), swap=swap)
+    turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
+    own, tile = _own(body, _TILES, ir.Program(0))
+    inside = trimmed((
+        *own, _grouped(tile), ir.Let(("part",), ir.Program(1)),
+        *writer.numbers(body.extent("m"), m, "tile_m"), *writer.numbers(body.extent("n"), n, "tile_n"),
+        ir.Let(("length",), ir.Apply("mul", (blocks, ir.Name("BLOCK_K")), ())), ir.Let(("end",), end),
+        ir.Let((carry.text,), ir.Zeros(shape)), loop, *turned, ir.Store(_parts(writer), carry, writer.mask((m, n))),
+    ))  # fmt: skip
+    batches = ["BATCH"] if has_batch(body) else []
+    splits = 'options["SPLITS"]'
+    product = ir.Kernel(
+        name, schedule, (*writer.arguments(inside), _PARTS),
+        _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLITS"), inside,
+        (_grid(body, _GRID_TILES), splits), (ir.Scratch("parts", f"({', '.join([splits, *batches, 'M', 'N'])})"),),
+        _counts(),
+    )  # fmt: skip
+    return product, _joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"))
+
+
+_PARTS = ir.Argument("parts_ptr", "pointer", "parts")
+
+
+def _joined(
+    spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str, splits: str = 'options["SPLITS"]'
+) -> ir.Kernel:
+    """What follows the product, from the sum of its parts."""
+    writer = Writer(spec, body, _tiled(body))
+    m, n = writer.tiled.result
+    carry = writer.carry()
+    loaded = ir.Let(("part_sum",), ir.Cast(ir.Load(_parts(writer), writer.mask((m, n))), "float32"))
+    added = ir.Let((carry.text,), ir.Apply("add", (carry, ir.Name("part_sum", (m, n))), (m, n)))
+    loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), (loaded, added))
+    writer.finished(carry)
+    own, tile = _own(body, _TILES, ir.Program(0))
+    inside = trimmed((
+        *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
+        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), ir.Zeros((m, n))), loop, *writer.stores(),
+    ))  # fmt: skip
+    rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)
+    constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), ("SPLITS", splits))
+    tiles = f"triton.cdiv(M, {rows}) * triton.cdiv(N, {columns})"
+    return ir.Kernel(name, schedule, (_PARTS, *writer.arguments(inside)), constexprs, inside, (_grid(body, tiles),))
+
+
+def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
+    """Torch's product, then what follows it."""
+    writer = Writer(spec, body, _tiled(body))
+    views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
+    sides = []
+    for number, wanted in zip(writer.factors(), (["m", "k"], ["k", "n"]), strict=True):
+        access = writer.reads[number]
+        host = f"{views.get(access.tensor, access.tensor)}.detach()"
+        sides.append(host if _names(body, access)[-2:] == wanted else f"{host}.mT")
+    product = f"{LIBRARY_CALL}({', '.join(sides)}"
+    if ends_with_product(spec, body):
+        (output,) = spec.outputs
+        access = body.layout.stores[0][1]
+        sizes = ", ".join(writer._run_size(str(index)) for index, _ in access.terms)
+        out = f"{output.name}.view({sizes})" if writer._is_merged(output.name, access) else output.name
+        return (ir.LibraryCall(LIBRARY_CALL, f"{product}, out={out})"),)
+    return (
+        ir.LibraryCall(LIBRARY_CALL, f"{product})", "parts"),
+        _joined(spec, body, schedule, name.replace("_kernel", "_after_kernel"), "1"),
+    )
+
+
+def ends_with_product(spec: OperatorSpec, body: ProductBody) -> bool:
+    """Whether the product is all there is, in the order of the output's dimensions."""
+    if len(body.layout.stores) != 1:
+        return False
+    stored, access = body.layout.stores[0]
+    same = next(o.dtype for o in spec.outputs) == body.factor.dtype
+    return stored.value == body.dot and same and _names(body, access) == _ordered(body)
+
+
+def _ordered(body: ProductBody) -> list[str]:
+    return [e.name for e in body.layout.extents if e.name != "k" for _ in e.runs]
+
+
+def has_library(body: ProductBody) -> bool:
+    """Whether torch multiplies the factors as they lie: two tensors with the same dimensions of a batch."""
+    by_load = {a.load: a for a in body.layout.accesses}
+    first, second = (a.value for a in body.lowered.values[body.dot].args if isinstance(a, Use))
+    if not {first, second} <= by_load.keys() or not body.extent("m").runs:
+        return False
+    sides = [_names(body, by_load[i]) for i in (first, second)]
+    batches = [["batch"] * len(body.extent("batch").runs)] * 2
+    single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")
+    return single and [side[:-2] for side in sides] == batches and not reduces(body)
+
+
+LIBRARY_CALL = "torch.matmul"
+_JOIN_ROWS, _JOIN_COLUMNS = "4", "256"
+"""The tile of the kernel that adds parts: a few rows, for there are few."""
+
+
+def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """A program computes some columns of one row without the matrix units, which few rows would leave idle."""
+    tiled = Tiled(None, axis_of(body.extent("n"), "BLOCK_N"), axis_of(body.extent("k"), "BLOCK_K"))
+    writer = Writer(spec, body, tiled)
+    n, k = tiled.n, tiled.k
+    first, second = writer.factors()
+    along = next((a for a in body.layout.accesses if a.load == second), None)
+    last = _names(body, along)[-1] if along else "k"
+    shape = (n, k) if last == "k" else (k, n)
+    known = dict(writer.builder.known)
+    factors = []
+    for i in (first, second):
+        if body.lowered.values[i].op == "load":
+            factors.append((writer.builder.lets([i], shape), writer.builder.value(i, shape)))
+        else:
+            lets, factor = writer.factor(i, writer.builder.shape(i, shape))
+            factors.append((lets, ir.Cast(factor, "float32")))
+    writer.builder.known = known
+    (a_lets, a), (b_lets, b) = factors
+    carry = writer.carry()
+    total = ir.Name("products", shape)
+    added = ir.Apply("add", (total, ir.Apply("mul", (a, b), shape)), shape)
+    loop = ir.For(
+        "start", ir.Number(0), ir.Name("K"), ir.Name("BLOCK_K"),
+        (
+            ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("start")), "int64")),
+            ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), ir.Name("K")), (k,))),
+            *a_lets, *b_lets, ir.Let(("products",), added),
+        ),
+        comment=writer.said(),
+    )  # fmt: skip
+    writer.finished(carry)
+    row = (ir.Let(("row",), ir.Cast(ir.Program(1), "int64")),) if body.extent("m").runs else ()
+    own, tile = _own(body, _cdiv("N", "BLOCK_N"), ir.Program(0))
+    inside = trimmed((
+        *own, *row, ir.Let(("tile_n",), tile),
+        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let(("products",), ir.Zeros(shape)), loop,
+        ir.Let((carry.text,), ir.Reduce("sum", total, k)), *writer.stores(),
+    ))  # fmt: skip
+    grid = (_grid(body, 'triton.cdiv(N, options["BLOCK_N"])'), *(["M"] if row else []))
+    constexprs: tuple[tuple[str, str | None], ...] = (("BLOCK_N", None), ("BLOCK_K", None))
+    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid)

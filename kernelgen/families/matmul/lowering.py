@@ -1,0 +1,306 @@
+"""A product and what is around it as values over batch, rows, columns and what is summed.
+
+The space has the axes of the product's result, then those that it is summed over. What is computed from the product
+keeps the result's axes; what its operands are computed from is pulled back to the inputs, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from kernelgen.families.access import (
+    Access,
+    Extent,
+    Group,
+    Layout,
+    collapse,
+    distinct_strides,
+    flat_axes,
+    group_name,
+    size_parameters,
+    strided_access,
+)
+from kernelgen.families.element_types import element_types
+from kernelgen.families.kernel import Body, make_body
+from kernelgen.families.lowering import Lowering
+from kernelgen.families.naming import RESERVED
+from kernelgen.families.space import split
+from kernelgen.families.values import (
+    Index,
+    Lowered,
+    Operand,
+    Space,
+    Stored,
+    Unlowerable,
+    Use,
+    Value,
+    axes_of,
+    expressions,
+)
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import (
+    DOT,
+    INDEXED,
+    REDUCTIONS,
+    SCANS,
+    SCATTERS,
+    SELECTIONS,
+    Atom,
+    Dim,
+    Graph,
+    Node,
+    Ref,
+    SizeOf,
+)
+from kernelgen.frontend.indices import Expr
+from kernelgen.frontend.masks import OPERATION
+from kernelgen.spec.constraints import is_contiguous
+from kernelgen.spec.model import OperatorSpec, TensorSpec
+
+_REDUCED = ("sum", "max", "min", "prod")
+"""Reductions of the columns that a tile holds whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProductBody(Body):
+    """What the kernels of a product are printed from."""
+
+    dot: int
+    """The value that is the product; its operands are the two factors."""
+    factor: TensorSpec
+    """A tensor of the dtype that is multiplied."""
+    boxed: frozenset[str] = frozenset()
+    """The tensors whose tiles descriptors can copy."""
+
+    def extent(self, name: str) -> Extent:
+        return next(e for e in self.layout.extents if e.name == name)
+
+
+def body(spec: OperatorSpec, graph: Graph) -> ProductBody:
+    """Raises Unlowerable where one kernel cannot compute the graph."""
+    (number,) = (i for i, node in enumerate(graph.nodes) if node.op == DOT)
+    roles = _roles(graph, graph.nodes[number])
+    lowering = _ProductLowering(graph, number, roles)
+    stored = []
+    for output in graph.outputs:
+        index = lowering.natural.get(output.node)
+        if index is None:
+            raise Unlowerable("an output beside a product that is not computed from it")
+        stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
+    variables = element_types(spec, lowering.values)
+    values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
+    lowered = Lowered(roles.space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals)
+    return _laid_out(spec, graph, lowered, roles.extents)
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """The letters of a product's equation by what they count."""
+
+    space: Space
+    extents: dict[str, tuple[int, ...]]
+    """The axes of batch, rows, columns and what is summed over."""
+    entries: dict[str, tuple[int, ...]]
+    """The axes of every letter."""
+    swapped: bool
+    """Whether the second operand has the rows."""
+
+
+def _roles(graph: Graph, node: Node) -> _Roles:
+    first, second, result = _labels(node)
+    dims: dict[str, Dim] = {}
+    for labels, arg in zip((first, second), node.args, strict=True):
+        assert isinstance(arg, Ref)
+        for label, dim in zip(labels, graph.nodes[arg.node].shape, strict=True):
+            dims[label] = dim or dims.get(label, ())
+    # a matrix by a vector is the vector by the transposed matrix
+    swapped = not any(dims[c] for c in result if c in second and c not in first)
+    rows, columns = (second, first) if swapped else (first, second)
+    letters = {
+        "batch": [c for c in result if c in first and c in second],
+        "m": [c for c in result if c in rows and c not in columns],
+        "n": [c for c in result if c in columns and c not in rows],
+        "k": [c for c in first if c in second and c not in result],
+    }
+    for kind, said in (("n", "a product of two vectors"), ("k", "a product that sums over one element")):
+        if not any(dims[c] for c in letters[kind]):
+            raise Unlowerable(said, node.statement)
+    entries: dict[str, tuple[int, ...]] = {}
+    axes: list[Atom] = []
+    for c in (c for own in letters.values() for c in own):
+        entries[c] = tuple(range(len(axes), len(axes) + len(dims[c])))
+        axes += dims[c]
+    extents = {kind: tuple(a for c in own for a in entries[c]) for kind, own in letters.items()}
+    return _Roles(Space(tuple(axes), len(axes) - len(extents["k"])), extents, entries, swapped)
+
+
+def _labels(node: Node) -> tuple[str, str, str]:
+    operands, _, result = node.equation.partition("->")
+    first, _, second = operands.partition(",")
+    return first, second, result
+
+
+class _ProductLowering(Lowering):
+    """Pulls indices back to the inputs, through one product."""
+
+    def __init__(self, graph: Graph, number: int, roles: _Roles) -> None:
+        super().__init__(graph, roles.space, apart=False)
+        self.number = number
+        self.roles = roles
+        self.columns = frozenset(roles.extents["n"])
+        node = graph.nodes[number]
+        result = zip(_labels(node)[2], node.shape, strict=True)
+        self.natural: dict[int, Index] = {number: tuple(roles.entries[c] if d else () for c, d in result)}
+        """Every value that is computed from the product, by the axes of its dimensions."""
+        for i in range(number + 1, len(graph.nodes)):
+            index = self._follow(graph.nodes[i])
+            if index is not None:
+                self.natural[i] = index
+
+    def _follow(self, node: Node) -> Index | None:
+        """The axes of a value that is computed from the product; None where it is not."""
+        read = [a.node for a in node.args if isinstance(a, Ref) and a.node in self.natural]
+        if not read:
+            return None
+        if node.op in (*INDEXED, *SCANS, *SCATTERS, *SELECTIONS, DOT):
+            raise Unlowerable("a part of a product that is moved within its kernel", node.statement)
+        index, shape = self.natural[read[0]], self.graph.nodes[read[0]].shape
+        if node.op == "permute":
+            return tuple(index[int(d)] for d in node.attrs)
+        if node.op == "reshape":
+            return split(node.shape, tuple(a for dim in index for a in axes_of(dim)), self.space, node.statement)
+        if node.op in REDUCTIONS:
+            reduced = {int(d) + len(shape) for d in node.attrs}
+            return tuple(() if d in reduced else dim for d, dim in enumerate(index))
+        found: list[tuple[int, ...]] = [()] * len(node.shape)
+        for i in read:
+            for d, dim in enumerate(reversed(self.natural[i]), 1):
+                if dim and found[-d] not in ((), dim):
+                    raise Unlowerable("a product that is used in two ways in one kernel", node.statement)
+                found[-d] = found[-d] or axes_of(dim)
+        if any(dim and not axes for dim, axes in zip(node.shape, found, strict=True)):
+            raise Unlowerable("a product that is broadcast within its kernel", node.statement)
+        return tuple(found)
+
+    def value(self, number: int, index: Index) -> int:
+        node = self.graph.nodes[number]
+        if number in self.natural and self.natural[number] != index:
+            raise Unlowerable("a product that is read in two ways in one kernel", node.statement)
+        if node.op == OPERATION:
+            raise Unlowerable("random numbers in the kernel of a product", node.statement)
+        return self.dot(node) if number == self.number else super().value(number, index)
+
+    def dot(self, node: Node) -> int:
+        first, second, _ = _labels(node)
+        uses = []
+        for labels, arg in zip((first, second), node.args, strict=True):
+            assert isinstance(arg, Ref)
+            shape = self.graph.nodes[arg.node].shape
+            index = tuple(self.roles.entries[c] if dim else () for c, dim in zip(labels, shape, strict=True))
+            uses.append(Use(self.value(arg.node, index)))
+        axes = frozenset(a for dim in self.natural[self.number] for a in axes_of(dim))
+        factors = tuple(uses[::-1] if self.roles.swapped else uses)
+        return self.add(Value("dot", factors, "float", axes, node.name, node.statement))
+
+    def reduction(self, node: Node, index: Index) -> int:
+        source = node.args[0]
+        assert isinstance(source, Ref)
+        inside = self.natural.get(source.node)
+        if inside is None:
+            raise Unlowerable("a reduction before a product", node.statement)
+        reduced = {int(d) + len(inside) for d in node.attrs}
+        if node.op not in _REDUCED or {a for d in reduced for a in axes_of(inside[d])} != self.columns:
+            raise Unlowerable(f"{node.op} of a product over other dimensions than its columns", node.statement)
+        value = self.value(source.node, inside)
+        axes = self.values[value].axes - self.columns
+        return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
+
+    def length(self, size: SizeOf) -> Operand:
+        if not any(isinstance(a, str) for a in size.dim):
+            return super().length(size)
+        return Use(self.counted(ix.size(size.dim)))
+
+
+def _laid_out(
+    spec: OperatorSpec, graph: Graph, lowered: Lowered, extents: Mapping[str, tuple[int, ...]]
+) -> ProductBody:
+    values = lowered.values
+    loads = [(i, v) for i, v in enumerate(values) if v.op == "load"]
+    moved = next((v for _, v in loads if v.conditions or any(isinstance(e, Expr) for e in v.index)), None)
+    if moved is not None:
+        raise Unlowerable(f"elements of {moved.tensor} that are moved before a product reads them", moved.statement)
+    if any(v.op == "place" and any(axes_of(e) for e in v.index) for v in values):
+        raise Unlowerable("the places of elements in the kernel of a product")
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | RESERVED
+    each: list[Index] = [(axes,) for axes in extents.values() if axes]
+    runs = collapse(
+        len(lowered.space.axes), lowered.space.outer,
+        [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *each], set(),
+    )  # fmt: skip
+    found = tuple(
+        _extent(kind, [run for run in runs if set(run) <= set(axes)], lowered, taken) for kind, axes in extents.items()
+    )
+    written = [
+        (o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in lowered.outputs
+    ]
+    accesses = distinct_strides([_access(spec, i, v, found) for i, v in (*loads, *written)])
+    reads = accesses[: len(loads)]
+    wholes = Group(found[2].axes, "N", "cols")
+    outer = tuple(run for extent in found[:2] for run in extent.runs)
+    stores = tuple(zip(lowered.outputs, accesses[len(loads) :], strict=True))
+    single = tuple(Group(e.axes, e.size, e.name) for e in found if len(e.runs) == 1)
+    counted = [e for v in values for e in expressions(v)]
+    sizes = size_parameters(counted, lowered.space.axes, single, taken)
+    plain = make_body(spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found))
+    dot = next(i for i, v in enumerate(values) if v.op == "dot")
+    fields = {name: getattr(plain, name) for name in Body.__dataclass_fields__}
+    return ProductBody(**fields, dot=dot, factor=_factor(spec, lowered, dot))
+
+
+def _factor(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
+    """A tensor of the dtype in which the factors are multiplied."""
+    (first, _) = lowered.values[dot].args
+    assert isinstance(first, Use)
+    value = lowered.values[first.value]
+    tensors = (*spec.inputs, *spec.outputs)
+    name = value.tensor
+    if value.op == "round":
+        name = str(value.attr).partition("_ptr.dtype")[0]
+        name = next((t.name for t in tensors if t.dtype == name), name)
+    found = next((t for t in tensors if t.name == name), None)
+    if found is None:
+        raise Unlowerable("factors of a dtype that no tensor has", value.statement)
+    return found
+
+
+def _extent(kind: str, runs: Iterable[tuple[int, ...]], lowered: Lowered, taken: set[str]) -> Extent:
+    size = {"batch": "BATCH", "m": "M", "n": "N", "k": "K"}[kind]
+    index = {"batch": "batch", "m": "rows", "n": "cols", "k": "ks"}[kind]
+    own = list(runs)
+    if len(own) < 2:
+        return Extent(kind, size, tuple(Group(axes, size, index) for axes in own))
+    named = [group_name(lowered.space.axes, axes, taken) for axes in own]
+    indices = [f"{index}_{name.lower()}" if name.isidentifier() else f"{index}_{i}" for i, name in enumerate(named)]
+    return Extent(kind, size, tuple(map(Group, own, named, indices)))
+
+
+def _access(spec: OperatorSpec, number: int, value: Value, extents: tuple[Extent, ...]) -> Access:
+    """Where a tensor is read or written, in terms of the runs."""
+    tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
+    flat = flat_axes(value.index)
+    held = [(e, run) for e in extents for run in e.runs if set(run.axes) <= set(flat)]
+    suffixes = {run.index: e.name[0] if len(e.runs) == 1 else run.index.rpartition("_")[2] for e, run in held}
+    runs: list[tuple[str | Expr, str, tuple[int, ...]]]
+    runs = [(run.index, suffixes[run.index], run.axes) for _, run in held]
+    if not runs:
+        return Access(number, tensor.name, (), (), None)
+    order = {run.axes: run for _, run in held}
+    if value.op == "store" or is_contiguous(spec, tensor.name):
+        laid = [order[axes] for axes in sorted(order, key=lambda axes: flat.index(axes[0]))]
+        sizes = [" * ".join(run.size for run in laid[i + 1 :]) for i in range(len(laid))]
+        terms = tuple((run.index, size or None) for run, size in zip(laid, sizes, strict=True))
+        return Access(number, tensor.name, terms, (), None)
+    groups = tuple(run for e in extents for run in e.runs)
+    view = f"{tensor.name}_view"
+    return strided_access(tensor, value.index, number, runs, flat, groups, view, in_parts=False)

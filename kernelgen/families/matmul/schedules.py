@@ -1,0 +1,159 @@
+"""Schedules of products: what may be tuned, what a device can hold, and where to begin.
+
+Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; other devices begin there too.
+"""
+
+from __future__ import annotations
+
+from kernelgen.families.family import Table
+from kernelgen.families.matmul.kernels import has_library, reduces
+from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.plan import Parameter, Schedule, table_row
+
+TILES, BOXES, SPLIT, VECTOR, LIBRARY = "tiles", "boxes", "split", "vector", "library"
+MEANINGS = {
+    TILES: "a program computes a tile of the result, and loads tiles of the factors by pointers",
+    BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
+    SPLIT: "several programs sum a tile, each over a part; a second kernel adds the parts in their order",
+    VECTOR: "a program computes some columns of one row, without the matrix units",
+    LIBRARY: "torch.matmul, where it is faster; what follows the product is a kernel of its own then",
+}
+SHARED_BYTES = 232448
+"""What a program may have of shared memory on sm_90 (CUDA C++ Programming Guide, table of technical specifications);
+a device with less refuses the launch, which a search then leaves out."""
+LONGEST_ROW = 512
+"""The columns that a tile may hold whole: 64 rows of 512 sums are 256 registers for each of 128 threads."""
+
+_PERSISTENT = Schedule.make(
+    BOXES, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, persistent=True
+)
+_BOXES = _PERSISTENT.replace(persistent=False, num_stages=4)
+_TILES = Schedule.make(TILES, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
+_SPLIT = Schedule.make(
+    SPLIT, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, GROUP_M=1, SPLITS=2, num_warps=4, num_stages=4, swap=True
+)
+_VECTOR = Schedule.make(VECTOR, BLOCK_N=2, BLOCK_K=2048, num_warps=4)
+_LIBRARY = Schedule.make(LIBRARY)
+_DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, LIBRARY: _LIBRARY}
+
+
+def default(variant: str) -> Schedule:
+    return _DEFAULTS[variant]
+
+
+def variants(body: ProductBody) -> tuple[str, ...]:
+    if not body.extent("m").runs:
+        return (VECTOR,)
+    found = (TILES, SPLIT) if reduces(body) else (TILES, SPLIT, VECTOR)
+    found = (*found, LIBRARY) if has_library(body) else found
+    return (BOXES, *found) if body.boxed else found
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    blocks = {
+        "BLOCK_M": (16, 32, 64, 128, 256),
+        "BLOCK_N": (16, 32, 64, 128, 256, 512),
+        "BLOCK_K": (16, 32, 64, 128, 256),
+    }
+    whats = {"BLOCK_M": "rows of a tile", "BLOCK_N": "columns of a tile", "BLOCK_K": "of what is summed, at once"}
+    if variant == VECTOR:
+        blocks = {"BLOCK_N": (1, 2, 4, 8, 16, 32, 64, 128, 256), "BLOCK_K": (32, 64, 128, 256, 512, 1024)}
+    found = [Parameter(name, blocks[name], "block_size", "constexpr", whats[name]) for name in blocks]
+    found.append(Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"))
+    if variant == VECTOR:
+        return tuple(found)
+    found.append(Parameter("num_stages", (1, 2, 3, 4, 5), "warp_stage", "launch", "tiles of the factors in flight"))
+    group = "rows of tiles whose programs run one after the other, so that they share columns in L2"
+    found.append(Parameter("GROUP_M", (1, 4, 8, 16), "grid_config", "constexpr", group))
+    if variant == SPLIT:
+        splits = Parameter("SPLITS", (1, 2, 4, 8, 16), "grid_config", "constexpr", "programs that sum one tile")
+        found.append(splits)
+    if variant == BOXES:
+        persistent = "as many programs as run at once, each with one tile after the other"
+        found.append(Parameter("persistent", (False, True), "grid_config", "structure", persistent))
+    else:
+        swap = "the transposed product, so that few rows are the narrow side of the matrix units"
+        found.append(Parameter("swap", (False, True), "data_reuse", "structure", swap))
+    return tuple(found)
+
+
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    if schedule.variant == LIBRARY:
+        return None
+    if schedule.variant == VECTOR:
+        held = schedule.int("BLOCK_N") * schedule.int("BLOCK_K")
+        return "more than 128 sums a thread" if held > 128 * 32 * schedule.int("num_warps") else None
+    rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    if rows * cols > 256 * 32 * schedule.int("num_warps"):
+        return "more than 256 sums a thread"
+    if (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1) > SHARED_BYTES:
+        return f"tiles of more than {SHARED_BYTES} bytes of shared memory"
+    return None
+
+
+def first_table(body: ProductBody) -> Table:
+    """Few rows are spread over what is summed; float32 takes half of the tile, for its elements are twice as large."""
+    own = variants(body)
+    if own == (VECTOR,):
+        return (table_row(_VECTOR),)
+    if reduces(body):
+        width = _whole(body)
+        rows = 64 if width >= 256 else 128
+        whole = _TILES.replace(BLOCK_M=rows, BLOCK_N=width, num_warps=8 if width >= 128 else 4)
+        wide = whole.replace(BLOCK_K=32, num_stages=2)
+        best = whole
+        if BOXES in own:
+            best = _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width)
+        return (table_row(best, itemsize=2), table_row(wide))
+    return _boxes_table(body) if BOXES in own else _pointers_table(body)
+
+
+def _boxes_table(body: ProductBody) -> Table:
+    """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192."""
+    small = _BOXES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4)
+    found = [
+        table_row(_VECTOR, M=2),
+        table_row(_SPLIT, M=16, itemsize=2),
+        table_row(_SPLIT.replace(BLOCK_M=64, swap=False), M=64, itemsize=2),
+        table_row(small.replace(BLOCK_K=128), M=128, itemsize=2),
+        table_row(small.replace(num_stages=5), M=1024, N=1024, itemsize=2),
+        table_row(small.replace(BLOCK_N=128), M=512, itemsize=2),
+        table_row(_BOXES.replace(num_stages=3), M=2048, N=2048, itemsize=2),
+        table_row(_PERSISTENT, itemsize=2),
+    ]
+    return (*found, table_row(_LIBRARY if has_library(body) else _TILES.replace(BLOCK_K=32)))
+
+
+def _pointers_table(body: ProductBody) -> Table:
+    """Where descriptors cannot copy the factors."""
+    small = _TILES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=4)
+    found = (
+        table_row(_SPLIT, M=16, itemsize=2), table_row(small, M=1024, N=1024, itemsize=2),
+        table_row(_TILES, itemsize=2),
+    )  # fmt: skip
+    return (*found, table_row(_LIBRARY if has_library(body) else _TILES.replace(BLOCK_K=32)))
+
+
+def starts(body: ProductBody) -> tuple[Schedule, ...]:
+    """One for every way to spread the work, the most likely first."""
+    own = variants(body)
+    if reduces(body):
+        return tuple(row.schedule for row in first_table(body))
+    found: dict[str, tuple[Schedule, ...]] = {BOXES: (_PERSISTENT, _BOXES, _BOXES.replace(BLOCK_M=128, BLOCK_N=128))}
+    found |= {SPLIT: (_SPLIT, _SPLIT.replace(BLOCK_M=64, swap=False))}
+    return tuple(s for v in own for s in found.get(v, (_DEFAULTS[v],)))
+
+
+def _whole(body: ProductBody) -> int:
+    """The power of two that holds a row."""
+    return max(16, 1 << (columns(body) - 1).bit_length())
+
+
+def columns(body: ProductBody) -> int:
+    """The columns of a product whose rows are reduced, which are a number."""
+    total = 1
+    for a in body.extent("n").axes:
+        size = body.lowered.space.axes[a]
+        assert isinstance(size, int)
+        total *= size
+    return total

@@ -1,0 +1,93 @@
+"""Products of two operands, however they are written, as one kind of node.
+
+`torch.matmul`, `mm`, `bmm`, `addmm`, `baddbmm`, `F.linear` and an `einsum` of one contraction differ in the order of
+their dimensions alone. An equation says that order: a letter for every dimension of both operands and of the result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from string import ascii_letters
+
+from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref
+
+_ADDED_FIRST = ("torch.addmm", "torch.baddbmm")
+
+
+def equation(text: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
+    """The equation of the product that a call computes, as `mk,kn->mn`; empty where it is none, or scaled.
+
+    `text`: the call as `calls.torch_call` prints it; `shapes`: those of its operands.
+    """
+    function, _, arguments = text.partition("(")
+    if function == "torch.einsum":
+        return _of_einsum(arguments.split('"')[1].replace(" ", ""), shapes)
+    first, second = shapes[1:3] if function in _ADDED_FIRST else shapes[:2] if len(shapes) > 1 else ((), ())
+    if not first or not second or "=" in arguments:
+        return ""
+    match function:
+        case "torch.nn.functional.linear":
+            rows = ascii_letters[: len(first) - 1]
+            return f"{rows}z,yz->{rows}y" if len(second) == 2 else ""
+        case "torch.matmul" | "torch.mm" | "torch.bmm" | "torch.addmm" | "torch.baddbmm":
+            return _of_matmul(len(first), len(second))
+    return ""
+
+
+def _of_matmul(first: int, second: int) -> str:
+    """By the numbers of dimensions; leading ones are matched from the last."""
+    leading = ascii_letters[: max(first, second) - 2] if max(first, second) > 2 else ""
+    a = leading[len(leading) - max(first - 2, 0) :] + ("xz" if first > 1 else "z")
+    b = leading[len(leading) - max(second - 2, 0) :] + ("zy" if second > 1 else "z")
+    return f"{a},{b}->{leading}{'x' if first > 1 else ''}{'y' if second > 1 else ''}"
+
+
+def _of_einsum(subscripts: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
+    operands, arrow, result = subscripts.partition("->")
+    named = operands.split(",")
+    if len(shapes) != 2 or len(named) != 2 or any(len(set(names)) != len(names) for names in named):
+        return ""
+    if not arrow:  # what occurs once, in alphabetical order
+        counts = Counter(named[0] + named[1])
+        result = "".join(sorted(letter for letter, count in counts.items() if count == 1))
+    summed_alone = set(named[0]) ^ set(named[1])
+    return f"{operands}->{result}" if summed_alone <= set(result) else ""
+
+
+def with_products(graph: Graph) -> Graph:
+    """The graph with the calls that are products as nodes `dot`, what they add to it as an addition."""
+    nodes: list[Node] = []
+    moved: dict[int, int] = {}
+
+    def ref(old: Ref) -> Ref:
+        return Ref(moved[old.node])
+
+    for i, node in enumerate(graph.nodes):
+        args = tuple(ref(a) if isinstance(a, Ref) else a for a in node.args)
+        if node.op == CALL and node.equation and (parts := _parts(node, args)):
+            factors, added = parts
+            name = None if added else node.name
+            nodes.append(Node(DOT, factors, node.shape, "float", name, node.statement, equation=node.equation))
+            if added is not None:
+                total = (Ref(len(nodes) - 1), added)
+                nodes.append(Node("add", total, node.shape, "float", node.name, node.statement))
+        else:
+            nodes.append(replace(node, args=args))
+        moved[i] = len(nodes) - 1
+    outputs = tuple(replace(o, node=moved[o.node]) for o in graph.outputs)
+    return replace(
+        graph, nodes=tuple(nodes), outputs=outputs,
+        held=frozenset(moved[i] for i in graph.held), deviations=frozenset(moved[i] for i in graph.deviations),
+        shortcuts=tuple((moved[i], what, tuple(map(ref, refs))) for i, what, refs in graph.shortcuts),
+    )  # fmt: skip
+
+
+def _parts(node: Node, args: Sequence[object]) -> tuple[tuple[Ref, Ref], Ref | None] | None:
+    """The two factors, and what is added to their product."""
+    refs = [a for a in args if isinstance(a, Ref)]
+    if str(node.attrs[1]).partition("(")[0] in _ADDED_FIRST:
+        added, first, second = refs
+        return (first, second), added
+    return (refs[0], refs[1]), refs[2] if len(refs) == 3 else None

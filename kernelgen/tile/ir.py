@@ -1,0 +1,289 @@
+"""Kernels as data: statements over tiles, whose dimensions are axes with names.
+
+An expression knows its axes, so that nobody counts dimensions: a value along `m` meets one along `(m, n)`, and the
+backend that prints it writes the broadcast. Names are those of the reference; a statement carries the comment that
+stands above it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelgen.plan import Schedule
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension of a tile."""
+
+    name: str
+    """Such as "m"."""
+    index: str
+    """The variable with the numbers of its elements within the tensors."""
+    mask: str
+    """The variable that says which of them exist."""
+    block: str
+    """The constexpr that says how many a tile has."""
+    size: str
+    """The argument that says how many there are."""
+
+
+Shape = tuple[Axis, ...]
+"""The axes of a tile, outermost first; `()` is a scalar of the program."""
+
+
+@dataclass(frozen=True)
+class ElementOf:
+    """The element type of an argument that points to a tensor."""
+
+    tensor: str
+
+
+Dtype = str | ElementOf
+"""A dtype's name, or that of a tensor's elements."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """A variable, an argument or a constexpr."""
+
+    text: str
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
+class Number:
+    value: float | int | bool
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
+class Apply:
+    """An operation, element by element; operands are broadcast to its axes."""
+
+    op: str
+    """A map operation of `frontend.graph`, or one of whole numbers: `int_div`, `int_mod`, `cdiv`, `min`."""
+    args: tuple[Expr, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Cast:
+    arg: Expr
+    dtype: Dtype
+
+    @property
+    def shape(self) -> Shape:
+        return self.arg.shape
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers from `start` of as many elements as a tile has along an axis."""
+
+    axis: Axis
+    start: Expr
+
+    @property
+    def shape(self) -> Shape:
+        return (self.axis,)
+
+
+@dataclass(frozen=True)
+class Program:
+    """The number of the program along a dimension of the grid."""
+
+    dimension: int
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
+class Zeros:
+    shape: Shape
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A reduction along one axis: `sum`, `max`, `min` or `prod`. What is beyond its size is neutral."""
+
+    op: str
+    arg: Expr
+    axis: Axis
+    keeps_nan: bool = True
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(a for a in self.arg.shape if a != self.axis)
+
+
+@dataclass(frozen=True)
+class Dot:
+    """`carry + a @ b` on the matrix units, with `carry` in float32: a [rows, k], b [k, columns]."""
+
+    a: Expr
+    b: Expr
+    carry: Name
+    precision: str | None = None
+    """How float32 operands are multiplied: the constexpr that says it; None: they are no float32."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.carry.shape
+
+
+@dataclass(frozen=True)
+class Transposed:
+    """A tile of two axes with these exchanged."""
+
+    arg: Expr
+
+    @property
+    def shape(self) -> Shape:
+        return self.arg.shape[::-1]
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """Places in a tensor: an offset of every term's index times its stride, in elements."""
+
+    tensor: str
+    terms: tuple[tuple[Expr, str | None], ...]
+    """A stride of None is one."""
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Load:
+    """Elements in memory, and something else where the mask is not."""
+
+    pointer: Pointer
+    mask: Expr | None
+    other: float | int = 0.0
+    policy: str = ""
+    """What the caches are told: `evict_first`, `evict_last` or nothing."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.pointer.shape
+
+
+@dataclass(frozen=True)
+class Box:
+    """A tile that a descriptor copies as a whole, zero beyond the tensor's edges."""
+
+    tensor: str
+    offsets: tuple[Expr, ...]
+    """One for every dimension of the descriptor; those before the last two are of one element."""
+    shape: Shape
+    """In the order of memory."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A device function of the generated file."""
+
+    helper: str
+    args: tuple[Expr, ...]
+    shape: Shape = ()
+
+
+Expr = Name | Number | Apply | Cast | Range | Program | Zeros | Reduce | Dot | Transposed | Pointer | Load | Box | Call
+
+
+@dataclass(frozen=True)
+class Let:
+    """`names = value`; several names where a call returns several."""
+
+    names: tuple[str, ...]
+    value: Expr
+    comment: str = ""
+
+
+@dataclass(frozen=True)
+class Store:
+    pointer: Pointer
+    value: Expr
+    mask: Expr | None
+
+
+@dataclass(frozen=True)
+class StoreBox:
+    box: Box
+    value: Expr
+
+
+@dataclass(frozen=True)
+class For:
+    """`for index in range(start, stop, step)`."""
+
+    index: str
+    start: Expr
+    stop: Expr
+    step: Expr
+    body: tuple[Stmt, ...]
+    flatten: bool = False
+    """Whether the loop within it is made one with it, so that loads of the next turn are asked for before this ends."""
+    comment: str = ""
+
+
+Stmt = Let | Store | StoreBox | For
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What the host passes: a `pointer`, a `descriptor` of tiles, or a `number`."""
+
+    name: str
+    """As the kernel calls it."""
+    kind: str
+    host: str
+    """The wrapper's expression."""
+    block: tuple[str, ...] = ()
+    """Of a descriptor: the extents of its tiles, numbers and constexprs."""
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that one kernel leaves for the next."""
+
+    name: str
+    shape: str
+    """The wrapper's expression."""
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel and its launch."""
+
+    name: str
+    schedule: Schedule
+    arguments: tuple[Argument, ...]
+    constexprs: tuple[tuple[str, str | None], ...]
+    """Each with the wrapper's expression for it; None: the table's line says it."""
+    body: tuple[Stmt, ...]
+    grid: tuple[str, ...]
+    """The wrapper's expressions, one a dimension."""
+    scratch: tuple[Scratch, ...] = ()
+    counts: tuple[tuple[str, str], ...] = ()
+    """Numbers that the launch needs, with the wrapper's expressions for them."""
+    when_unfit: bool = False
+    """Whether it is launched instead of the one before it, where tensors do not fit that one's descriptors."""
+
+
+@dataclass(frozen=True)
+class LibraryCall:
+    """A function of torch's that does the work of a kernel."""
+
+    name: str
+    """As the wrapper calls it, such as `torch.matmul`."""
+    statement: str
+    """The wrapper's statement, or the expression that its result is called after."""
+    result: str = ""
+    """What the result is called, where it is not written to an output."""
+    when_unfit: bool = False
+
+
+Step = Kernel | LibraryCall
+NO_SCHEDULE = Schedule("", ())

@@ -1,0 +1,62 @@
+"""What statements of the IR mention."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+
+from kernelgen.tile import ir
+
+
+def used_names(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
+    """Every variable, argument and constexpr that statements read."""
+    return frozenset(name for statement in statements for name in _read(statement))
+
+
+def trimmed(statements: tuple[ir.Stmt, ...], wanted: frozenset[str] = frozenset()) -> tuple[ir.Stmt, ...]:
+    """The statements short of assignments that nothing reads."""
+    kept: list[ir.Stmt] = []
+    needed = set(wanted)
+    for statement in reversed(statements):
+        if isinstance(statement, ir.Let) and not needed & set(statement.names):
+            continue
+        if isinstance(statement, ir.For):  # what one turn leaves the next reads
+            statement = replace(statement, body=trimmed(statement.body, frozenset(needed | _carried(statement))))
+        needed |= set(_read(statement))
+        kept.append(statement)
+    return tuple(reversed(kept))
+
+
+def _carried(loop: ir.For) -> set[str]:
+    """What a turn of a loop reads of the one before."""
+    found: set[str] = set()
+    made: set[str] = set()
+    for statement in loop.body:
+        found |= set(_read(statement)) - made
+        made |= set(statement.names) if isinstance(statement, ir.Let) else set()
+    return found
+
+
+def _read(node: object) -> Iterator[str]:
+    if isinstance(node, ir.Name):
+        yield node.text
+    if isinstance(node, ir.Axis):
+        yield node.block
+    if isinstance(node, ir.Pointer):
+        yield f"{node.tensor}_ptr"
+        for _, stride in node.terms:
+            yield from re.findall(r"[A-Za-z_]\w*", stride or "")
+    if isinstance(node, ir.Box):
+        yield node.tensor
+    if isinstance(node, ir.Dot) and node.precision:
+        yield node.precision
+    if isinstance(node, ir.ElementOf):
+        yield f"{node.tensor}:type"
+    if isinstance(node, tuple):
+        for part in node:
+            yield from _read(part)
+    elif is_dataclass(node):
+        for field in fields(node):
+            if field.name not in ("shape", "names", "comment"):
+                yield from _read(getattr(node, field.name))
