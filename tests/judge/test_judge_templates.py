@@ -36,6 +36,7 @@ def texts(name="softmax", exact=False, cases=None):
         "outputs": [tensor("out", ("...", "D"), rows=0)],
         "exact": exact,
         "stored": None,
+        "multiplied": "",
         "any_order": None,
     }
     cases = cases or [
