@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelgen.devices.facts import Peaks
-from kernelgen.families import elements
+from kernelgen.families import elements, products
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.frontend.operations import OPERATIONS
-from kernelgen.plan import Operand, Plan, StepsPlan, TorchCall, WrittenPlan
+from kernelgen.plan import Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
 
 
@@ -36,19 +36,65 @@ class CallWork:
 
 
 @dataclass(frozen=True)
+class ProductWork:
+    """Sums of products that a kernel computes in one case."""
+
+    name: str
+    batch: int
+    rows: int
+    columns: int
+    summed: int
+    dtype: str
+    """Of what is multiplied, which says on which units that may run."""
+    itemsize: int
+
+    @property
+    def flops(self) -> int:
+        """2 * M * N * K in every batch: a product and a sum are two operations."""
+        return 2 * self.batch * self.rows * self.columns * self.summed
+
+    @property
+    def on_matrix_units(self) -> bool:
+        return self.dtype != "float32"
+
+    def seconds(self, facts: Peaks) -> float:
+        """The least time of the arithmetic; float32 at its own rate, as torch is set where nobody asks for TF32."""
+        return self.flops / facts.product_flops(self.dtype)
+
+
+@dataclass(frozen=True)
 class Work:
     """The least that the kernels of an operator must do for one case, whatever their schedules."""
 
     bytes_read: int
     bytes_written: int
     flops: int
+    """Operations but for those of `products`."""
     calls: tuple[CallWork, ...] = ()
     """What stays calls of torch's, which run beside the kernels, one after the other."""
+    products: tuple[ProductWork, ...] = ()
+    """Sums of products of the kernels' own."""
+
+    @property
+    def all_flops(self) -> int:
+        return self.flops + sum(p.flops for p in self.products)
 
     @property
     def intensity(self) -> float:
         """Operations a byte."""
-        return self.flops / max(self.bytes_read + self.bytes_written, 1)
+        return self.all_flops / max(self.bytes_read + self.bytes_written, 1)
+
+    def matrix_seconds(self, facts: Peaks) -> float:
+        """The least time of the operations on the matrix units."""
+        return sum(p.seconds(facts) for p in self.products if p.on_matrix_units)
+
+    def lane_seconds(self, facts: Peaks) -> float:
+        """The least time of all others."""
+        return sum(p.seconds(facts) for p in self.products if not p.on_matrix_units) + self.flops / facts.fp32_flops
+
+    def arithmetic_seconds(self, facts: Peaks) -> float:
+        """The least time of all operations: those on the matrix units run beside the others."""
+        return max(self.matrix_seconds(facts), self.lane_seconds(facts))
 
 
 def work(plan: Plan, case: Case) -> Work:
@@ -63,19 +109,32 @@ def work(plan: Plan, case: Case) -> Work:
         read, written, operations = (
             sum(getattr(p, n) for p in parts) for n in ("bytes_read", "bytes_written", "flops")
         )
-        return Work(read, written, operations, tuple(call_work(call, case) for call in plan.calls))
+        calls = tuple(call_work(call, case) for call in plan.calls)
+        return Work(read, written, operations, calls, tuple(p for part in parts for p in part.products))
     if isinstance(plan, WrittenPlan):
         loaded, operations = {t.name for t in plan.spec.inputs if t.role != "like"}, 0
+        multiplied: tuple[ProductWork, ...] = ()
     else:
         body = body_of(plan)
         loaded = {str(v.tensor) for v in body.lowered.values if v.op == "load"}
         operations = flops(body, case)
+        multiplied = tuple(product_work(p, case) for p in products(plan))
     tensors = [t for t in plan.spec.inputs if t.name in loaded]
     return Work(
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in plan.spec.outputs),
         operations,
+        products=multiplied,
     )
+
+
+def product_work(product: Product, case: Case) -> ProductWork:
+    """What sums of products come to in one case."""
+    batch, rows, columns, summed = (
+        prod(case.shape(factors)) for factors in (product.batch, product.rows, product.columns, product.summed)
+    )
+    dtype = case.dtype(product.dtype)
+    return ProductWork(product.name, batch, rows, columns, summed, dtype, ITEMSIZE[dtype])
 
 
 def flops(body: Body, case: Case) -> int:
@@ -99,7 +158,7 @@ def step_works(plan: StepsPlan, case: Case) -> list[tuple[int, int]]:
             found.append((one.bytes, one.flops))
         else:
             own = work(step, case)
-            found.append((own.bytes_read + own.bytes_written, own.flops))
+            found.append((own.bytes_read + own.bytes_written, own.all_flops))
     return found
 
 
@@ -146,9 +205,7 @@ def matrix_peak(call: CallWork, facts: Peaks) -> float:
     float16 and bfloat16: the matrix units. float32: torch's convolutions may use TF32, at half that rate; its products
     of matrices do not unless they are told to.
     """
-    if call.dtype in ("float16", "bfloat16"):
-        return facts.fp16_tensor_flops
-    return facts.fp16_tensor_flops / 2 if ".conv" in call.function else facts.fp32_flops
+    return facts.product_flops("tf32" if call.dtype == "float32" and ".conv" in call.function else call.dtype)
 
 
 def floor_seconds(work: Work, facts: Peaks) -> float:
@@ -156,5 +213,5 @@ def floor_seconds(work: Work, facts: Peaks) -> float:
 
     Calls of torch's come before or after the kernels: their floors are added.
     """
-    kernels = max((work.bytes_read + work.bytes_written) / facts.dram_bytes_per_s, work.flops / facts.fp32_flops)
+    kernels = max((work.bytes_read + work.bytes_written) / facts.dram_bytes_per_s, work.arithmetic_seconds(facts))
     return kernels + sum(call.seconds(facts) for call in work.calls)

@@ -92,6 +92,7 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "outputs": [_tensor(plan, t) for t in plan.spec.outputs],
         **(_written_by_a_model(plan) if isinstance(plan, WrittenPlan) else _lowered(plan)),
         "facts": facts,
+        "products": _products(works),
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],
@@ -156,10 +157,15 @@ def _case(plan: Plan, case: Case, w: Work, facts: Peaks) -> dict[str, str]:
         "label": case.label,
         "read": _bytes(w.bytes_read),
         "written": _bytes(w.bytes_written),
-        "flops": f"{w.flops:.3g}",
+        "flops": f"{w.all_flops:.3g}",
         "intensity": f"{w.intensity:.2f}",
         "floor": f"{floor_seconds(w, facts) * 1e6:.1f}",
     }
+
+
+def _products(works: list[tuple[Case, Work]]) -> list[str]:
+    """The dtypes in which the kernels multiply matrices."""
+    return list(dict.fromkeys(p.dtype for _, w in works for p in w.products))
 
 
 def _bytes(count: int) -> str:
@@ -173,7 +179,7 @@ def _bound(works: list[tuple[Case, Work]], facts: Peaks) -> str:
     compute = [
         c.label
         for c, w in works
-        if w.flops / facts.fp32_flops > (w.bytes_read + w.bytes_written) / facts.dram_bytes_per_s
+        if w.arithmetic_seconds(facts) > (w.bytes_read + w.bytes_written) / facts.dram_bytes_per_s
     ]
     if not compute:
         return "Every case lies left of the ridge: the operator is bound by memory bandwidth."

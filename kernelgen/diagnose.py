@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelgen.analysis import Work
-from kernelgen.devices import Peaks
+from kernelgen.devices import DeviceFacts, Peaks
 from kernelgen.outcomes import CaseTiming, Counters, StaticFacts
 
 BOTTLENECKS = ("memory bandwidth", "cache", "parallelism", "latency", "compute", "launch overhead")
@@ -18,6 +18,11 @@ BANDWIDTH_SATURATED = 0.75
 """Share of the DRAM peak from which the bandwidth is the limit: a plain large copy reaches 0.85 to 0.9."""
 COMPUTE_SATURATED = 0.6
 """Share of the arithmetic peak from which arithmetic is the limit: tuned matrix kernels reach 0.6 to 0.8."""
+MATRIX_SATURATED = 0.6
+"""Share of the matrix units' peak from which they are the limit: the best kernels reach 0.65 to 0.7 (predict.py)."""
+EPILOGUE = 0.3
+"""A result whose bytes take more than this share of the least time of its products is stored, not multiplied, in much
+of the time: the sums are short."""
 FULL_WAVES = 1.0
 """With fewer programs than the device can hold at once, some of it idles from start to end."""
 TAIL_WAVES = 4.0
@@ -177,6 +182,7 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     if seen.work.calls:
         floor = sum(call.seconds(device) for call in seen.work.calls)
         rows.append(("torch's calls", f"{floor * 1e6:.2f} µs", "their floor, left out of the utilisation above"))
+    rows += _multiplied(seen, device)
     if counters and counters.busy:
         rows += _units(counters)
     elif counters and counters.read:
@@ -204,6 +210,31 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     if timing.call_us is not None:
         rows.append(("time of a whole call", f"{timing.call_us:.2f} µs", time_from))
     return tuple(rows)
+
+
+def _multiplied(seen: Seen, device: Peaks) -> list[Figure]:
+    """The figures of products of matrices; none where the kernels have none."""
+    products = [p for p in seen.work.products if p.flops]
+    if not products:
+        return []
+    time_s = kernel_seconds(seen.timing, seen.work, device)
+    rate = sum(p.flops for p in products) / time_s
+    peak = sum(p.flops for p in products) / sum(p.seconds(device) for p in products)
+    rows: list[Figure] = [
+        ("products", f"{rate / 1e12:.0f} TFLOP/s, {_percent(rate / peak)} of the peak in {products[0].dtype}",
+         f"2 M N K over {seen.timing.source} time"),
+        ("epilogue", f"{_percent(_stored(seen.work, device))} of the products' least time",
+         "the result's bytes at the peak bandwidth"),
+    ]  # fmt: skip
+    counters = seen.counters
+    if counters and counters.matrix_utilisation is not None:
+        rows.append(_counted("matrix pipe active", counters, "matrix_utilisation"))
+    return rows
+
+
+def _stored(work: Work, device: Peaks) -> float:
+    """The least time of storing the results over that of the products."""
+    return work.bytes_written / device.dram_bytes_per_s / sum(p.seconds(device) for p in work.products)
 
 
 def _units(counters: Counters) -> list[Figure]:
@@ -237,9 +268,12 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
     launch = launches * device.launch_latency_s / time_s
     if launch > LAUNCH_SHARE:
         return "launch overhead", f"{_percent(min(launch, 1.0))} of the time is the launch itself"
+    dram = device.dram_bytes_per_s
     bandwidth = bandwidth_utilisation(timing, work, device)
     traffic = max(bandwidth, counters.dram_utilisation or 0.0)
-    arithmetic = max(work.flops / (time_s * device.fp32_flops), counters.sm_utilisation or 0.0)
+    if work.products and work.arithmetic_seconds(device) > (work.bytes_read + work.bytes_written) / dram:
+        return _of_products(seen, device)
+    arithmetic = max(work.arithmetic_seconds(device) / time_s, counters.sm_utilisation or 0.0)
     if arithmetic > COMPUTE_SATURATED and arithmetic > traffic:
         return "compute", f"arithmetic is at {_percent(arithmetic)} of its peak, memory only at {_percent(traffic)}"
     over = (counters.dram_utilisation or 0.0) / bandwidth if bandwidth else 0.0
@@ -262,6 +296,29 @@ def _bottleneck(seen: Seen, device: Peaks) -> tuple[str, str]:
     if any(f.spill_bytes for f in seen.facts):
         return "latency", "registers spill to memory, so every value kept there costs a round trip"
     return "latency", f"memory is at {_percent(traffic)} and arithmetic at {_percent(arithmetic)}: programs wait"
+
+
+def _of_products(seen: Seen, device: Peaks) -> tuple[str, str]:
+    """The bottleneck of a kernel that multiplies more than it moves."""
+    work, counters = seen.work, seen.counters or Counters("none")
+    share = work.arithmetic_seconds(device) / kernel_seconds(seen.timing, work, device)
+    busy = max(share, counters.matrix_utilisation or 0.0)
+    at = f"products are at {_percent(share)} of their peak"
+    if busy >= MATRIX_SATURATED:
+        return "compute", at
+    if any(f.spill_bytes for f in seen.facts):
+        return "latency", f"{at}: accumulators spill to memory, smaller tiles or more warps keep them in registers"
+    main = max(seen.facts, key=lambda f: _programs(f) * f.num_warps, default=None)
+    if main is not None and isinstance(device, DeviceFacts):
+        programs, sms = _programs(main), device.sms
+        if programs < sms:
+            return "parallelism", f"{at}: {programs} programs for {sms} SMs, smaller tiles or split sums make more"
+        idle = 1 - programs / (-(-programs // sms) * sms)
+        if idle > TAIL_WASTE:
+            return "parallelism", f"{at}: {programs} programs leave {_percent(idle)} of {sms} SMs' last round empty"
+    if _stored(work, device) > EPILOGUE:
+        return "latency", f"{at}: sums of {work.products[0].summed} are short and do not hide storing the result"
+    return "latency", f"{at}: the loop over K waits, larger tiles need fewer operands and more stages load them ahead"
 
 
 def _idle(facts: tuple[StaticFacts, ...]) -> str:

@@ -117,6 +117,8 @@ class Counters:
     l1_hit: float | None = None
     achieved_occupancy: float | None = None
     sm_utilisation: float | None = None
+    matrix_utilisation: float | None = None
+    """The share of the time in which a GPU's matrix units multiply."""
     busy: tuple[tuple[str, float], ...] = ()
     """The share of the time that each unit of an NPU's cores worked: vector, cube, scalar, mte2 (loads), mte3 …"""
     block_dim: int = 0

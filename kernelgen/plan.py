@@ -108,6 +108,21 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Product:
+    """Sums of products that a kernel computes: rows of one operand by columns of another, in every batch."""
+
+    name: str
+    """What the reference, or the file, calls the result."""
+    batch: tuple[Size, ...]
+    rows: tuple[Size, ...]
+    columns: tuple[Size, ...]
+    summed: tuple[Size, ...]
+    """The sizes that each of these is the product of."""
+    dtype: str
+    """To which operands are rounded before they are multiplied: a dtype or its variable."""
+
+
+@dataclass(frozen=True)
 class View:
     """A way of looking at a tensor that moves nothing."""
 

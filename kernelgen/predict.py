@@ -5,17 +5,22 @@ wherever it is shown. For one launch,
 
     time = launch latency + the longest of
         dram     = bytes / (achievable bandwidth x sustained)     sustained = what the bytes in flight can keep busy
-        l2       = (bytes + spill traffic) / L2 bandwidth
+        l2       = (bytes + spill traffic + operands of products once a tile) / L2 bandwidth
         compute  = flops / fp32 peak / issue
+        matrix   = flops of products / (peak of their dtype x MATRIX_SHARE x fed)
         programs = programs x cost of a program / programs resident at once
 
-and everything but the launch latency is stretched by the idle part of the last round over the SMs. What stays a call of
-torch's adds its roofline. The terms:
+and all but the launch latency and the matrix units is stretched by the idle part of the last round over the SMs. What
+stays a call of torch's adds its roofline. The terms:
 
 sustained
     To keep the DRAM busy, bandwidth x latency bytes must be on their way at any moment (Little's law, about
     2.4 MB on an H200). A resident thread keeps one access of its load width in flight for each load
-    instruction, at most MAX_ACCESSES of them. Short of that the bandwidth falls in proportion.
+    instruction, at most MAX_ACCESSES of them; a program that multiplies keeps all of its shared memory on its way.
+    Short of that the bandwidth falls in proportion.
+fed
+    The share of the matrix units that have work: each needs a resident warp of its own, and an SM without a program
+    in the last round multiplies nothing.
 issue
     An SM needs some warps to issue an instruction each cycle: full rate from 16 resident warps on.
 last round
@@ -30,7 +35,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.analysis import Work
+from kernelgen.analysis import ProductWork, Work
 from kernelgen.devices.facts import DeviceFacts
 from kernelgen.outcomes import StaticFacts
 
@@ -40,8 +45,19 @@ PROGRAM_S = 0.4e-6
 """What a program costs beside its work: being placed on an SM, index arithmetic, one exposed latency."""
 SMALL = 100
 """A launch with less than one part in so many of the largest one's accesses moves nothing worth counting."""
+MATRIX_SHARE = 0.7
+"""What products reach of the matrix units' peak: cuBLAS and generated kernels were seen at 660 to 700 of 989 TFLOP/s at
+8192 cubed on an H200, whose power does not let it clock higher."""
+MATRIX_WARPS = 4
+"""Warps that keep the matrix units of an SM fed."""
+LARGEST_TILE = 256
+"""Rows and columns of a tile whose accumulators fit the registers of an SM."""
 FULL_ISSUE_WARPS = 16
 """Resident warps from which an SM's four schedulers issue at full rate."""
+
+
+ROOFS = ("dram", "l2", "compute", "matrix", "programs")
+"""What the longest of decides how long a launch is busy."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +66,9 @@ class Prediction:
 
     seconds: float
     bound_by: str
-    """The largest term: "dram", "l2", "compute", "programs" or "launch"."""
+    """The largest term: "dram", "l2", "compute", "matrix", "programs" or "launch"."""
     terms: tuple[tuple[str, float], ...]
-    """Seconds by name, of all launches together: dram, l2, compute, programs, tail, launch."""
+    """Seconds by name, of all launches together: dram, l2, compute, matrix, programs, tail, launch."""
     sustained: float
     """The share of the achievable bandwidth that the bytes in flight can keep busy, 0 to 1."""
 
@@ -72,25 +88,32 @@ def _kernels(work: Work, facts: Sequence[StaticFacts], device: DeviceFacts) -> P
     moved = work.bytes_read + work.bytes_written
     if not facts:
         dram = moved / (device.dram_bytes_per_s * device.achievable_fraction)
-        return _sum(
-            [_Terms(dram, moved / device.l2_bytes_per_s, work.flops / device.fp32_flops, 0.0, 1.0)], 1.0, device
-        )
+        lanes, matrix = work.lane_seconds(device), work.matrix_seconds(device)
+        return _sum([_Terms(dram, moved / device.l2_bytes_per_s, lanes, matrix, 0.0, 1.0)], 1.0, device)
     weights = [_bytes_at_a_time(one) for one in facts]
     weights = [weight if weight * SMALL >= max(weights) else 0 for weight in weights]
     shares = [weight / sum(weights) for weight in weights]
-    launches = [_launch(moved * s, work.flops * s, one, device) for s, one in zip(shares, facts, strict=True)]
     most = facts[shares.index(max(shares))]
-    return _sum(launches, sustained_fraction(most, device), device)
+    launches = [
+        _launch(moved * s, work.flops * s, work.products if one is most else (), one, device)
+        for s, one in zip(shares, facts, strict=True)
+    ]
+    return _sum(launches, sustained_fraction(most, device, staged=bool(work.products)), device)
 
 
-def sustained_fraction(facts: StaticFacts, device: DeviceFacts) -> float:
-    """The share of the DRAM's bandwidth that the accesses in flight can keep busy (Little's law), above 0 to 1."""
+def sustained_fraction(facts: StaticFacts, device: DeviceFacts, *, staged: bool = False) -> float:
+    """The share of the DRAM's bandwidth that the accesses in flight can keep busy (Little's law), above 0 to 1.
+
+    `staged`: what a program loads goes to shared memory, several stages ahead.
+    """
     width = facts.load_bytes or facts.store_bytes
     instructions = facts.loads or facts.stores
     if width == 0:
         return 1.0  # no global access: no roof
     warps = _resident_warps(facts, device)
     flying = warps * 32 * width * min(max(instructions, 1), MAX_ACCESSES)
+    if staged:
+        flying = max(flying, warps / facts.num_warps * facts.shared_bytes)
     return min(1.0, flying / device.in_flight_bytes())
 
 
@@ -99,25 +122,51 @@ class _Terms:
     dram: float
     l2: float
     compute: float
+    matrix: float
     programs: float
     stretch: float
-    """At least 1: how much longer the last, partly filled round makes the launch."""
+    """At least 1: how much longer the last, partly filled round makes all but `matrix`, which has it."""
 
 
-def _launch(moved: float, flops: float, facts: StaticFacts, device: DeviceFacts) -> _Terms:
+def _launch(
+    moved: float, flops: float, products: Sequence[ProductWork], facts: StaticFacts, device: DeviceFacts
+) -> _Terms:
     programs = math.prod(facts.grid)
     warps = _resident_warps(facts, device)
     # A spilled value is written and read back once by every thread; it rarely leaves the L2.
     spilled = 2.0 * facts.spill_bytes * facts.num_warps * 32 * programs
     issue = min(1.0, warps / (FULL_ISSUE_WARPS * device.sms))
+    fed = MATRIX_SHARE * _fed(warps, programs, device)
+    lanes = sum(p.seconds(device) for p in products if not p.on_matrix_units)
     resident = max(1.0, warps / facts.num_warps)
     return _Terms(
-        dram=moved / (device.dram_bytes_per_s * device.achievable_fraction * sustained_fraction(facts, device)),
-        l2=(moved + spilled) / device.l2_bytes_per_s,
-        compute=flops / (device.fp32_flops * issue),
+        dram=moved
+        / (
+            device.dram_bytes_per_s
+            * device.achievable_fraction
+            * sustained_fraction(facts, device, staged=bool(products))
+        ),
+        l2=(moved + spilled + sum(_operand_bytes(p, programs) for p in products)) / device.l2_bytes_per_s,
+        compute=(flops / device.fp32_flops + lanes) / issue,
+        matrix=sum(p.seconds(device) for p in products if p.on_matrix_units) / fed,
         programs=programs * PROGRAM_S / resident,
         stretch=_stretch(programs, device.sms),
     )
+
+
+def _fed(warps: float, programs: int, device: DeviceFacts) -> float:
+    """The share of the matrix units that have work, over all rounds of programs."""
+    busy = programs / (-(-programs // device.sms) * device.sms)
+    return busy * min(1.0, warps / (MATRIX_WARPS * min(programs, device.sms)))
+
+
+def _operand_bytes(product: ProductWork, programs: int) -> float:
+    """What all programs read of two operands, each for a tile as large as its share of the result; split sums count as
+    smaller tiles."""
+    results = product.batch * product.rows * product.columns
+    rows = min(LARGEST_TILE, product.rows, max(1.0, math.sqrt(results / programs)))
+    columns = min(LARGEST_TILE, product.columns, max(1.0, results / programs / rows))
+    return results * product.summed * product.itemsize * (1 / rows + 1 / columns)
 
 
 def _bytes_at_a_time(facts: StaticFacts) -> int:
@@ -140,14 +189,15 @@ def _stretch(programs: int, sms: int) -> float:
 
 
 def _sum(launches: Sequence[_Terms], sustained: float, device: DeviceFacts) -> Prediction:
-    roofs = {name: sum(getattr(one, name) for one in launches) for name in ("dram", "l2", "compute", "programs")}
-    busy = [max(one.dram, one.l2, one.compute, one.programs) for one in launches]
-    tail = sum(time * (one.stretch - 1.0) for time, one in zip(busy, launches, strict=True))
+    roofs = {name: sum(getattr(one, name) for one in launches) for name in ROOFS}
+    busy = [max(getattr(one, name) for name in ROOFS) for one in launches]
+    whole = [max(one.matrix, max(one.dram, one.l2, one.compute, one.programs) * one.stretch) for one in launches]
+    tail = sum(whole) - sum(busy)
     launch = device.launch_latency_s * len(launches)
     terms = {**roofs, "tail": tail, "launch": launch}
     bound = max(roofs, key=lambda name: roofs[name])
     return Prediction(
-        seconds=sum(busy) + tail + launch,
+        seconds=sum(whole) + launch,
         bound_by=bound if roofs[bound] >= launch else "launch",
         terms=tuple(terms.items()),
         sustained=sustained,

@@ -50,7 +50,8 @@ def predict(work: Work, facts: Sequence[StaticFacts], device: NpuFacts) -> Predi
         reachable = device.dram_bytes_per_s * device.achievable_fraction * min(1.0, 2 * cores / device.vector_cores)
         stretch = rounds * cores / tiles  # cores without a tile in the last round wait for the others
         dram = moved / (reachable * max(burst, 1 / 16)) * stretch
-        compute = work.flops * share / (device.fp32_flops * cores / device.vector_cores) * stretch
+        arithmetic = work.arithmetic_seconds(device)
+        compute = arithmetic * share * device.vector_cores / cores * stretch
         step = rounds * TILE_S
         one_by_one = one.element_wise * rounds * one.tile_elements * ELEMENT_S
         seconds += (max(dram, compute) if one.overlapped else dram + compute) + step + one_by_one

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
-from kernelgen.families import independent_dims, stored_dtype, uniform_outputs
+from kernelgen.families import independent_dims, multiplied_dtype, stored_dtype, uniform_outputs
 from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.families.triton_text import LARGEST_GROWTH
@@ -144,7 +144,7 @@ def _operator(plan: Plan) -> dict[str, Any]:
     body = body_of(plan)
     exact = body.exact and not isinstance(plan, StepsPlan)
     judged = _judged(plan.spec, independent_dims(plan), exact, uniform_outputs(plan)) | {"any_order": body.any_order}
-    return judged | {"stored": stored_dtype(plan)} if plan.calls else judged
+    return judged | {"stored": stored_dtype(plan) if plan.calls else "", "multiplied": multiplied_dtype(plan)}
 
 
 def _whole(spec: OperatorSpec, uniform: Collection[str] = ()) -> dict[str, Any]:

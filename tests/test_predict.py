@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelgen.analysis import Work, floor_seconds
+from kernelgen.analysis import ProductWork, Work, floor_seconds
 from kernelgen.devices import facts
 from kernelgen.devices.facts import DeviceFacts
 from kernelgen.outcomes import StaticFacts
@@ -128,3 +129,52 @@ def test_a_kernel_that_joins_what_many_programs_found_costs_little_more_than_its
     alone, both = (predict(work, launched, device) for launched in ([many], [many, join]))
     assert both.sustained == alone.sustained
     assert alone.seconds < both.seconds < 1.05 * alone.seconds + 2 * device.launch_latency_s
+
+
+def product(m: int, n: int, k: int, batch: int = 1, dtype: str = "float16") -> Work:
+    size = {"float32": 4, "float8_e4m3fn": 1}.get(dtype, 2)
+    one = ProductWork("out", batch, m, n, k, dtype, size)
+    return Work(size * batch * (m * k + k * n), size * batch * m * n, 0, products=(one,))
+
+
+def tiled(m: int, n: int, rows: int, columns: int, warps: int = 8, batch: int = 1) -> StaticFacts:
+    """A product of matrices, a tile of so many rows and columns a program and a program an SM."""
+    programs = batch * -(-m // rows) * -(-n // columns)
+    return StaticFacts("k", "sm_90", (programs,), warps, 154, 0, 147456, warps / 64, programs / 132, 16, 16, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "measured_us"),
+    [(8192, 8192, 8192, 1658), (4096, 4096, 4096, 184.5), (2048, 2048, 2048, 29.2), (8192, 8192, 4096, 884)],
+)
+def test_products_on_an_h200_are_predicted_near_what_was_measured(m: int, n: int, k: int, measured_us: float) -> None:
+    """float16, tiles of 128 by 256, 8 warps."""
+    found = predict(product(m, n, k), [tiled(m, n, 128, 256)], facts.H200)
+    assert found.seconds * 1e6 == pytest.approx(measured_us, rel=0.15)
+    assert found.bound_by == "matrix"
+    assert found.seconds < predict(product(m, n, k), [tiled(m, n, 64, 64, 4)], facts.H200).seconds
+
+
+def test_few_rows_wait_for_the_weight_and_many_dtypes_have_a_peak_of_their_own() -> None:
+    assert predict(product(16, 8192, 8192), [tiled(16, 8192, 16, 64, 4)], facts.H200).bound_by == "dram"
+    by_dtype = [
+        floor_seconds(product(4096, 4096, 4096, dtype=dtype), facts.H200)
+        for dtype in ("float8_e4m3fn", "bfloat16", "tf32", "float32")
+    ]
+    assert by_dtype == sorted(by_dtype)
+    assert by_dtype[3] == 2 * 4096**3 / facts.H200.fp32_flops
+
+
+def test_a_last_round_that_few_sms_work_in_costs_a_whole_one() -> None:
+    full, more = (product(128 * n, 256, 8192) for n in (132, 133))
+    times = [predict(w, [tiled(128 * n, 256, 128, 256)], facts.H200).seconds for w, n in ((full, 132), (more, 133))]
+    assert times[1] > 1.8 * times[0]
+
+
+@given(st.integers(1, 4096), st.integers(1, 4096), st.integers(1, 4096), launches(), DEVICES)
+def test_a_product_is_never_predicted_below_its_floor(
+    m: int, n: int, k: int, one: StaticFacts, device: DeviceFacts
+) -> None:
+    for dtype in ("float16", "float32"):
+        work = product(m, n, k, dtype=dtype)
+        assert predict(work, [one], device).seconds >= floor_seconds(work, device)

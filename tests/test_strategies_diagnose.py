@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernelgen.analysis import Work
+from kernelgen.analysis import ProductWork, Work, floor_seconds
 from kernelgen.devices.facts import H200
 from kernelgen.diagnose import BOTTLENECKS, CEILING, SHARE, Diagnosis, Seen, diagnose
 from kernelgen.outcomes import CaseTiming, Counters, StaticFacts
@@ -57,6 +57,40 @@ def test_a_launch_that_only_joins_is_not_what_leaves_the_device_idle() -> None:
     both = replace(seen(200), facts=(replace(FACTS, grid=(8192,)), join))
     assert look(both).bottleneck == "latency"
     assert look(replace(both, facts=(join, join))).bottleneck == "parallelism"
+
+
+def multiplying(m: int, n: int, k: int, time_us: float, facts: StaticFacts, counters: Counters | None = None) -> Seen:
+    one = ProductWork("out", 1, m, n, k, "float16", 2)
+    work = Work(2 * (m * k + k * n), 2 * m * n, 0, products=(one,))
+    timing = CaseTiming("a", "measured", time_us, "eager", time_us, 1.0, None, floor_us=floor_seconds(work, H200) * 1e6)
+    return Seen(timing, work, (facts,), counters)
+
+
+def tiles(programs: int, spills: int = 0) -> StaticFacts:
+    return replace(FACTS, grid=(programs,), num_warps=8, waves=programs / 132, spill_bytes=spills)
+
+
+@pytest.mark.parametrize(
+    ("what", "bottleneck", "why"),
+    [
+        (multiplying(8192, 8192, 8192, 1658, tiles(2048)), "compute", "67 % of their peak"),
+        (multiplying(8192, 8192, 8192, 3000, tiles(2048)), "latency", "loop over K"),
+        (multiplying(8192, 8192, 8192, 3000, tiles(2048, 64)), "latency", "accumulators spill"),
+        (multiplying(1024, 2048, 8192, 90, tiles(64)), "parallelism", "64 programs for 132 SMs"),
+        (multiplying(4352, 1024, 8192, 150, tiles(136)), "parallelism", "136 programs leave 48 %"),
+        (multiplying(8192, 8192, 576, 300, tiles(2048)), "latency", "sums of 576 are short"),
+        (multiplying(16, 8192, 8192, 35, tiles(512)), "memory bandwidth", ""),
+        (multiplying(8192, 8192, 8192, 3000, tiles(2048), Counters("ncu", matrix_utilisation=0.9)), "compute", ""),
+    ],
+)
+def test_what_holds_a_product_back(what: Seen, bottleneck: str, why: str) -> None:
+    found = look(what)
+    assert found.bottleneck == bottleneck
+    assert why in found.ranked[0].reason
+    figures = {name: value for name, value, _ in found.evidence}
+    assert "TFLOP/s" in figures["products"]
+    assert "epilogue" in figures
+    assert ("matrix pipe active" in figures) == (what.counters is not None)
 
 
 def test_a_tiny_kernel_waits_for_its_launch() -> None:

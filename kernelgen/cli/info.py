@@ -147,6 +147,8 @@ _SHARED: dict[str, Callable[[Peaks], str]] = {
     "L2 bandwidth (estimate)": lambda f: f"{f.l2_bytes_per_s / 1e12:.1f} TB/s",
     "fp32": lambda f: f"{f.fp32_flops / 1e12:.0f} TFLOP/s",
     "fp16 matrix units, dense": lambda f: f"{f.fp16_tensor_flops / 1e12:.0f} TFLOP/s",
+    "tf32 matrix units, dense": lambda f: f"{f.tf32_tensor_flops / 1e12:.0f} TFLOP/s",
+    "fp8 matrix units, dense": lambda f: f"{f.fp8_tensor_flops / 1e12:.0f} TFLOP/s",
     "memory latency (estimate)": lambda f: f"{f.dram_latency_s * 1e6:.2f} µs",
     "launch (estimate)": lambda f: f"{f.launch_latency_s * 1e6:.1f} µs",
 }

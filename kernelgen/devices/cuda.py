@@ -78,6 +78,8 @@ def facts_of(gpu: Gpu) -> DeviceFacts:
         l2_bytes_per_s=max(2 * dram, 48 * a["sms"] * clock),
         fp32_flops=fp32,
         fp16_tensor_flops=16 * fp32,
+        tf32_tensor_flops=8 * fp32,
+        fp8_tensor_flops=32 * fp32,
         l2_bytes=a["l2_bytes"],
         memory_bytes=gpu.memory_bytes,
         registers_per_sm=a["registers_per_sm"],

@@ -37,6 +37,10 @@ class Peaks:
     fp32_flops: float
     fp16_tensor_flops: float
     """Dense fp16 or bf16 on the matrix units, fp32 accumulation."""
+    tf32_tensor_flops: float
+    """float32 read as TF32."""
+    fp8_tensor_flops: float
+    """float8; as float16 where the matrix units take none."""
     l2_bytes: int
     memory_bytes: int
     dram_latency_s: float
@@ -47,6 +51,13 @@ class Peaks:
     """The share of `dram_bytes_per_s` that a plain large copy reaches."""
     source: str
     """Where the figures are from."""
+
+    def product_flops(self, dtype: str) -> float:
+        """Operations a second of products of matrices of a dtype, or of float32 read as "tf32", summed in fp32; float32
+        itself is multiplied without the matrix units."""
+        matrix = {"tf32": self.tf32_tensor_flops, "float16": self.fp16_tensor_flops, "bfloat16": self.fp16_tensor_flops}
+        matrix |= {"float8_e4m3fn": self.fp8_tensor_flops, "float8_e5m2": self.fp8_tensor_flops}
+        return matrix.get(dtype, self.fp32_flops)
 
     def in_flight_bytes(self) -> float:
         """Bytes that must be on their way at any moment to keep the DRAM busy (Little's law)."""
@@ -105,6 +116,8 @@ A100 = DeviceFacts(
     l2_bytes_per_s=5120 * 1.410e9,  # A100: 5120 bytes a clock, 1410 MHz
     fp32_flops=19.5e12,  # A100
     fp16_tensor_flops=312e12,  # A100, dense
+    tf32_tensor_flops=156e12,  # A100, dense
+    fp8_tensor_flops=312e12,  # A100: no float8
     l2_bytes=40 * MIB,  # A100
     memory_bytes=80 * 10**9,  # A100
     registers_per_sm=65536,  # guide
@@ -128,6 +141,8 @@ H100 = DeviceFacts(
     l2_bytes_per_s=5120 * 1.755e9,  # estimate: as wide as the A100's, 1755 MHz
     fp32_flops=67e12,  # H100
     fp16_tensor_flops=989.4e12,  # H100, dense
+    tf32_tensor_flops=494.7e12,  # H100, dense
+    fp8_tensor_flops=1978.9e12,  # H100, dense
     l2_bytes=50 * MIB,  # H100
     memory_bytes=80 * 10**9,  # H100
     registers_per_sm=65536,  # guide
@@ -151,6 +166,8 @@ H200 = DeviceFacts(
     l2_bytes_per_s=5120 * 1.98e9,  # estimate: as wide as the A100's, 1980 MHz
     fp32_flops=67e12,  # H200
     fp16_tensor_flops=989.5e12,  # H200: 1979 with sparsity, halved
+    tf32_tensor_flops=494.75e12,  # H200: half of fp16
+    fp8_tensor_flops=1979e12,  # H200: 3958 with sparsity, halved
     l2_bytes=60 * MIB,  # device; the full GH100's 60 MB (H100 whitepaper)
     memory_bytes=141 * 10**9,  # H200
     registers_per_sm=65536,  # guide
@@ -174,6 +191,8 @@ B200 = DeviceFacts(
     l2_bytes_per_s=2 * 5120 * 1.965e9,  # estimate: two dies as wide as the A100's, 1965 MHz
     fp32_flops=75e12,  # B200: 600 TFLOPS in a system of eight
     fp16_tensor_flops=2250e12,  # B200: 36 PFLOPS with sparsity in a system of eight, halved
+    tf32_tensor_flops=1125e12,  # B200: 18 PFLOPS with sparsity in a system of eight, halved
+    fp8_tensor_flops=4500e12,  # B200: 72 PFLOPS with sparsity in a system of eight, halved
     l2_bytes=126 * MIB,  # B200, tuning guide
     memory_bytes=180 * 10**9,  # B200: 1.44 TB in a system of eight
     registers_per_sm=65536,  # guide
@@ -201,6 +220,8 @@ def _ascend(variant: str, cubes: int, clock_hz: float, memory_gib: int, dram: fl
         l2_bytes_per_s=2 * cubes * 64 * clock_hz,  # estimate: 64 bytes a clock and vector core
         fp32_flops=2 * cubes * 64 * 2 * clock_hz,  # estimate: 256-byte vectors, a multiply-add a lane and clock
         fp16_tensor_flops=cubes * 16**3 * 2 * clock_hz,  # a 16x16x16 product a clock and cube core
+        tf32_tensor_flops=cubes * 16**3 * clock_hz,  # estimate: HF32 at half of that
+        fp8_tensor_flops=cubes * 16**3 * 2 * clock_hz,  # catlass: no float8 of this family
         l2_bytes=192 * MIB,  # catlass
         memory_bytes=memory_gib * 2**30,
         dram_latency_s=0.6e-6,  # estimate

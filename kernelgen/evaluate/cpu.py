@@ -57,7 +57,7 @@ class CpuEvaluator(Evaluator):
             source=SOURCE,
             dram_utilisation=moved / (predicted.seconds * facts.dram_bytes_per_s),
             achieved_occupancy=min(occupancies, default=None),
-            sm_utilisation=work.flops / (predicted.seconds * facts.fp32_flops),
+            sm_utilisation=work.arithmetic_seconds(facts) / predicted.seconds,
         )
 
     def _timings(

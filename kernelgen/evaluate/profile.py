@@ -24,6 +24,7 @@ METRICS = {
     "l1_hit": "l1tex__t_sector_hit_rate.pct",
     "achieved_occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "sm_utilisation": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "matrix_utilisation": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
 }
 """Fields of Counters, each with ncu's name of a percentage."""
 COMPUTED = "computed from bytes and time"
@@ -107,5 +108,5 @@ def from_time(work: Work, seconds: float, facts: DeviceFacts) -> Counters:
     return Counters(
         source=f"{COMPUTED} ({why})",
         dram_utilisation=(work.bytes_read + work.bytes_written) / (seconds * facts.dram_bytes_per_s),
-        sm_utilisation=work.flops / (seconds * facts.fp32_flops),
+        sm_utilisation=work.arithmetic_seconds(facts) / seconds,
     )

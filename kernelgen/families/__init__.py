@@ -7,7 +7,7 @@ them all. What the rest of kernelgen asks is asked here.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -26,7 +26,7 @@ from kernelgen.families.values import Unlowerable, axes_of, expressions
 from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.products import with_products
-from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Schedule, StepsPlan, TableRow, table_row
+from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Product, Schedule, StepsPlan, TableRow, table_row
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
@@ -230,6 +230,11 @@ def family_of(plan: LoweredPlan) -> Family:
     return FAMILIES[plan.family]
 
 
+def products(plan: LoweredPlan) -> tuple[Product, ...]:
+    """The sums of products that the kernels of a plan compute."""
+    return tuple(p for kernel in plan.kernels for p in FAMILIES[kernel.family].products(kernel.spec, body_of(kernel)))
+
+
 def variants(plan: LoweredPlan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
     """The schedules to set out from that can serve all the cases, fitted to their shortest rows and to the most."""
     shortest = min((columns(plan, case) for case in cases), default=1)
@@ -354,8 +359,16 @@ def stored_dtype(plan: LoweredPlan) -> str:
         for t in k.spec.outputs
         if any(t == o.tensor for c in plan.calls for o in c.operands)
     ]
-    floats = [d for d in found if all("float" in kind for kind in kinds.get(d, (d,)))]
-    return min(floats, key=lambda d: min(ITEMSIZE[kind] for kind in kinds.get(d, (d,))))
+    return _narrowest([d for d in found if all("float" in kind for kind in kinds.get(d, (d,)))], kinds)
+
+
+def multiplied_dtype(plan: LoweredPlan) -> str:
+    """The dtype, or its variable, in which the kernels of a plan multiply in sums of products; "" without any."""
+    return _narrowest([p.dtype for p in products(plan)], dict(plan.spec.dtypes))
+
+
+def _narrowest(dtypes: list[str], kinds: Mapping[str, tuple[str, ...]]) -> str:
+    return min(dtypes, key=lambda d: min(ITEMSIZE[kind] for kind in kinds.get(d, (d,))), default="")
 
 
 def uniform_outputs(plan: LoweredPlan) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Schedule, TableRow
+from kernelgen.plan import Chip, Parameter, Product, Schedule, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile.ir import Step
@@ -132,6 +132,8 @@ class Family:
     """The kernels of one schedule's structure in the IR, which a backend prints."""
     packed: bool = False
     """Whether the wrapper makes every input contiguous that the kernels read."""
+    products: Callable[[OperatorSpec, Body], tuple[Product, ...]] = lambda spec, body: ()
+    """The sums of products that its kernels compute: what they cost, and how they are judged, follows from these."""
     sizes: Callable[[OperatorSpec, Body], tuple[NamedSize, ...]] | None = None
     """The named sizes of its problems, which the schedule table may be keyed by, the usual key first. None: the bytes
     of a row, and the rows."""
