@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from kernelgen.spec.constraints import check, conjuncts, failing, is_contiguous, message
+from kernelgen.spec.constraints import check, conjuncts, facts_of, failing, message
 from kernelgen.spec.layout import Layout, broken
-from kernelgen.spec.model import Constraint, OperatorSpec, Place
+from kernelgen.spec.model import Constraint, OperatorSpec, Place, TensorFacts, TensorSpec
 
 INPUTS = ("x", "bias")
 
@@ -104,8 +106,11 @@ def test_conjuncts_keep_their_text_and_place() -> None:
     ],
 )
 def test_a_promise_that_an_input_is_contiguous_is_all_that_is_said(text: str, promised: bool) -> None:
-    spec = OperatorSpec("f", "", (), (), (), (Constraint(text),), "", Place(1, 1), (), ())
-    assert is_contiguous(spec, "x") is promised
+    x = TensorSpec("x", (), "float32")
+    spec = OperatorSpec("f", "", (x,), (), (), (Constraint(text),), "", Place(1, 1), (), ())
+    assert facts_of(spec) == TensorFacts(frozenset(["x"] if promised else []))
+    made = dataclasses.replace(spec, facts=TensorFacts(frozenset(["left"])))
+    assert facts_of(made).contiguous == {"left", *(["x"] if promised else [])}
 
 
 @pytest.mark.parametrize(

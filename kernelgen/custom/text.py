@@ -9,8 +9,9 @@ from typing import Any
 
 from kernelgen.custom.expressions import parse
 from kernelgen.custom.form import Answer, Launch, declared_sizes, rank
+from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.wrapper import allocation, guard, is_contiguous, own_names, size_places
+from kernelgen.wrapper import allocation, guard, own_names, size_places
 
 WIDTH = 88
 """Columns of generated files."""
@@ -32,7 +33,7 @@ def file_context(spec: OperatorSpec, answer: Answer) -> dict[str, Any]:
     return {
         "idea": textwrap.wrap(idea if idea.endswith(".") else f"{idea}.", WIDTH) if idea else [],
         "kernels": answer.kernels.strip("\n"),
-        "copied": [t.name for t in spec.inputs if t.role != "like" and not is_contiguous(spec, t.name)],
+        "copied": [t.name for t in spec.inputs if t.role != "like" and t.name not in facts_of(spec).contiguous],
         "outputs": [(t.name, allocation(spec, t)) for t in spec.outputs],
         "sizes": writer.sizes(),
         "scratch": writer.scratch(),

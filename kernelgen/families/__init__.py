@@ -30,7 +30,7 @@ from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Product, Sc
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
-from kernelgen.spec.constraints import is_contiguous
+from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 
 _GENERAL: dict[str, Family] = {name: importlib.import_module(f"{__name__}.{name}").FAMILY for name in model.FAMILIES}
@@ -185,7 +185,7 @@ def _body(part: Stage) -> Body:
     for tensor in part.spec.inputs:
         # merged dimensions of what lies otherwise are a copy, in which the strides of the input mean nothing
         views = {a.view for a in found.accesses if a.tensor == tensor.name and a.strides}
-        if len(views) > 1 and not is_contiguous(part.spec, tensor.name):
+        if len(views) > 1 and tensor.name not in facts_of(part.spec).contiguous:
             raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
     return make_body(part.spec, lowered, part.graph.statements, found)
 
@@ -218,7 +218,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
         notes.append(
             "parts of a row are scanned on their own and joined, which rounds otherwise than element by element"
         )
-    if body.layout.columns is None and not all(is_contiguous(spec, t.name) for t in spec.inputs):
+    if body.layout.columns is None and not facts_of(spec).contiguous >= {t.name for t in spec.inputs}:
         notes.append("an input that is not contiguous is copied first")
     elif any(a.view for a in body.layout.accesses):
         notes.append("an input whose dimensions cannot be merged without a copy is copied first (torch's reshape)")

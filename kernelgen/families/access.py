@@ -11,7 +11,7 @@ from kernelgen.families.space import product
 from kernelgen.families.values import Index, Lowered, Stored, Unlowerable, Value, axes_of, expressions
 from kernelgen.frontend.graph import Atom, same_size
 from kernelgen.frontend.indices import Expr, leaves
-from kernelgen.spec.constraints import is_contiguous
+from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
 
@@ -271,7 +271,7 @@ def _access(
     if one_run and value.op == "load":  # the wrapper makes it contiguous
         return Access(load, tensor.name, ((COLS, None),), (), None)
     if (
-        is_contiguous(spec, tensor.name)
+        tensor.name in facts_of(spec).contiguous
         and not _picks(tensor, value.index)
         and not any(isinstance(index, Expr) for index, _, _ in runs)
     ):

@@ -22,7 +22,7 @@ from kernelgen.frontend.graph import CALL, VIEWS, Atom, Dim, Graph, Node, Output
 from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
-from kernelgen.spec.model import ELLIPSIS, Case, Constraint, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorFacts, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
@@ -255,10 +255,10 @@ class _Cut:
         graph = Graph(nodes, outputs, self.graph.statements)
         read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.spec.inputs)
         inputs = (*read, *self._likes(read, graph))
-        made = tuple(Constraint(f"{t.name}.is_contiguous()") for t in read if t not in self.spec.inputs)
+        made = TensorFacts(frozenset(t.name for t in read if t not in self.spec.inputs))
         spec = replace(
             self.spec, name=f"{self.spec.name}_{joined([t.name for _, t in tensors])}", inputs=inputs,
-            outputs=tuple(t for _, t in tensors), constraints=(*self.spec.constraints, *made), type=None,
+            outputs=tuple(t for _, t in tensors), facts=made, type=None,
             backward=False, deterministic=True,
         )  # fmt: skip
         return self.lower(spec, graph)

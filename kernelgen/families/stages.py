@@ -14,7 +14,7 @@ from kernelgen.families.picks import read_once
 from kernelgen.families.space import atoms_of, size_text
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, canonical
-from kernelgen.spec.model import Constraint, OperatorSpec, TensorSpec
+from kernelgen.spec.model import OperatorSpec, TensorFacts, TensorSpec
 
 _SPLITTABLE = ("sum", "max", "min", "prod")
 """Reductions that may be taken first along the rows and then over them."""
@@ -47,7 +47,8 @@ def stages(spec: OperatorSpec, graph: Graph) -> tuple[Stage, ...]:
         spec,
         inputs=tuple(tensors.values()),
         outputs=tuple(t for t in spec.outputs if t.name in {o.name for o in rest}),
-        constraints=tuple(Constraint(f"{t.name}.is_contiguous()") for t in tensors.values()),
+        constraints=(),
+        facts=TensorFacts(frozenset(t.name for t in tensors.values())),
     )
     return first, Stage(outer, _second(graph, late, names, rest))
 

@@ -10,7 +10,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernelgen.spec.model import Constraint, OperatorSpec, Place
+from kernelgen.spec.model import Constraint, OperatorSpec, Place, TensorFacts
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.tree import shorten
 
@@ -69,10 +69,12 @@ def conjuncts(constraint: Constraint) -> tuple[Constraint, ...]:
     )
 
 
-def is_contiguous(spec: OperatorSpec, name: str) -> bool:
-    """Whether the constraints promise that an input is contiguous, by saying so and nothing else beside it."""
-    promise = f"{name}.is_contiguous()"
-    return any(part.text.strip() == promise for whole in spec.constraints for part in conjuncts(whole))
+def facts_of(spec: OperatorSpec) -> TensorFacts:
+    """What is known of an operator's tensors. The constraints promise that one is contiguous by saying so and nothing
+    else beside it."""
+    said = {part.text.strip() for whole in spec.constraints for part in conjuncts(whole)}
+    promised = {tensor.name for tensor in spec.inputs if f"{tensor.name}.is_contiguous()" in said}
+    return TensorFacts(spec.facts.contiguous | promised)
 
 
 def failing(constraint: Constraint) -> str:

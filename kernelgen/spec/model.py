@@ -69,6 +69,14 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class TensorFacts:
+    """What is known of tensors beside what is declared of them."""
+
+    contiguous: frozenset[str] = frozenset()
+    """Those that lie in memory in the order of their dimensions, without gaps."""
+
+
+@dataclass(frozen=True)
 class Case:
     """One binding of every size name and every dtype variable: what is tested or timed."""
 
@@ -149,6 +157,8 @@ class OperatorSpec:
     """Whether kernels for its gradients are generated as well."""
     deterministic: bool = True
     """Whether the same inputs have to give the same bits; if not, floats may be added by atomics."""
+    facts: TensorFacts = TensorFacts()
+    """What kernelgen has seen to itself; `constraints.facts_of` adds what the constraints promise."""
     path: str = "<spec>"
     """The file as the user named it."""
     sha256: str = ""

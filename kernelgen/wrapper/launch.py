@@ -15,7 +15,7 @@ from kernelgen.families.kernel import Body, KernelText, Passed, body_of
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
 from kernelgen.schedule.problem import NamedSize
-from kernelgen.spec.constraints import failing, is_contiguous, message
+from kernelgen.spec.constraints import facts_of, failing, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.wrapper.checks import Check, dimension
@@ -236,7 +236,7 @@ def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
     like = next((t for t in spec.inputs if t.shape == output.shape), None)
     if like is not None:
         extra = [] if like.dtype == output.dtype else [f"dtype={dtype}"]
-        if not is_contiguous(spec, like.name):
+        if like.name not in facts_of(spec).contiguous:
             extra.append("memory_format=torch.contiguous_format")
         return f"torch.empty_like({', '.join([like.name, *extra])})"
     first = spec.inputs[0].name
@@ -311,7 +311,7 @@ def _prepare(plan: KernelPlan) -> tuple[str, ...]:
     return tuple(
         f"{t.name} = {t.name}.contiguous()"
         for t in plan.spec.inputs
-        if t.name in run and not is_contiguous(plan.spec, t.name)
+        if t.name in run and t.name not in facts_of(plan.spec).contiguous
     )
 
 

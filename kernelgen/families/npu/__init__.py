@@ -15,7 +15,7 @@ from kernelgen.families.kernel import body_of, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
 from kernelgen.families.scan_walk import has_products
 from kernelgen.plan import Chip, KernelPlan, TableRow
-from kernelgen.spec.model import Constraint, OperatorSpec
+from kernelgen.spec.model import OperatorSpec, TensorFacts
 
 FAMILIES = {made.name: made for made in (pointwise.FAMILY, reduction.FAMILY, scan.FAMILY)}
 ALONE = "everything is reduced by one core"
@@ -67,5 +67,4 @@ def _of_rows(then: KernelPlan, chip: Chip) -> KernelPlan:
 
 def _packed(spec: OperatorSpec) -> OperatorSpec:
     """The spec as the kernels see it: the wrapper has made every input contiguous."""
-    promises = tuple(Constraint(f"{t.name}.is_contiguous()", t.place) for t in spec.inputs)
-    return replace(spec, constraints=(*spec.constraints, *promises))
+    return replace(spec, facts=TensorFacts(frozenset(t.name for t in spec.inputs)))
