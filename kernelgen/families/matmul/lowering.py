@@ -55,7 +55,7 @@ from kernelgen.frontend.graph import (
 )
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.spec.constraints import is_contiguous
+from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec, TensorSpec
 
 _REDUCED = ("sum", "max", "min", "prod")
@@ -296,7 +296,7 @@ def _access(spec: OperatorSpec, number: int, value: Value, extents: tuple[Extent
     if not runs:
         return Access(number, tensor.name, (), (), None)
     order = {run.axes: run for _, run in held}
-    if value.op == "store" or is_contiguous(spec, tensor.name):
+    if value.op == "store" or tensor.name in facts_of(spec).contiguous:
         laid = [order[axes] for axes in sorted(order, key=lambda axes: flat.index(axes[0]))]
         sizes = [" * ".join(run.size for run in laid[i + 1 :]) for i in range(len(laid))]
         terms = tuple((run.index, size or None) for run, size in zip(laid, sizes, strict=True))
