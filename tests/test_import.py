@@ -12,9 +12,11 @@ import torch
 from cli_process import contents, kernelgen, refused
 
 from kernelgen.errors import KernelgenError, SpecError
-from kernelgen.importer import process
+from kernelgen.importer import process, shapes
 from kernelgen.importer.naming import operator_name
 from kernelgen.importer.process import imported
+from kernelgen.importer.rewrite import Input
+from kernelgen.importer.shapes import derive
 from kernelgen.spec import parse_spec
 
 MODULE = '''\
@@ -289,6 +291,28 @@ def test_a_window_has_sizes_that_follow_and_sizes_that_must_be_large_enough(tmp_
     assert conv.outputs[0].shape == ("B", 8, "(H - 3) // 2 + 1", "(W - 5) // 2 + 1")
     assert {c.text for c in conv.constraints} == {"x.shape[2] >= 3", "x.shape[3] >= 5"}
     assert "C" not in dict(conv.performance[0].sizes)
+
+
+def test_a_pooled_size_is_no_multiple_where_torch_asks_whether_its_half_is_whole(monkeypatch) -> None:
+    """torch 2.11 asks, 2.13 does not; `H = 1` became `2 * H` with `H = 0`, of which a GPU pools nothing."""
+    import torch._meta_registrations as registered
+
+    def asking(x: Any, y: Any) -> Any:
+        return x // y + (1 if x % y != 0 and (x < 0) != (y < 0) else 0)
+
+    monkeypatch.setattr(registered, "div_rtn", asking)
+    x = Input("x", (2, 4, 6, 8), "float32", "data", "x", None)
+    found = derive(lambda x: torch.nn.functional.max_pool2d(x, 2, padding=1), [x])
+    assert found.inputs == (("B", "C", "H", "W"),)
+    assert all(value > 0 for case in found.accuracy for value in case.values())
+
+
+def test_small_sizes_are_multiples_of_what_the_trace_says(monkeypatch) -> None:
+    monkeypatch.setattr(shapes, "_factors", lambda traced, declared: {"C": 3})
+    found = derive(lambda x: x * 2, [Input("x", (2, 6, 6, 8), "float32", "data", "x", None)])
+    assert found.inputs == (("B", "3 * C", "H", "W"),)
+    assert found.accuracy
+    assert all(value > 0 for case in found.accuracy for value in case.values())
 
 
 def forward(body: str) -> str:

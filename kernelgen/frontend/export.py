@@ -63,7 +63,7 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
         logging.getLogger(name).disabled = True
     try:
         # torch prints what it has traced of a reference that it gives up
-        with _floor_division(), _without_cache(), contextlib.redirect_stderr(io.StringIO()):
+        with floor_division(), _without_cache(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(Module(), tuple(args), strict=False, dynamic_shapes=(dynamic,))
     except Refused as refusal:
         raise unsupported(spec, raised_at(refusal, reference.file), named(str(refusal), names)) from None
@@ -74,7 +74,7 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
             logging.getLogger(name).disabled = False
 
 
-def _floor_division() -> Any:
+def floor_division() -> Any:
     """Pooling's shapes by `//` alone: torch 2.11, unlike 2.13, also asks whether a remainder is zero, which ties the
     trace to the parity of its sizes although Python's `//` is right for both answers."""
     import torch._meta_registrations as shapes

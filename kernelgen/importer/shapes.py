@@ -49,14 +49,16 @@ def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
     declared = _named(inputs, shapes)
     pairs = [p for d, t in zip(declared, inputs, strict=True) for p in zip(d, t.shape, strict=True)]
     sizes = {name: value for name, value in pairs if isinstance(name, str)}
-    accepted = [binding for binding in _small(sizes) if results(function, inputs, declared, binding) is not None]
-    accepted = _grown(function, inputs, declared, sizes) if len(accepted) < 2 else accepted
+    factors = _factors(shapes, declared)
+    rows = [binding for binding in _small(sizes) if all(binding[name] % n == 0 for name, n in factors.items())]
+    accepted = [binding for binding in rows if results(function, inputs, declared, binding) is not None]
+    accepted = _grown(function, inputs, declared, sizes, factors) if len(accepted) < 2 else accepted
     if sizes and not accepted:
         raise ShapeError(_returned(function, inputs) or "no small shape was found that the reference accepts")
     accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
     found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs), accuracy)
     outputs = _outputs(function, inputs, found, _expressions(results_of, shapes, declared))
-    names = {name: f"{factor} * {name}" for name, factor in _factors(shapes, declared).items()}
+    names = {name: f"{factor} * {name}" for name, factor in factors.items()}
     fixed = {name: str(value) for name, value in _fixed(function, inputs, declared, sizes, accuracy).items()}
     return _written(replace(found, outputs=outputs), names | fixed)
 
@@ -79,6 +81,7 @@ def _traced(
     """Inputs' and results' shapes as traced: numbers, and symbols for what may vary among the free sizes."""
     import torch
 
+    from kernelgen.frontend.export import floor_division
     from kernelgen.frontend.rewrites import Rewrites
 
     class Module(torch.nn.Module):
@@ -89,7 +92,8 @@ def _traced(
     example = tuple(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs)
     dynamic = tuple({i: torch.export.Dim.AUTO for i, varies in enumerate(dims) if varies} for dims in free)
     try:
-        exported = torch.export.export(Module(), example, strict=False, dynamic_shapes=(dynamic,))
+        with floor_division():
+            exported = torch.export.export(Module(), example, strict=False, dynamic_shapes=(dynamic,))
     except Exception as error:
         raise ShapeError(f"the reference cannot be traced: {said(error)}") from None
     nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
@@ -248,7 +252,11 @@ def _small(sizes: dict[str, int]) -> Iterator[dict[str, int]]:
 
 
 def _grown(
-    function: Function, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], sizes: dict[str, int]
+    function: Function,
+    inputs: Sequence[Input],
+    declared: Sequence[tuple[Size, ...]],
+    sizes: dict[str, int],
+    multiples: dict[str, int],
 ) -> list[dict[str, int]]:
     """Shapes for a reference that wants some sizes large enough, or multiples of something."""
     found = []
@@ -261,6 +269,8 @@ def _grown(
         tried = sorted(itertools.product(*options), key=math.prod) if len(sizes) <= 4 else zip(*options, strict=False)
         for values in itertools.islice(tried, 300):
             binding = dict(zip(sizes, values, strict=True))
+            if any(binding[name] % factor for name, factor in multiples.items()):
+                continue
             if binding not in found and results(function, inputs, declared, binding) is not None:
                 found.append(binding)
                 break

@@ -166,7 +166,7 @@ def _large(operator: Operator, cases: Sequence[Case]) -> list[Case]:
 
     Which offset overflows depends on which size is large: the columns of two long rows times the number of a split are
     beyond 2**31 with a fraction of these elements. Kernels that keep offsets in 32 bits refuse the first of the two
-    cases, and must be right up to the second.
+    cases, and of those whose grid counts columns in its second dimension some refuse both.
     """
     tensors = (*operator.inputs, *operator.outputs)
     base = min(cases, key=lambda c: sum(c.dtype(t).itemsize for t in tensors))

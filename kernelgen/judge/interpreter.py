@@ -42,6 +42,11 @@ def as_on_a_gpu() -> None:
     builder.create_maxnumf = _number("fmax")
     builder.create_minnumf = _number("fmin")
     tl.flip = _flip
+    prepared = set[Any]()
+    interpreter._patch_lang = _once(interpreter._patch_lang, prepared)
+    interpreter.GridExecutor.__call__ = _launched(interpreter.GridExecutor.__call__, prepared)
+    interpreter._get_np_dtype = _by_name(interpreter._get_np_dtype)
+    tl.block_type.__init__ = _known_blocks(tl.block_type.__init__)
 
 
 def decorate_again() -> None:
@@ -67,6 +72,56 @@ def decorate_again() -> None:
     for name, value in list(vars(tl).items()):
         if isinstance(value, JITFunction):
             setattr(tl, name, getattr(sys.modules[value.fn.__module__], value.fn.__name__))
+
+
+def _once(prepare: Callable[..., Any], prepared: set[Any]) -> Callable[..., Any]:
+    """The language prepared for each device function once a launch. The interpreter goes through all names of
+    triton.language at every call of one, which takes longer than most of them."""
+
+    def prepare_once(function: Any) -> Any:
+        if function in prepared:
+            return None
+        prepared.add(function)
+        return prepare(function)
+
+    return prepare_once
+
+
+def _launched(launch: Callable[..., Any], prepared: set[Any]) -> Callable[..., Any]:
+    """A launch, after which the interpreter takes back what it prepared."""
+
+    def anew(*args: Any, **kwargs: Any) -> Any:
+        prepared.clear()
+        return launch(*args, **kwargs)
+
+    return anew
+
+
+def _by_name(dtype_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """NumPy's dtype for one of Triton's; the interpreter makes the table of all of them for every answer."""
+    known: dict[str, Any] = {}
+
+    def found(dtype: Any) -> Any:
+        if dtype.name not in known:
+            known[dtype.name] = dtype_of(dtype)
+        return known[dtype.name]
+
+    return found
+
+
+def _known_blocks(make: Callable[..., None]) -> Callable[..., None]:
+    """The type of a block, whose shape is checked and written out once and not for every value."""
+    known: dict[Any, tuple[Any, ...]] = {}
+
+    def init(block: Any, element: Any, shape: Any) -> None:
+        key = (element.name, *(getattr(size, "value", size) for size in shape))
+        if key not in known:
+            make(block, element, shape)
+            known[key] = block.shape, block.numel, block.name
+        block.element_ty = element
+        block.shape, block.numel, block.name = known[key]
+
+    return init
 
 
 def _package(function: Callable[..., Any]) -> str:

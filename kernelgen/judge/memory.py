@@ -57,9 +57,9 @@ def accuracy_left_out(operator: Operator, case: Case, device: str, most: int = F
     """Why the case cannot be checked on this machine, with figures; "" if it can. `most`: elements in one tensor that
     the interpreter takes."""
     if device == "cpu" and not devices.is_npu():
-        largest = _largest(operator, case)
-        if largest > most:
-            return f"{largest:,} elements in one tensor; the interpreter takes {most:,}"
+        elements = largest(operator, case)
+        if elements > most:
+            return f"{elements:,} elements in one tensor; the interpreter takes {most:,}"
     return does_not_fit(accuracy_bytes(operator, case), device)
 
 
@@ -97,10 +97,11 @@ def _halved(size: int | tuple[int, ...]) -> int | tuple[int, ...]:
 
 def takes_long(operator: Operator, case: Case, device: str) -> bool:
     """Whether the case is beyond what the interpreter takes without a look at the clock."""
-    return device == "cpu" and not devices.is_npu() and _largest(operator, case) > INTERPRETER_ELEMENTS
+    return device == "cpu" and not devices.is_npu() and largest(operator, case) > INTERPRETER_ELEMENTS
 
 
-def _largest(operator: Operator, case: Case) -> int:
+def largest(operator: Operator, case: Case) -> int:
+    """The elements of the largest tensor."""
     return max(math.prod(case.shape(t)) for t in (*operator.inputs, *operator.outputs))
 
 

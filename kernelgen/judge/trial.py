@@ -20,6 +20,9 @@ from .mutants import Suite
 from .oracle import as_tuple
 from .replay import Replay
 
+REFUSABLE = 2**29
+"""A wrapper may say of a hidden case with a tensor of so many elements that this is more than it takes."""
+
 
 class WrongError(Exception):
     """The kernel failed a check; the message says which."""
@@ -31,6 +34,10 @@ class LostError(WrongError):
 
 class RefusedError(Exception):
     """Baseline and kernel both refuse the inputs."""
+
+
+class LimitError(Exception):
+    """The kernel says that the sizes are beyond what it takes, of a case that is there for its offsets."""
 
 
 class UncomputableError(Exception):
@@ -69,7 +76,7 @@ def run(setting: Setting) -> Trial:
         before = guards.fingerprints([b.flat for b in buffers])
         fences = Fences(guards.POISONS[0], devices.allocated_on(setting.device))
         with guards.poison(_output_sizes(setting), guards.POISONS[0], setting.device) as reached:
-            got = _call(setting, buffers, fences)
+            got = _first_call(setting, buffers, fences)
         _check_inputs(setting, buffers, before)
         eager = _eager(setting, buffers)
         _check_form(setting, buffers, got, eager)
@@ -163,6 +170,18 @@ def _expect_refusal(setting: Setting, buffers: Sequence[inputs.Buffer], refusal:
             raise WrongError(f"baseline refuses the inputs ({first_line(refusal)}), but the {wrong}") from wrong
     else:
         raise WrongError(f"accepts what the baseline refuses: {first_line(refusal)}")
+
+
+def _first_call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:
+    """A call; LimitError where a hidden case has a tensor of as many elements as a wrapper may refuse, and it does."""
+    try:
+        return _call(setting, buffers, fences)
+    except WrongError as wrong:
+        limit = str(wrong.__cause__) if isinstance(wrong.__cause__, ValueError) else ""
+        huge = setting.case.hidden and memory.largest(setting.operator, setting.case) >= REFUSABLE
+        if huge and limit.startswith(f"{setting.operator.name}: at most "):
+            raise LimitError(f"the kernel refuses it: {limit}") from None
+        raise
 
 
 def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:

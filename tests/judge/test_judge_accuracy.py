@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from kernelgen import judge
-from kernelgen.judge import accuracy, guards, memory, patience, values
+from kernelgen.judge import accuracy, guards, memory, patience, trial, values
 from kernelgen.judge import device as devices
 from kernelgen.judge.inputs import DISTRIBUTIONS
 from kernelgen.judge.report import accuracy_line
@@ -271,6 +271,25 @@ def test_a_derived_case_that_torch_refuses_is_left_out_with_its_words():
     assert not crash.passed
     unchecked = judge.accuracy_case(normalized(kernel), judge.Case({"B": 5, "C": 3}, layout="sliced", hidden=True))
     assert "accepts what the baseline refuses: x is not contiguous" in unchecked.message
+
+
+def test_a_hidden_case_of_many_elements_may_be_refused_by_the_kernel_and_is_left_out(monkeypatch):
+    def kernel(x):
+        if x.shape[-1] > 8:
+            raise ValueError(f"twice: at most 8 columns, got {x.shape[-1]}")
+        return x * 2
+
+    x, out = (judge.Tensor(name, ("B", "C"), "float32") for name in ("x", "out"))
+    operator = judge.Operator("twice", kernel, lambda x: x * 2, lambda x: x * 2, (x,), (out,))
+    sizes = {"B": 3, "C": 9}
+    assert not judge.accuracy_case(operator, judge.Case(sizes, hidden=True)).passed
+    monkeypatch.setattr(trial, "REFUSABLE", 27)
+    report = judge.accuracy_case(operator, judge.Case(sizes, hidden=True))
+    assert report.passed
+    assert report.left_out == "the kernel refuses it: twice: at most 8 columns, got 9"
+    assert not judge.accuracy_case(operator, judge.Case(sizes)).passed
+    shy = dataclasses.replace(operator, kernel=raises)
+    assert not judge.accuracy_case(shy, judge.Case(sizes, hidden=True)).passed
 
 
 def test_indices_that_were_drawn_beyond_what_they_index():

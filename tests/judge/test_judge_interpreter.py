@@ -268,3 +268,31 @@ def test_tensor_descriptors_pad_with_zeros_and_store_no_more_than_the_tensor(dty
     error = (out.double() - a.double() @ b.double()).abs().max().item()
     assert error <= {torch.float16: 2.0**-6, torch.bfloat16: 2.0**-3, torch.float32: 2e-5}[dtype]
     assert room[40:].eq(7).all()
+
+
+@triton.jit
+def _twice(x):
+    return x + x
+
+
+@triton.jit
+def many_calls_kernel(x_ptr):
+    at = x_ptr + tl.program_id(0)
+    tl.store(at, _twice(_twice(tl.load(at))))
+
+
+def test_the_language_is_prepared_once_a_launch_and_not_at_every_call(monkeypatch):
+    """Going through all names of triton.language took most of the time of kernels that call device functions."""
+    from triton.runtime import interpreter
+
+    prepared = []
+    patch = interpreter._patch_builtin
+    monkeypatch.setattr(interpreter, "_patch_builtin", lambda *args: (prepared.append(args), patch(*args)))
+    counts = []
+    for programs in (1, 40):
+        x = torch.ones(programs)
+        many_calls_kernel[(programs,)](x)
+        assert x.tolist() == [4.0] * programs
+        counts.append(len(prepared))
+        prepared.clear()
+    assert counts[0] == counts[1]
