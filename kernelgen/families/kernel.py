@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, Layout, output_groups
 from kernelgen.families.forms import Form
 from kernelgen.families.index_text import IndexText, taken_apart
 from kernelgen.families.line import call
-from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR, Names, mentions, name_values, spread
+from kernelgen.families.naming import COLUMN, FULL, RESERVED, ROW, SCALAR, Names, mentions, name_values, spread
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.triton_text import PRODUCT, is_scaled, number
 from kernelgen.families.values import REVERSE, Lowered, Stored, only_moves
@@ -185,13 +185,15 @@ def make_body(
     statements: tuple[Statement, ...],
     layout: Layout,
     fixed: frozenset[int] = frozenset(),
+    reserved: Set[str] = RESERVED,
 ) -> Body:
-    """`fixed`: axes along which a program does not move, so that what varies along them alone is scalar."""
+    """`fixed`: axes along which a program does not move, so that what varies along them alone is scalar. `reserved`:
+    what the kernels call values of their own."""
     columns = frozenset(layout.columns.axes if layout.columns else range(len(lowered.space.axes)))
     taken = {f"{t.name}_ptr" for t in (*spec.inputs, *spec.outputs)} | {spec.name, f"{spec.name}_kernel", "reference"}
     taken |= {g.size for g in layout.rows} | {g.index for g in layout.rows}
     taken |= {stride for access in layout.all() for stride, _ in access.strides}
-    names = name_values(lowered, statements, columns, taken, fixed)
+    names = name_values(lowered, statements, columns, taken, fixed, reserved)
     others = choose_others(lowered, names.levels) if lowered.space.inner_axes() else {}
     exact = only_moves(lowered)
     return Body(lowered, statements, layout, names, tuple(sorted(others.items())), nan_safe(lowered), exact)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from kernelgen.families.helpers import DEVICE_FUNCTIONS
@@ -31,9 +31,6 @@ RESERVED = {
     "is_tie", "is_before", "rank",
     "split", "part", "first", "end", "parts", "part_counts", "slot", "walked", "SPLITS", "num_parts",
     "is_part", "part_count", "_", "words_ptr", "turn",
-    "ks", "k_mask", "left", "right", "tile_m", "tile_n", "first_row", "first_col", "batch",
-    "products", "part_sum", "length",
-    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 
 _DERIVED = ("acc", "at", "block", "carry", "end", "extreme", "moves", "part", "parts", "shift", "shifts", "words")
@@ -67,8 +64,9 @@ def name_values(
     columns: frozenset[int],
     taken: Iterable[str],
     fixed: frozenset[int] = frozenset(),
+    reserved: Set[str] = RESERVED,
 ) -> Names:
-    """Decide which values are named, and how."""
+    """Decide which values are named, and how. `reserved`: what kernels call values of their own."""
     levels = tuple(level(v, columns, fixed) for v in lowered.values)
     uses = Counter(a.value for v in lowered.values for a in v.args if isinstance(a, Use))
     uses.update(o.value for o in lowered.outputs)
@@ -88,7 +86,7 @@ def name_values(
         if value.op in ("load", "iota", "dot") or located or i in outputs or variable or uses[i] > 1 or crosses:
             assigned.add(i)
     taken = frozenset(taken)
-    used = RESERVED | taken
+    used = {*reserved, *taken}
     names: dict[int, str] = {}
     chains = _chains(lowered, uses) if not lowered.space.inner_axes() else []
     for chain in chains:
@@ -104,7 +102,7 @@ def name_values(
             name = value.name or NOUNS.get(value.op, "value")
             if not lowered.space.outer and value.op in REDUCTIONS and not value.name:
                 name = _OF_ALL.get(value.op, name)
-            names[i] = unique(f"{name}_tile" if value.op == "load" and name in RESERVED else name, used)
+            names[i] = unique(f"{name}_tile" if value.op == "load" and name in reserved else name, used)
     return Names(_beside_derived(lowered, levels, names, used, taken), levels, frozenset(assigned))
 
 

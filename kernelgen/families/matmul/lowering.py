@@ -62,6 +62,13 @@ _REDUCED = ("sum", "max", "min", "prod")
 """Reductions of the columns that a tile holds whole."""
 
 
+_RESERVED = RESERVED | {
+    "ks", "k_mask", "left", "right", "tile_m", "tile_n", "first_row", "first_col", "batch", "products", "part_sum",
+    "length", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
+}  # fmt: skip
+"""What kernels of products call values of their own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProductBody(Body):
     """What the kernels of a product are printed from."""
@@ -232,7 +239,7 @@ def _laid_out(
         raise Unlowerable(f"elements of {moved.tensor} that are moved before a product reads them", moved.statement)
     if any(v.op == "place" and any(axes_of(e) for e in v.index) for v in values):
         raise Unlowerable("the places of elements in the kernel of a product")
-    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | RESERVED
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | _RESERVED
     each: list[Index] = [(axes,) for axes in extents.values() if axes]
     runs = collapse(
         len(lowered.space.axes), lowered.space.outer,
@@ -252,7 +259,9 @@ def _laid_out(
     single = tuple(Group(e.axes, e.size, e.name) for e in found if len(e.runs) == 1)
     counted = [e for v in values for e in expressions(v)]
     sizes = size_parameters(counted, lowered.space.axes, single, taken)
-    plain = make_body(spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found))
+    plain = make_body(
+        spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=_RESERVED
+    )  # fmt: skip
     dot = next(i for i, v in enumerate(values) if v.op == "dot")
     fields = {name: getattr(plain, name) for name in Body.__dataclass_fields__}
     return ProductBody(**fields, dot=dot, factor=_factor(spec, lowered, dot))
