@@ -86,7 +86,8 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
     if rows * cols > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
-    if (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1) > SHARED_BYTES:
+    stored = rows * cols * itemsize if schedule.get("persistent") else 0  # beside the next tile's factors
+    if (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1) + stored > SHARED_BYTES:
         return f"tiles of more than {SHARED_BYTES} bytes of shared memory"
     return None
 
