@@ -38,7 +38,8 @@ def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
             raise Unlowerable("a reduction of a product's rows, whose length is no number")
         if schedules.columns(body) > schedules.LONGEST_ROW:
             raise Unlowerable(f"a reduction of a product's rows of more than {schedules.LONGEST_ROW} columns")
-    return replace(body, boxed=kernels.boxable(spec, body))
+    library, is_library = kernels.library(spec, body)
+    return replace(body, boxed=kernels.boxable(spec, body), library=library, is_library=is_library)
 
 
 def _own(body: Body) -> ProductBody:

@@ -238,16 +238,16 @@ class Writer:
         )
         box = self.box(access)
         ones = len(box.offsets) - len(box.shape)
-        if self._is_merged(name, access):
-            host = f"{host}.view({', '.join(self._run_size(str(index)) for index, _ in access.terms)})"
+        if self.is_merged(name, access):
+            host = f"{host}.view({', '.join(self.run_size(str(index)) for index, _ in access.terms)})"
         return ir.Argument(f"{name}_desc", "descriptor", host, (*["1"] * ones, *(a.block for a in box.shape)))
 
-    def _is_merged(self, name: str, access: Access) -> bool:
+    def is_merged(self, name: str, access: Access) -> bool:
         """Whether an output has other dimensions than its box."""
         output = next((o for o in self.spec.outputs if o.name == name), None)
         return output is not None and (ELLIPSIS in output.shape or len(output.shape) != len(access.terms))
 
-    def _run_size(self, index: str) -> str:
+    def run_size(self, index: str) -> str:
         return next(g.size for e in self.body.layout.extents for g in e.runs if g.index == index)
 
 
@@ -487,47 +487,62 @@ def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
     """Torch's product, then what follows it."""
     writer = Writer(spec, body, _tiled(body))
     views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
-    sides = []
+    operands = []
     for number, wanted in zip(writer.factors(), (["m", "k"], ["k", "n"]), strict=True):
         access = writer.reads[number]
         host = f"{views.get(access.tensor, access.tensor)}.detach()"
-        sides.append(host if _names(body, access)[-2:] == wanted else f"{host}.mT")
-    product = f"{LIBRARY_CALL}({', '.join(sides)}"
-    if ends_with_product(spec, body):
-        (output,) = spec.outputs
-        access = body.layout.stores[0][1]
-        sizes = ", ".join(writer._run_size(str(index)) for index, _ in access.terms)
-        out = f"{output.name}.view({sizes})" if writer._is_merged(output.name, access) else output.name
-        return (ir.LibraryCall(LIBRARY_CALL, f"{product}, out={out})"),)
-    return (
-        ir.LibraryCall(LIBRARY_CALL, f"{product})", "parts"),
-        _joined(spec, body, schedule, name.replace("_kernel", "_after_kernel"), "1"),
-    )
-
-
-def ends_with_product(spec: OperatorSpec, body: ProductBody) -> bool:
-    """Whether the product is all there is, in the order of the output's dimensions."""
-    if len(body.layout.stores) != 1:
-        return False
+        operands.append(host if _names(body, access)[-2:] == wanted else f"{host}.mT")
+    if not body.is_library:
+        return (
+            ir.LibraryCall(body.library, f"{body.library}({', '.join(operands)})", "parts"),
+            _joined(spec, body, schedule, name.replace("_kernel", "_after_kernel"), "1"),
+        )
     stored, access = body.layout.stores[0]
-    same = next(o.dtype for o in spec.outputs) == body.factor.dtype
-    return stored.value == body.dot and same and _names(body, access) == _ordered(body)
+    added = _addend(body, stored)
+    if added is not None:
+        operands.insert(0, f"{body.lowered.values[added].tensor}.detach()")
+    sizes = ", ".join(writer.run_size(str(index)) for index, _ in access.terms)
+    out = f"{access.tensor}.view({sizes})" if writer.is_merged(access.tensor, access) else access.tensor
+    return (ir.LibraryCall(body.library, f"{body.library}({', '.join(operands)}, out={out})"),)
 
 
-def _ordered(body: ProductBody) -> list[str]:
-    return [e.name for e in body.layout.extents if e.name != "k" for _ in e.runs]
-
-
-def has_library(body: ProductBody) -> bool:
-    """Whether torch multiplies the factors as they lie: two tensors with the same dimensions of a batch."""
+def library(spec: OperatorSpec, body: ProductBody) -> tuple[str, bool]:
+    """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
+    batch, and whether that is all there is, a bias included."""
     by_load = {a.load: a for a in body.layout.accesses}
     first, second = (a.value for a in body.lowered.values[body.dot].args if isinstance(a, Use))
-    if not {first, second} <= by_load.keys() or not body.extent("m").runs:
-        return False
+    if not {first, second} <= by_load.keys() or not body.extent("m").runs or reduces(body):
+        return "", False
     sides = [_names(body, by_load[i]) for i in (first, second)]
     batches = [["batch"] * len(body.extent("batch").runs)] * 2
     single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")
-    return single and [side[:-2] for side in sides] == batches and not reduces(body)
+    if not single or [side[:-2] for side in sides] != batches:
+        return "", False
+    stored, access = body.layout.stores[0]
+    in_order = _names(body, access) == [e.name for e in body.layout.extents if e.name != "k" for _ in e.runs]
+    same = next(o.dtype for o in spec.outputs if o.name == stored.name) == body.factor.dtype
+    if len(body.layout.stores) == 1 and in_order and same:
+        if stored.value == body.dot:
+            return LIBRARY_CALL, True
+        added = _addend(body, stored)
+        dtypes = {t.name: t.dtype for t in spec.inputs}
+        if (
+            added is not None
+            and not batches[0]
+            and dtypes.get(str(body.lowered.values[added].tensor)) == body.factor.dtype
+        ):
+            return "torch.addmm", True
+    return LIBRARY_CALL, False
+
+
+def _addend(body: ProductBody, stored: Stored) -> int | None:
+    """The load of a bias of the columns, where an output is its sum with the product."""
+    value = body.lowered.values[stored.value]
+    if value.op != "add" or Use(body.dot) not in value.args:
+        return None
+    others = [a.value for a in value.args if isinstance(a, Use) and a.value != body.dot]
+    access = next((a for a in body.layout.accesses if others == [a.load]), None)
+    return access.load if access and _names(body, access) == ["n"] else None
 
 
 LIBRARY_CALL = "torch.matmul"

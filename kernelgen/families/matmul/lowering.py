@@ -79,6 +79,10 @@ class ProductBody(Body):
     """A tensor of the dtype that is multiplied."""
     boxed: frozenset[str] = frozenset()
     """The tensors whose tiles descriptors can copy."""
+    library: str = ""
+    """Torch's function for the product; empty where it would have to copy the factors first."""
+    is_library: bool = False
+    """Whether that function computes all there is."""
 
     def extent(self, name: str) -> Extent:
         return next(e for e in self.layout.extents if e.name == name)

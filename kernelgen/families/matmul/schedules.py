@@ -6,7 +6,7 @@ Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; 
 from __future__ import annotations
 
 from kernelgen.families.family import Table
-from kernelgen.families.matmul.kernels import has_library, reduces
+from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -16,7 +16,7 @@ MEANINGS = {
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
     SPLIT: "several programs sum a tile, each over a part; a second kernel adds the parts in their order",
     VECTOR: "a program computes some columns of one row, without the matrix units",
-    LIBRARY: "torch.matmul, where it is faster; what follows the product is a kernel of its own then",
+    LIBRARY: "torch's product, where it is faster; what follows the product is a kernel of its own then",
 }
 SHARED_BYTES = 232448
 """What a program may have of shared memory on sm_90 (CUDA C++ Programming Guide, table of technical specifications);
@@ -45,7 +45,7 @@ def variants(body: ProductBody) -> tuple[str, ...]:
     if not body.extent("m").runs:
         return (VECTOR,)
     found = (TILES, SPLIT) if reduces(body) else (TILES, SPLIT, VECTOR)
-    found = (*found, LIBRARY) if has_library(body) else found
+    found = (*found, LIBRARY) if body.library else found
     return (BOXES, *found) if body.boxed else found
 
 
@@ -112,6 +112,12 @@ def first_table(body: ProductBody) -> Table:
 def _boxes_table(body: ProductBody) -> Table:
     """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192."""
     small = _BOXES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4)
+    if body.is_library:  # what this gains beside torch's own is nothing where a tile cannot fill a multiprocessor
+        return (
+            table_row(_VECTOR, M=2), table_row(_SPLIT, M=4, itemsize=2), table_row(_LIBRARY, M=1024),
+            table_row(_BOXES.replace(num_stages=3), M=2048, N=2048, itemsize=2),
+            table_row(_PERSISTENT, itemsize=2), table_row(_LIBRARY),
+        )  # fmt: skip
     found = [
         table_row(_VECTOR, M=2),
         table_row(_SPLIT, M=16, itemsize=2),
@@ -122,7 +128,7 @@ def _boxes_table(body: ProductBody) -> Table:
         table_row(_BOXES.replace(num_stages=3), M=2048, N=2048, itemsize=2),
         table_row(_PERSISTENT, itemsize=2),
     ]
-    return (*found, table_row(_LIBRARY if has_library(body) else _TILES.replace(BLOCK_K=32)))
+    return (*found, table_row(_LIBRARY if body.library else _TILES.replace(BLOCK_K=32)))
 
 
 def _pointers_table(body: ProductBody) -> Table:
@@ -132,7 +138,7 @@ def _pointers_table(body: ProductBody) -> Table:
         table_row(_SPLIT, M=16, itemsize=2), table_row(small, M=1024, N=1024, itemsize=2),
         table_row(_TILES, itemsize=2),
     )  # fmt: skip
-    return (*found, table_row(_LIBRARY if has_library(body) else _TILES.replace(BLOCK_K=32)))
+    return (*found, table_row(_LIBRARY if body.library else _TILES.replace(BLOCK_K=32)))
 
 
 def starts(body: ProductBody) -> tuple[Schedule, ...]:
