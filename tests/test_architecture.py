@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelgen.families import FAMILIES
+
 PACKAGE = Path(__file__).parent.parent / "kernelgen"
 
 DOCUMENT = PACKAGE.parent / "docs" / "architecture.md"
@@ -149,6 +151,65 @@ def long_functions(module: str, source: str) -> list[str]:
     ]
 
 
+def import_cycles(modules: dict[str, tuple[str, bool]]) -> list[list[str]]:
+    """Modules that import one another when they are imported, each group in alphabetical order."""
+
+    def reached_from(start: str) -> set[str]:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for name in edges[waiting.pop()] - seen:
+                seen.add(name)
+                waiting.append(name)
+        return seen
+
+    edges = {
+        name: {_module(i.name, modules) for i in imports(name, *source) if i.top_level} - {None, name}
+        for name, source in modules.items()
+    }
+    beyond = {name: reached_from(name) for name in edges}
+    groups = {tuple(sorted(n for n in beyond[name] if name in beyond[n])) for name in edges if name in beyond[name]}
+    return sorted(map(list, groups))
+
+
+def _module(name: str, modules: dict[str, tuple[str, bool]]) -> str | None:
+    """The module that a dotted name stands in."""
+    while name not in modules and "." in name:
+        name = name.rpartition(".")[0]
+    return name if name in modules else None
+
+
+def asked_by_name(module: str, source: str, is_package: bool = False) -> list[str]:
+    """Attributes of kernelgen's own modules that are asked for by a string, and any attribute in rooms that decide."""
+    tree = ast.parse(source)
+    own = {i.name.rpartition(".")[2] for i in imports(module, source, is_package) if i.name in MODULES}
+    return [
+        f"{module}:{call.lineno}: {ast.unparse(call)}"
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Name)
+        and call.func.id in ("getattr", "hasattr")
+        and (
+            ast.unparse(call.args[0]) in own or (room_of(module) in DECLARED and isinstance(call.args[1], ast.Constant))
+        )
+    ]
+
+
+DECLARED = {"backends", "families", "plan", "schedule", "strategies", "tile", "wrapper"}
+"""Rooms whose interfaces are declared: nothing there is looked for by name."""
+
+
+def variants_by_name(module: str, source: str) -> list[str]:
+    """Comparisons of a variant with the text of its name, which its descriptor has."""
+    known = {variant for family in FAMILIES.values() for variant in family.meanings}
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and "variant" in ast.unparse(node):
+            texts = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
+            found += [f"{module}:{node.lineno}: {ast.unparse(node)}"] if texts & known else []
+    return found
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_room_imports_only_what_the_table_allows(module: str) -> None:
     assert rule_breaks(module, *MODULES[module]) == []
@@ -171,6 +232,18 @@ def test_the_table_is_read_as_it_is_meant() -> None:
 
 def test_help_reaches_nothing_heavy() -> None:
     assert heavy_imports("kernelgen.cli", MODULES) == []
+
+
+def test_no_module_imports_one_that_imports_it() -> None:
+    assert import_cycles(MODULES) == []
+
+
+def test_interfaces_are_declared() -> None:
+    assert [line for name, source in MODULES.items() for line in asked_by_name(name, *source)] == []
+
+
+def test_variants_are_known_by_their_descriptors() -> None:
+    assert [line for name, (text, _) in MODULES.items() for line in variants_by_name(name, text)] == []
 
 
 def test_modules_are_short() -> None:
@@ -225,3 +298,32 @@ def test_a_heavy_import_is_found_through_other_modules() -> None:
 def test_a_long_function_is_found() -> None:
     assert long_functions("m", "def f():\n" + "    pass\n" * FUNCTION_LINES) == ["m:1: f has 61 lines"]
     assert long_functions("m", "def f():\n" + "    pass\n" * (FUNCTION_LINES - 1)) == []
+
+
+def test_a_cycle_is_found() -> None:
+    modules = {
+        "kernelgen": ("", True),
+        "kernelgen.a": ("from kernelgen.b import one", False),
+        "kernelgen.b": ("from kernelgen import c", False),
+        "kernelgen.c": ("import kernelgen.a", False),
+        "kernelgen.d": ("from kernelgen import a", False),
+        "kernelgen.e": ("def late():\n    from kernelgen import e, d", False),
+    }
+    assert import_cycles(modules) == [["kernelgen.a", "kernelgen.b", "kernelgen.c"]]
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("kernelgen.families.row", "def f(x):\n    return getattr(x, 'notes', None)"),
+        ("kernelgen.render", "from kernelgen.families import pointwise\nhasattr(pointwise, 'notes')"),
+    ],
+)
+def test_what_is_asked_by_name_is_found(module: str, source: str) -> None:
+    assert len(asked_by_name(module, source)) == 1
+
+
+def test_a_variant_by_name_is_found() -> None:
+    source = "if schedule.variant in ('row', 'rows') or schedule.variant == ROW.name:\n    pass"
+    assert len(variants_by_name("kernelgen.wrapper.launch", source)) == 1
+    assert variants_by_name("kernelgen.wrapper.launch", "kind == 'row' or schedule.variant == PROPOSED") == []

@@ -72,14 +72,14 @@ def takes(graph: Graph) -> bool:
 
 def variants(body: Body) -> tuple[str, ...]:
     if body.lowered.space.ends_kept():
-        return ("columns", "split_columns") if can_split(body, "split_columns") else ("columns",)
+        return (COLUMNS.name, SPLIT_COLUMNS.name) if can_split(body, SPLIT_COLUMNS) else (COLUMNS.name,)
     if _are_windows(body):
         return ("columns", "row", "rows", "looped", "looped_rows")
     # what is reduced as a whole has no rows to take several of
     whole = ("row", "rows", "looped", "looped_rows") if body.layout.rows else ("row", "looped")
     whole = (*whole, PARTIALS.name) if partials.applies(body) else whole
     whole = (*whole, COOPERATIVE.name) if cooperative.applies(body) else whole
-    return (*whole, "split") if can_split(body, "split") else whole
+    return (*whole, SPLIT.name) if can_split(body, SPLIT) else whole
 
 
 def default(variant: str) -> Schedule:
@@ -94,11 +94,11 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     is compiled in. Rows too long for that start from the default.
     """
     if body.lowered.space.ends_kept():
-        few = few_lanes([(rows, columns)]) if "split_columns" in variants(body) else None
-        return (_columns(body, columns), *([fitted("split_columns", *few)] if few else []))
+        few = few_lanes([(rows, columns)]) if SPLIT_COLUMNS.name in variants(body) else None
+        return (_columns(body, columns), *([fitted(SPLIT_COLUMNS, *few)] if few else []))
     if _are_windows(body):
         return (WINDOWS, *_whole_rows(body, columns))
-    few = few_long_rows([(rows, columns)]) if "split" in variants(body) else None
+    few = few_long_rows([(rows, columns)]) if SPLIT.name in variants(body) else None
     several = [_whole(body)] if partials.applies(body) else []
     several += cooperative.starts(columns) if cooperative.applies(body) else ()
     return (*_whole_rows(body, columns), *several, *([_divided(body, few)] if few else []))
@@ -107,7 +107,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
 def _divided(body: Body, few: tuple[int, int]) -> Schedule:
     """Rows divided among programs. What holds several dimensions is taken apart by constants (H200, batch_norm of 64
     channels in float32: 3.25 ms, by sizes that are not compiled in 3.46)."""
-    found = fitted("split", *few, reads=_reads(body)).replace(specialize=len(body.layout.parts) > 1)
+    found = fitted(SPLIT, *few, reads=_reads(body)).replace(specialize=len(body.layout.parts) > 1)
     return found.replace(loads="evict_first") if _walks_once(body) else found.replace(stores="streaming")
 
 
@@ -186,7 +186,7 @@ def _whole_rows(body: Body, columns: int) -> tuple[Schedule, ...]:
     found = [default("row"), *([default("rows")] if body.layout.rows else [])]
     block = max(1 << max(columns - 1, 0).bit_length(), 1024)
     if block >= default("looped").int("BLOCK_SIZE_N"):
-        shared = [default("looped_rows")] if "looped_rows" in variants(body) else []
+        shared = [default("looped_rows")] if LOOPED_ROWS.name in variants(body) else []
         return (*found, *dict.fromkeys([_blocks(body), default("looped"), *shared]))
     short = default("looped").replace(BLOCK_SIZE_N=block, backwards=False, stores="default")
     if not body.layout.rows:
@@ -218,9 +218,9 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     `shapes`: rows and columns of the cases that are timed. Rows so few that most of a device would idle are divided.
     """
     if body.lowered.space.ends_kept():
-        few = few_lanes(shapes) if "split_columns" in variants(body) else None
+        few = few_lanes(shapes) if SPLIT_COLUMNS.name in variants(body) else None
         longest = max((columns for _, columns in shapes), default=2**10)
-        return (table_row(fitted("split_columns", *few) if few else _columns(body, longest)),)
+        return (table_row(fitted(SPLIT_COLUMNS, *few) if few else _columns(body, longest)),)
     if _are_windows(body):
         return (table_row(WINDOWS),)
     once = _walks_once(body)
@@ -246,7 +246,7 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
     if cooperative.applies(body) and (held := cooperative.fitted(longest)):
         return [table_row(held)]
     long = [shape for shape in shapes if few_long_rows([shape])]
-    few = few_long_rows(long) if "split" in variants(body) else None
+    few = few_long_rows(long) if SPLIT.name in variants(body) else None
     if few is None:
         return [table_row(_blocks(body))]
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either

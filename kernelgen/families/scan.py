@@ -144,7 +144,7 @@ def of_float32(body: Body, table: Table) -> Table:
     smaller = {"BLOCK_SIZE_N": SUMMED, "num_warps": 4}
     short = tuple(row for row in table if (row.limit(ROW_BYTES) or 5 * SUMMED) <= 4 * SUMMED)
     blocks = default("looped").replace(**smaller)
-    if table[-1].schedule.variant != "split":
+    if table[-1].schedule.variant != SPLIT.name:
         return (*short, table_row(blocks))
     between = () if table[-2] in short else (replace(table[-2], schedule=blocks),)
     return (*short, *between, table_row(table[-1].schedule.replace(**smaller)))

@@ -71,8 +71,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search over rows of `columns` elements sets out: as many rows as give a warp one, and blocks."""
-    found = [default("rows"), default("rows").replace(BLOCK_SIZE_M=1)] if "rows" in variants(body) else []
-    return (*found, default("looped")) if "looped" in variants(body) else tuple(found)
+    found = [default("rows"), default("rows").replace(BLOCK_SIZE_M=1)] if ROWS.name in variants(body) else []
+    return (*found, default("looped")) if LOOPED.name in variants(body) else tuple(found)
 
 
 def _legal_in_blocks(schedule: Schedule, columns: int) -> str | None:

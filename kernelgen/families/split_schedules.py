@@ -34,25 +34,25 @@ _LANES = 64
 _SPLITS = tuple(1 << n for n in range(1, 12))
 
 
-def can_split(body: Body, variant: str) -> bool:
+def can_split(body: Body, form: Form) -> bool:
     """Whether there is something to divide; lanes along the rows need a result of every reduction for every row."""
     values, levels = body.lowered.values, body.names.levels
     sources = [a.value for v in values if v.op in REDUCTIONS for a in v.args if isinstance(a, Use)]
-    return bool(sources) and (variant == "split" or all(levels[s] == FULL for s in sources))
+    return bool(sources) and (not form.several or all(levels[s] == FULL for s in sources))
 
 
-def default(variant: str) -> Schedule:
+def default(form: Form) -> Schedule:
     common: dict[str, Scalar] = {"SPLITS": 32, "specialize": False, "loads": "default", "stores": "default"}
-    if variant == "split_columns":
-        return Schedule.make(variant, BLOCK_SIZE_M=_LANES, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, **common)
+    if form.several:
+        return Schedule.make(form.name, BLOCK_SIZE_M=_LANES, BLOCK_SIZE_N=32, num_warps=4, NUM_STAGES=1, **common)
     # blocks loaded ahead, 48 KiB of float16 a program, reach the DRAM's rate with few programs
-    return Schedule.make(variant, BLOCK_SIZE_N=8192, num_warps=4, NUM_STAGES=3, **common)
+    return Schedule.make(form.name, BLOCK_SIZE_N=8192, num_warps=4, NUM_STAGES=3, **common)
 
 
-def fitted(variant: str, rows: int, columns: int, reads: int = 1) -> Schedule:
+def fitted(form: Form, rows: int, columns: int, reads: int = 1) -> Schedule:
     """The schedule that gives about PROGRAMS programs, each with at least one whole block; `reads`: tensors walked."""
-    schedule = default(variant)
-    lanes = _LANES if variant == "split_columns" else 1
+    schedule = default(form)
+    lanes = _LANES if form.several else 1
     programs = LANE_PROGRAMS if lanes > 1 else PROGRAMS if rows == 1 else SHARED_PROGRAMS
     splits = power_below(programs // max(1, -(-rows // lanes)))
     least = 16 if lanes > 1 else 1024
@@ -96,7 +96,7 @@ def variant(form: Form, meaning: str, kernels: Kernels) -> Variant:
         Parameter("NUM_STAGES", (1, 2, 3), "warp_stage", "structure", "blocks loaded ahead"),
         LOADS, STORES, SPECIALIZE,
     )  # fmt: skip
-    return Variant(form, meaning, default(form.name), space, legal, kernels)
+    return Variant(form, meaning, default(form), space, legal, kernels)
 
 
 def legal(schedule: Schedule, columns: int) -> str | None:

@@ -9,6 +9,7 @@ from references import load, plan_of, sample
 
 from kernelgen import render
 from kernelgen.families import split_schedules
+from kernelgen.families.forms import SPLIT
 from kernelgen.plan import TableRow
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -17,7 +18,7 @@ IN_ORDER = "in the order of memory"
 
 def divided(line: str, shape: str, block: int) -> str:
     plan = plan_of(sample(f"return {line}", {"x": f"{shape}: float32"}, {"out": f"{shape}: float32"}, dtypes=()).spec())
-    schedule = split_schedules.default("split").replace(BLOCK_SIZE_N=block, SPLITS=4)
+    schedule = split_schedules.default(SPLIT).replace(BLOCK_SIZE_N=block, SPLITS=4)
     return render.triton_source(plan.with_table((TableRow((), schedule),)))
 
 

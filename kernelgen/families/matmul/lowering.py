@@ -267,8 +267,7 @@ def _laid_out(
         spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=_RESERVED
     )  # fmt: skip
     dot = next(i for i, v in enumerate(values) if v.op == "dot")
-    fields = {name: getattr(plain, name) for name in Body.__dataclass_fields__}
-    return ProductBody(**fields, dot=dot, factor=_factor(spec, lowered, dot))
+    return ProductBody(**vars(plain), dot=dot, factor=_factor(spec, lowered, dot))
 
 
 def _factor(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
