@@ -17,6 +17,9 @@ from side_by_side import run_side_by_side
 
 from kernelgen import families, frontend, judge, render
 from kernelgen.families.kernel import body_of
+from kernelgen.families.matmul.kernels import reduces
+from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.schedules import columns
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
 from kernelgen.spec.sizes import check_size, is_expression
@@ -88,8 +91,12 @@ def schedules(plan: Plan) -> list[Schedule]:
     are divided into two parts of several blocks and into four, of which some are empty, windows also have several columns
     a lane and ask for their lines rows before."""
     small = {"BLOCK_SIZE": 64, "BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 16, "SPLITS": 2}
+    body = body_of(plan)
+    if isinstance(body, ProductBody):
+        whole = columns(body) if reduces(body) else 0
+        small |= {"BLOCK_M": 16, "BLOCK_N": max(16, 1 << (whole - 1).bit_length()), "BLOCK_K": 16, "GROUP_M": 2}
     found = []
-    for variant in families.family_of(plan).variants(body_of(plan)):
+    for variant in families.family_of(plan).variants(body):
         default = families.family_of(plan).default(variant)
         plain = default.replace(**{n: v for n, v in small.items() if n in dict(default.values)})
         alone = plan.with_table((TableRow((), plain),))

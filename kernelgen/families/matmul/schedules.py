@@ -50,6 +50,8 @@ def variants(body: ProductBody) -> tuple[str, ...]:
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
+    if variant == LIBRARY:
+        return ()
     blocks = {
         "BLOCK_M": (16, 32, 64, 128, 256),
         "BLOCK_N": (16, 32, 64, 128, 256, 512),
