@@ -8,6 +8,7 @@ from typing import Any
 from kernelgen import families
 from kernelgen.analysis import Work, floor_seconds, step_works, work
 from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
+from kernelgen.families.access import Access
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.families.scan_walk import has_products
@@ -141,6 +142,8 @@ def _tensor(plan: Plan, tensor: TensorSpec) -> dict[str, str]:
 
 
 def _complexity(plan: LoweredPlan) -> str:
+    if body_of(plan).layout.extents:
+        return "O(M × N × K) for a product of M × K by K × N"
     return "O(M × N) for M rows of N elements" if body_of(plan).layout.columns else "O(n) for n elements"
 
 
@@ -210,6 +213,9 @@ def _flow(plan: LoweredPlan) -> list[str]:
     }
     lines = []
     for access in body.layout.accesses:
+        if body.layout.extents:
+            lines.append(f"`{access.tensor}` is read {_of_tiles(body, access)}")
+            continue
         level = FULL if body.layout.columns is None else body.names.levels[access.load]
         lines.append(f"`{access.tensor}` is read {names[level]}")
     for tensor in plan.spec.inputs:
@@ -226,6 +232,15 @@ def _flow(plan: LoweredPlan) -> list[str]:
     stored = Counter(o.name for o in body.lowered.outputs)
     lines += [f"`{name}` is written once{f', in {n} parts' if n > 1 else ''}" for name, n in stored.items()]
     return lines
+
+
+def _of_tiles(body: Body, access: Access) -> str:
+    """How often a tensor is read by the kernel of a product."""
+    indices = {index for index, _ in access.terms}
+    along = {e.name for e in body.layout.extents for run in e.runs if run.index in indices}
+    if "k" in along:
+        return "once for every tile of columns" if "m" in along else "once for every tile of rows"
+    return "once an element of the result" if {"m", "n"} <= along else "once a tile of the result"
 
 
 def _reads(call: TorchCall) -> str:

@@ -70,16 +70,28 @@ def function_of(node: Node) -> str:
 
 
 def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
-    """The step whose kernel moves the most bytes, which is the one worth tuning."""
+    """The step whose kernel takes the longest, which is the one worth tuning."""
     groups = [i for i, step in enumerate(found) if isinstance(step, KernelPlan)]
     cases = spec.performance or spec.accuracy
 
-    def moved(i: int) -> int:
+    def cost(i: int) -> int:
         group = found[i]
         assert isinstance(group, KernelPlan)
-        return _moved(group, cases)
+        return _moved(group, cases) + sum(_multiplied(group, case) for case in cases) // FLOPS_A_BYTE
 
-    return max(groups, key=moved)
+    return max(groups, key=cost)
+
+
+FLOPS_A_BYTE = 200
+"""Operations of the matrix units in half precision in the time of a byte of DRAM: A100 161, H200 206, H100 295, by the
+peaks of `devices/facts.py`."""
+
+
+def _multiplied(plan: KernelPlan, case: Case) -> int:
+    """The operations of a kernel's product."""
+    body = body_of(plan)
+    axes = [body.lowered.space.axes[a] for extent in body.layout.extents for a in extent.axes]
+    return 2 * prod(case.shape(tuple(axes))) if axes else 0
 
 
 def _moved(plan: KernelPlan, cases: Iterable[Case]) -> int:

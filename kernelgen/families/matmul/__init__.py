@@ -17,7 +17,7 @@ from kernelgen.families.matmul.kernels import multiplies_float32, reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import DOT, Graph
-from kernelgen.plan import Chip, Schedule
+from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -96,6 +96,14 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     return tuple(said)
 
 
+def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
+    own = _own(body)
+    batch, rows, columns, summed = (
+        tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
+    )
+    return (Product(own.names.of[own.dot], batch, rows, columns, summed, own.factor.dtype),)
+
+
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
     """Tiles are counted in int32, and so is what begins the last of them."""
     sizes = [e.size for e in _own(body).layout.extents if e.runs]
@@ -107,5 +115,5 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 FAMILY = Family(
     NAME, takes, lambda body: schedules.variants(_own(body)), schedules.MEANINGS, schedules.default, _first_table,
     _starts, schedules.space, schedules.legal, None, body=_body, notes=_notes, too_large=_too_large, sizes=_sizes,
-    build=build, template="printed.py.jinja",
+    build=build, products=_products, template="printed.py.jinja",
 )  # fmt: skip
