@@ -251,4 +251,4 @@ def _reads(call: TorchCall) -> str:
 
 def _variants(plan: KernelPlan) -> list[tuple[str, str]]:
     family = families.family_of(plan)
-    return [(v, family.meanings[v]) for v in family.variants(body_of(plan))]
+    return [(v, family.of(v).meaning) for v in family.variants(body_of(plan))]

@@ -201,7 +201,7 @@ DECLARED = {"backends", "families", "plan", "schedule", "strategies", "tile", "w
 
 def variants_by_name(module: str, source: str) -> list[str]:
     """Comparisons of a variant with the text of its name, which its descriptor has."""
-    known = {variant for family in FAMILIES.values() for variant in family.meanings}
+    known = {variant.name for family in FAMILIES.values() for variant in family.every}
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and "variant" in ast.unparse(node):

@@ -12,7 +12,8 @@ from dataclasses import replace
 from math import prod
 
 from kernelgen.errors import Mistake, SpecError, UnsupportedError
-from kernelgen.families import calls, lanes, npu, plane_schedules, planes, possible, reduction
+from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduction
+from kernelgen.families import family as declared
 from kernelgen.families.access import layout
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
@@ -247,7 +248,7 @@ def space(plan: LoweredPlan, row: int, cases: Sequence[Case]) -> tuple[Parameter
     """The parameters of one row's schedule, each with the choices that are legal for all the cases."""
     schedule = plan.table[row].schedule
     return tuple(
-        p for p in family_of(plan).space(schedule.variant) if p.name not in _USEFUL or _USEFUL[p.name](body_of(plan))
+        p for p in family_of(plan).of(schedule.variant).space if p.name not in _USEFUL or _USEFUL[p.name](body_of(plan))
     )
 
 
@@ -278,7 +279,7 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
 
 def unknown(schedule: Schedule, among: Iterable[Family] = FAMILIES.values()) -> str | None:
     """Why none of the families makes such a schedule, for whatever operator; None where one does."""
-    return possible.refusal(schedule, among)
+    return declared.unknown(schedule, among)
 
 
 def legal(plan: LoweredPlan, schedule: Schedule, case: Case) -> str | None:

@@ -127,7 +127,7 @@ SPACE = (
 )  # fmt: skip
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule makes no sense for rows of `columns` elements; None if it does. Rows of more programs than run at
     once are served too: one program walks each."""
     block = schedule.int("BLOCK_SIZE_N")

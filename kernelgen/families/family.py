@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Product, Schedule, TableRow
+from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile.ir import Step
@@ -47,9 +47,10 @@ class Variant:
     """The schedule to start from: every tunable value by its name. It says what the variant is called."""
     space: tuple[Parameter, ...]
     """The tunable values: choices, the strategy that searches each, a clause for the log."""
-    legal: Callable[[Schedule, int], str | None]
-    """Why a schedule cannot serve rows of so many columns; None if it can."""
-    kernels: Kernels
+    legal: Callable[[Schedule, int, int], str | None] = lambda schedule, columns, itemsize: None
+    """Why a schedule cannot serve rows of so many columns of so many bytes an element; None if it can."""
+    kernels: Kernels | None = None
+    """None: its kernels are in the IR, see `Family.build`."""
 
     @property
     def name(self) -> str:
@@ -85,7 +86,7 @@ def _nothing(spec: OperatorSpec, body: Body) -> None:
 
 @dataclass(frozen=True)
 class Family:
-    """A way to lay programs over the values of an operator: a module of this package makes one, called FAMILY.
+    """Ways to lay programs over the values of an operator: a module of this package makes one, called FAMILY.
 
     By the time a family is asked, the reference is a list of values in terms of the inputs, with rows and columns
     found, names chosen and every statement known.
@@ -95,20 +96,12 @@ class Family:
     """What `type:` of a spec calls it: the module's own name."""
     takes: Callable[[Graph], bool]
     """Whether it can express a reference. The first family that does has it, or the one that a spec states."""
+    every: tuple[Variant, ...]
+    """All that it can do, in the order in which a reader would want to know them."""
     variants: Callable[[Body], tuple[str, ...]]
-    """The kernels that it can print for these values, the preferred one first."""
-    meanings: Mapping[str, str]
-    """A clause for every variant, for `definition.md`."""
-    default: Callable[[str], Schedule]
-    """The schedule of a variant to start from: every tunable value by its name."""
+    """The names of those that it can print for some values, the preferred one first."""
     first_table: FirstTable
     starts: Starts
-    space: Callable[[str], tuple[Parameter, ...]]
-    """The tunable values of a variant: choices, the strategy that searches each, a clause for the log."""
-    legal: Callable[[Schedule, int, int], str | None]
-    """Why a schedule cannot serve rows of so many columns of so many bytes an element; None if it can."""
-    kernels: Kernels | None
-    """None: its kernels are in the IR, see `build`."""
 
     prepared: Callable[[Graph], Graph] = _as_it_is
     """The graph as this family wants it, before it is lowered."""
@@ -139,8 +132,6 @@ class Family:
     of a row, and the rows."""
     key_itemsize: int | None = None
     """The bytes that the schedule table counts for an element of a row; None: those of its dtype."""
-    forms: Mapping[str, Form] = field(default_factory=dict)
-    """The frame of every variant's first kernel."""
     template: str = "kernels.py.jinja"
     """The template with the macros of its variants."""
     own_helpers: Mapping[str, str] = field(default_factory=dict)
@@ -148,27 +139,54 @@ class Family:
     fits: Callable[[Body, Chip, Schedule, int], str | None] = lambda body, chip, schedule, columns: None
     """Why a core of a chip cannot hold a schedule for rows of so many columns; None if it can."""
 
+    def of(self, variant: str) -> Variant:
+        """The variant of a name; KeyError where there is none."""
+        return {known.name: known for known in self.every}[variant]
 
-def of_variants(
-    name: str,
-    takes: Callable[[Graph], bool],
-    every: Sequence[Variant],
-    variants: Callable[[Body], tuple[str, ...]],
-    first_table: FirstTable,
-    starts: Starts,
-    **more: Any,
-) -> Family:
-    """A family whose variants say what there is to know of each; `variants`: the names of those that print some values,
-    the preferred one first."""
-    known = {variant.name: variant for variant in every}
+    def legal(self, schedule: Schedule, columns: int, itemsize: int) -> str | None:
+        return self.of(schedule.variant).legal(schedule, columns, itemsize)
+
+    def default(self, variant: str) -> Schedule:
+        return self.of(variant).default
 
     def kernels(
-        spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+        self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
     ) -> tuple[KernelText, ...]:
-        return known[schedule.variant].kernels(spec, body, schedule, name, helpers)
+        make = self.of(schedule.variant).kernels
+        assert make is not None, "its kernels are in the IR"
+        return make(spec, body, schedule, name, helpers)
 
-    return Family(
-        name, takes, variants, {v.name: v.meaning for v in every}, lambda v: known[v].default, first_table, starts,
-        lambda v: known[v].space, lambda schedule, columns, itemsize: known[schedule.variant].legal(schedule, columns),
-        kernels, forms={v.name: v.form for v in every}, **more,
-    )  # fmt: skip
+
+def unknown(schedule: Schedule, among: Iterable[Family]) -> str | None:
+    """Why none of the families makes such a schedule, for whatever operator; None where one does: tables come back from
+    files that anyone may change."""
+    known = [variant for family in among for variant in family.every if variant.name == schedule.variant]
+    found = [
+        _wrong_value(schedule, dict(variant.default.values), {p.name: p for p in variant.space}) for variant in known
+    ]
+    if None in found:
+        return None
+    # where several families have the variant, one that has its parameters as well is meant
+    reasons = sorted(filter(None, found), key=lambda why: "no parameter" in why)
+    return reasons[0] if reasons else f"there is no variant {schedule.variant!r}"
+
+
+def _wrong_value(schedule: Schedule, usual: dict[str, Scalar], parameters: dict[str, Parameter]) -> str | None:
+    """The first value that a parameter cannot have; None where all are possible.
+
+    A schedule that was made before a parameter was added lacks its value.
+    """
+    for name, value in schedule.values:
+        if name not in usual:
+            return f"{schedule.variant} has no parameter {name!r}"
+        choices = (*(parameters[name].choices if name in parameters else ()), usual[name])
+        if not any(type(c) is type(value) and c == value for c in choices) and not _is_between(value, choices):
+            return f"{name} cannot be {str(value)[:60]!r}"
+    return None
+
+
+def _is_between(value: Scalar, choices: Sequence[Scalar]) -> bool:
+    """Whether it is a power of two up to the largest choice, as block sizes are that were fitted to an operator."""
+    if not all(type(c) is int and c > 0 and c & (c - 1) == 0 for c in (value, *choices)):
+        return False
+    return int(value) <= max(map(int, choices))

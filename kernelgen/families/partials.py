@@ -40,7 +40,7 @@ def default(whole: int = 1, others: int = 0) -> Schedule:
     return Schedule.make(PARTIALS.name, BLOCK_SIZE_N=block, num_warps=block // (32 * each), loads="evict_first")
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule makes no sense; None if it does."""
     each = schedule.int("BLOCK_SIZE_N") / (32 * schedule.int("num_warps"))
     return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
-from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import ELEMENTS, FLAT, LANES, PLANES, TILE
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -206,14 +206,14 @@ def _has_fixed_rows(body: Body) -> bool:
     return [body.lowered.space.axes[a] for a in columns] == [SHORT_COLUMNS] and not is_turned(body)
 
 
-def _legal_in_runs(schedule: Schedule, columns: int) -> str | None:
+def _legal_in_runs(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a run of elements makes no sense; None if it does."""
     each = schedule.int("BLOCK_SIZE") / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
     return None if low <= each <= high else f"{each:g} elements a thread (from {low} to {high} make sense)"
 
 
-def _legal_in_rows(schedule: Schedule, columns: int) -> str | None:
+def _legal_in_rows(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a tile makes no sense for rows of `columns` elements, all tiles being counted along one axis of the grid."""
     each = schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") / (32 * schedule.int("num_warps"))
     low, high = ELEMENTS_A_THREAD
@@ -224,15 +224,15 @@ def _legal_in_rows(schedule: Schedule, columns: int) -> str | None:
     return None
 
 
-def _legal_in_tiles(schedule: Schedule, columns: int) -> str | None:
+def _legal_in_tiles(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """The same where the columns' tiles may be counted along the grid's second axis."""
     if schedule.get("grid") != "1d" and columns > MAX_GRID_Y * schedule.int("BLOCK_SIZE_N"):
         return f"more than the {MAX_GRID_Y} programs that a grid's second axis may have, for {columns} columns"
-    return _legal_in_rows(schedule, columns)
+    return _legal_in_rows(schedule, columns, itemsize)
 
 
-def _legal_in_planes(schedule: Schedule, columns: int) -> str | None:
-    return _legal_in_tiles(schedule, columns) or plane_schedules.refusal(schedule)
+def _legal_in_planes(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    return _legal_in_tiles(schedule, columns, itemsize) or plane_schedules.refusal(schedule)
 
 
 def flat(
@@ -329,4 +329,4 @@ _LANES = Variant(
 )  # fmt: skip
 _VARIANTS = {variant.name: variant for variant in (_FLAT, _TILE, _ELEMENTS, _PLANES, _LANES)}
 
-FAMILY = of_variants(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_reads=row_lanes.of_reads)
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_reads=row_lanes.of_reads)

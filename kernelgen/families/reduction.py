@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import cooperative, forms, partials, split_schedules
-from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import (
     COLUMNS,
     COOPERATIVE,
@@ -293,7 +293,7 @@ _LATE = Parameter(
 )
 
 
-def legal_in_blocks(schedule: Schedule, columns: int) -> str | None:
+def legal_in_blocks(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why blocks of a row make no sense for rows of `columns` elements; None if they do."""
     block = schedule.int("BLOCK_SIZE_N")
     if block >= 2 * max(columns, 32 if schedule.variant == COLUMNS.name else 1024):
@@ -301,7 +301,7 @@ def legal_in_blocks(schedule: Schedule, columns: int) -> str | None:
     return _spread_well(schedule, block)
 
 
-def legal_in_registers(schedule: Schedule, columns: int) -> str | None:
+def legal_in_registers(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a program cannot hold rows of `columns` elements; None if it can."""
     block = 1 << max(columns - 1, 0).bit_length()
     if block > MAX_ROW:
@@ -401,4 +401,4 @@ def _variants() -> tuple[Variant, ...]:
 _VARIANTS = {variant.name: variant for variant in _variants()}
 MEANINGS = {name: variant.meaning for name, variant in _VARIANTS.items()}
 
-FAMILY = of_variants(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts)
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from kernelgen.families import cooperative, forms, reduction, scan_held, split_schedules
 from kernelgen.families.access import output_groups
-from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
 from kernelgen.families.naming import ROW, SCALAR
@@ -252,4 +252,4 @@ def _variants() -> tuple[Variant, ...]:
 
 _VARIANTS = {variant.name: variant for variant in _variants()}
 
-FAMILY = of_variants(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_float32=of_float32)
+FAMILY = Family(NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, of_float32=of_float32)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
-from kernelgen.families.family import Table, Variant, block, of_variants
+from kernelgen.families.family import Family, Table, Variant, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
@@ -91,7 +91,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return found
 
 
-def _sums_and_errors(schedule: Schedule, columns: int) -> str | None:
+def _sums_and_errors(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return at_most(2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N"), schedule)
 
 
@@ -119,12 +119,12 @@ def _variants() -> tuple[Variant, ...]:
             "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
             Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4),
             (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"), warps),
-            scatter_atomics.legal, one_kernel(histogram),
+            kernels=one_kernel(histogram),
         ),
         Variant(
             PRINTED, "one block of elements a program, an atomic each",
             Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4),
-            (elements, warps), scatter_atomics.legal, _an_atomic_each,
+            (elements, warps), kernels=_an_atomic_each,
         ),
         scatter_buckets.VARIANT,
         scatter_lists.VARIANT,
@@ -360,7 +360,7 @@ def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]
     return ((length, parameter),)
 
 
-FAMILY = of_variants(
+FAMILY = Family(
     NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts,
     body=body, notes=notes, begin=begin, widened=widened, too_large=too_large,
     packed=True,  # what is named lies anywhere, and strides would add a product to each place

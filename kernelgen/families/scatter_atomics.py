@@ -113,10 +113,6 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
     return arguments, ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), lines, grid
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
-    return None
-
-
 _WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
 OF_ROWS = (
     Variant(
@@ -128,7 +124,7 @@ OF_ROWS = (
             block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns at once"),
             _WARPS,
         ),
-        legal, of_rows,
+        kernels=of_rows,
     ),
     Variant(
         PRINTED, "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element",
@@ -138,6 +134,6 @@ OF_ROWS = (
             block("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "columns a program"),
             _WARPS,
         ),
-        legal, one_kernel(tile),
+        kernels=one_kernel(tile),
     ),
 )  # fmt: skip

@@ -116,7 +116,7 @@ def kernels(
     return (made,)
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return at_most(schedule.int("BLOCK_SIZE_M") * schedule.int("BLOCK_SIZE_N") ** 2, schedule)
 
 

@@ -174,7 +174,7 @@ def _stored(body: Body, out: str) -> str:
     return f"tl.store({out}_ptr + row * N + cols, {out}{' + lost' * (accumulated(body) == 'float32')}, mask=mask)"
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why sums, and what rounding took from them, are too many for a thread; None if they are not."""
     return at_most((2 + schedule.int("BLOCK_SIZE_K")) * schedule.int("BLOCK_SIZE_N"), schedule)
 

@@ -115,7 +115,7 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     )  # fmt: skip
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why sums, and what rounding took from them, are too many for a thread; None if they are not."""
     return at_most(2 * schedule.int("BLOCK_SIZE_N"), schedule)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import LOOPED, ROWS
 from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -75,14 +75,14 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return (*found, default("looped")) if LOOPED.name in variants(body) else tuple(found)
 
 
-def _legal_in_blocks(schedule: Schedule, columns: int) -> str | None:
+def _legal_in_blocks(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     block = schedule.int("BLOCK_SIZE_N")
     if block >= 2 * max(columns, 1024):
         return f"a block of {block} for rows of {columns}"
     return _spread_well(schedule, block)
 
 
-def _legal_in_registers(schedule: Schedule, columns: int) -> str | None:
+def _legal_in_registers(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     block = (1 << max(columns - 1, 0).bit_length()) * schedule.int("BLOCK_SIZE_M")
     if block > MAX_ROW:
         return f"{block} elements do not fit in registers (at most {MAX_ROW})"
@@ -270,6 +270,6 @@ _LOOPED = Variant(
 )  # fmt: skip
 _VARIANTS = {variant.name: variant for variant in (_ROWS, _LOOPED)}
 
-FAMILY = of_variants(
+FAMILY = Family(
     NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, prepared=prepared, longest_row=longest_row
 )

@@ -99,7 +99,7 @@ def variant(form: Form, meaning: str, kernels: Kernels) -> Variant:
     return Variant(form, meaning, default(form), space, legal, kernels)
 
 
-def legal(schedule: Schedule, columns: int) -> str | None:
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
     block, splits = schedule.int("BLOCK_SIZE_N"), schedule.int("SPLITS")
     if splits > 2 and (splits - 1) * block >= 2 * max(columns, 2048):

@@ -12,7 +12,7 @@ _COUNTS = ("ROW_TILES", "NUM_STAGES", "LINES_AHEAD")
 
 
 def _structure(plan: KernelPlan, schedule: Schedule) -> dict[str, Parameter]:
-    return {p.name: p for p in family_of(plan).space(schedule.variant) if p.kind == "structure"}
+    return {p.name: p for p in family_of(plan).of(schedule.variant).space if p.kind == "structure"}
 
 
 def flavour(plan: KernelPlan, schedule: Schedule) -> tuple[object, ...]:

@@ -145,7 +145,6 @@ def file_text(plan: KernelPlan) -> FileText:
     body = body_of(plan)
     helpers: dict[str, None] = {}
     texts, family = flavours(plan), family_of(plan)
-    assert family.kernels is not None
     sequences = [family.kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
     last = _last(plan, helpers)
     kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
@@ -356,9 +355,7 @@ def _last(plan: KernelPlan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
     if plan.then is None:
         return ()
     name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    kernels = family_of(then).kernels
-    assert kernels is not None
-    made = kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
+    made = family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
     return tuple(replace(kernel, of_rows=True) for kernel in made)
 
 

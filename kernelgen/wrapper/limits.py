@@ -125,7 +125,7 @@ def _most_rows(plan: KernelPlan) -> str | None:
 
 
 def _form(plan: KernelPlan, schedule: Schedule) -> Form:
-    return family_of(plan).forms[schedule.variant]
+    return family_of(plan).of(schedule.variant).form
 
 
 def _number(schedule: Schedule, name: str) -> int:

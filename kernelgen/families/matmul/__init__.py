@@ -113,7 +113,7 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 
 
 FAMILY = Family(
-    NAME, takes, lambda body: schedules.variants(_own(body)), schedules.MEANINGS, schedules.default, _first_table,
-    _starts, schedules.space, schedules.legal, None, body=_body, notes=_notes, too_large=_too_large, sizes=_sizes,
-    build=build, products=_products, template="printed.py.jinja",
+    NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
+    build=build, template="printed.py.jinja",
 )  # fmt: skip

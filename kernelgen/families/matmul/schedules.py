@@ -5,7 +5,8 @@ Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; 
 
 from __future__ import annotations
 
-from kernelgen.families.family import Table
+from kernelgen.families.family import Table, Variant
+from kernelgen.families.forms import PRINTED
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.plan import Parameter, Schedule, table_row
@@ -35,10 +36,6 @@ _SPLIT = Schedule.make(
 _VECTOR = Schedule.make(VECTOR, BLOCK_N=2, BLOCK_K=2048, num_warps=4)
 _LIBRARY = Schedule.make(LIBRARY)
 _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, LIBRARY: _LIBRARY}
-
-
-def default(variant: str) -> Schedule:
-    return _DEFAULTS[variant]
 
 
 def variants(body: ProductBody) -> tuple[str, ...]:
@@ -166,3 +163,6 @@ def columns(body: ProductBody) -> int:
         assert isinstance(size, int)
         total *= size
     return total
+
+
+EVERY = tuple(Variant(PRINTED, MEANINGS[name], schedule, space(name), legal) for name, schedule in _DEFAULTS.items())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families import pointwise
-from kernelgen.families.family import Table, Variant, of_variants
+from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import FLAT, TILE
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu.budget import tile_elements
@@ -49,7 +49,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return tuple(row.schedule for row in first_table(body, (), chip))
 
 
-def _legal_in_tiles(schedule: Schedule, columns: int) -> str | None:
+def _legal_in_tiles(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     if schedule.int("BLOCK_SIZE_N") > 2 * max(column_elements(columns), 256):
         return f"columns of a tile more than twice the {columns} of a row"
     return None
@@ -82,7 +82,7 @@ _VARIANTS = {
     FLAT.name: Variant(
         FLAT, "one program a core, which takes every num_programs-th block of BLOCK_SIZE elements",
         Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True),
-        (block("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), lambda schedule, columns: None, _flat,
+        (block("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), kernels=_flat,
     ),
     TILE.name: Variant(
         TILE,
@@ -97,7 +97,7 @@ _VARIANTS = {
     ),
 }  # fmt: skip
 
-FAMILY = of_variants(
+FAMILY = Family(
     f"npu_{NAME}", pointwise.takes, tuple(_VARIANTS.values()), variants, first_table, starts,
     packed=True, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families import forms, reduction
-from kernelgen.families.family import Kernels, Table, Variant, of_variants
+from kernelgen.families.family import Family, Kernels, Table, Variant
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText, Passed
 from kernelgen.families.looped import looped
@@ -67,7 +67,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return tuple(found)
 
 
-def _legal(schedule: Schedule, columns: int) -> str | None:
+def _legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     """Why a schedule cannot serve rows of `columns` elements; None if it can."""
     walks = FORMS[schedule.variant].walks
     if walks and schedule.int("BLOCK_SIZE_N") >= 2 * max(column_elements(columns), 1024):
@@ -141,7 +141,7 @@ def variant(form: Form, kernels: Kernels) -> Variant:
 
 _VARIANTS = {name: variant(form, _kernels) for name, form in FORMS.items()}
 
-FAMILY = of_variants(
+FAMILY = Family(
     f"npu_{NAME}", reduction.takes, tuple(_VARIANTS.values()), variants, first_table, starts,
     packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

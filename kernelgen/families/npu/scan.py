@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelgen.families import reduction as gpu_reduction
 from kernelgen.families import scan
-from kernelgen.families.family import Table, of_variants
+from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
@@ -55,7 +55,8 @@ def _kernels(
     return (reduction.one_program_a_core(text, schedule, body),)
 
 
-FAMILY = of_variants(
-    f"npu_{NAME}", scan.takes, [reduction.variant(form, _kernels) for form in FORMS.values()], variants, first_table,
-    starts, packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
+FAMILY = Family(
+    f"npu_{NAME}", scan.takes, tuple(reduction.variant(form, _kernels) for form in FORMS.values()), variants,
+    first_table, starts,
+    packed=True, key_itemsize=KEY_ITEMSIZE, template="npu_kernels.py.jinja", own_helpers=HELPERS, fits=fits,
 )  # fmt: skip
