@@ -4,8 +4,7 @@ Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is 
 
     e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + K/3 * r**2))  -  t * 3/2 o * r
 
-u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64); but
-of a transposed convolution in float16 on a CPU 2**-11, and K the places of its kernel, whose sums it adds in float16;
+u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
 second oracle, where the bits that an operand loses are cut off instead of rounded, as matrix units do that read float32
@@ -18,18 +17,22 @@ the square k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors ad
 bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
 41, 2019); the sizes of the partial sums stand in it in the place of their largest, sum(|p_k|), which for terms of
 random signs is sqrt(K) times too much.
+
+A library may be worse than this: some convolutions in float16 add parts of a sum in float16. What a call of torch's is
+off by is therefore measured as well (stored.py).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from .bounds import POOL, K
+from .known import Known
 
 LOOSEST = 16.0
 """What is accepted of a product in float32 is at most so many times the largest error that torch's own has there, over
@@ -39,8 +42,6 @@ PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "li
 """What sums of products arrive as at the dispatcher."""
 
 _FLOAT32 = 2.0**-24
-_TRANSPOSED = 6
-"""Where a convolution's arguments say whether it is transposed."""
 _SET = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 """Unit roundoff of an operand, by what torch calls the precision of products of float32; any other is float32's own."""
 
@@ -57,12 +58,10 @@ class Precision:
     """Unit roundoff of the sum."""
 
 
-def precision(name: str, dtype: torch.dtype, device: str, args: Sequence[Any] = ()) -> Precision:
-    """That of a call on operands of a dtype, as torch is set; `args` of a convolution tell a transposed one. `device`:
-    whose setting counts."""
+def precision(name: str, dtype: torch.dtype, device: str) -> Precision:
+    """That of a call on operands of a dtype, as torch is set. `device`: whose setting counts."""
     own = torch.finfo(dtype).eps / 2
-    added_as_stored = dtype == torch.float16 and device == "cpu" and name == "convolution" and args[_TRANSPOSED]
-    if dtype == torch.float64 or added_as_stored:
+    if dtype == torch.float64:
         return Precision(own, sum=own)
     read = _SET.get(_float32_precision(name == "convolution", device), 0.0) if dtype == torch.float32 else 0.0
     return Precision(read or own, read)
@@ -97,8 +96,8 @@ class Contraction:
     """Whether the call adds something to the sums."""
     batch: int = 0
     """Leading dimensions of both, of whose every place there is a product."""
-    stored: int = 1
-    """Partial sums that may be stored as the result is before they are added: one a place of a convolution's kernel."""
+    key: str = ""
+    """What `product` does to two tensors, among all that are computed in a case."""
 
 
 def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Contraction:
@@ -108,16 +107,17 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         transposed, groups = rest[3], rest[5]
         channels = weight.shape[0] // groups if transposed else weight.shape[1]
         summed = 0 if transposed else 1 if channels > 1 else weight.ndim - 1
-        places = math.prod(weight.shape[2:])
         row = (1, 1 if transposed else 0)
-        adds = args[2] is not None
+        length = channels * math.prod(weight.shape[2:])
         return Contraction(
-            (0, 1), lambda a, b: func(a, b, None, *rest), channels * places, (1, summed), row, adds, stored=places
-        )
+            (0, 1), lambda a, b: func(a, b, None, *rest), length, (1, summed), row, args[2] is not None,
+            key=f"convolution{rest}",
+        )  # fmt: skip
     place = 1 if name in ("addmm", "baddbmm", "addmv") else 0
     multiply = torch.nn.functional.linear if name == "linear" else torch.matmul
     alpha = kwargs.get("alpha", 1)
     found = of_matrices(args[place], (place, place + 1), lambda a, b: alpha * multiply(a, b))
+    found = replace(found, key=f"{alpha} {'linear' if name == 'linear' else 'matmul'}")
     if name == "linear":
         return replace(found, batch=0, adds=len(args) > 2 and args[2] is not None)
     return replace(found, adds=place == 1)
@@ -130,7 +130,8 @@ def of_matrices(
 ) -> Contraction:
     """A product whose left operand, `given`, is a matrix, several, or a vector."""
     row = (0, given.ndim - 2) if given.ndim > 1 else None
-    return Contraction(places, product, given.shape[-1], (0, given.ndim - 1), row, batch=max(given.ndim - 2, 0))
+    batch = max(given.ndim - 2, 0)
+    return Contraction(places, product, given.shape[-1], (0, given.ndim - 1), row, batch=batch, key="1 matmul")
 
 
 @dataclass(frozen=True)
@@ -140,24 +141,30 @@ class Errors:
     generator: torch.Generator
     truncating: bool = False
     """Whether the operands' bits are cut off."""
+    known: Known = field(default_factory=Known)
 
     def of(self, called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         """What the sums of products of a and b, in float64, may be off by; 0 where that is not finite."""
-        exact, squares = called.product(a, b), called.product(a * a, b * b)
-        roundings = called.stored if at.sum > _FLOAT32 else called.length
-        per_product = at.operand**2 * 2 / 3 + at.sum**2 * roundings / 2
-        variance = squares * per_product + exact * exact * (at.sum**2 * roundings / 3)
+        exact, spread, largest = self.known.of(f"spread {called.key} {at}", (a, b), lambda: _spread(called, a, b, at))
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
-        error = drawn * variance.clamp_(min=0).sqrt_()
+        error = drawn * spread
         if self.truncating:
             error -= 1.5 * at.operand * exact
         error = torch.where(error.isfinite(), error, 0)
-        if at != Precision(_FLOAT32) or error.numel() < POOL:
-            return error
-        own = called.product(a.float(), b.float()).double() - exact
-        largest = LOOSEST / K * _largest(own)
-        return error * min(1.0, largest / max(_largest(error), largest or 1.0))
+        found, most = _largest(error), float(largest)
+        return error * (most / found) if found > most else error
+
+
+def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision) -> tuple[torch.Tensor, ...]:
+    """The sums of products of a and b, the spread of their errors, and the most that is accepted of these."""
+    exact, squares = called.product(a, b), called.product(a * a, b * b)
+    per_product = at.operand**2 * 2 / 3 + at.sum**2 * called.length / 2
+    variance = squares * per_product + exact * exact * (at.sum**2 * called.length / 3)
+    most = math.inf
+    if at == Precision(_FLOAT32) and exact.numel() >= POOL:
+        most = LOOSEST / K * _largest(called.product(a.float(), b.float()).double() - exact)
+    return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64)
 
 
 def _largest(errors: torch.Tensor) -> float:
-    return float(errors.abs().nan_to_num_(0.0, 0.0, 0.0).max())
+    return float(errors.abs().nan_to_num_(0.0, 0.0, 0.0).max()) if errors.numel() else 0.0

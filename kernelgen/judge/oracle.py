@@ -110,7 +110,7 @@ class _Disturb(EagerMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.overloadpacket.__name__.endswith("_norm_backward") and func in _steps():
+        if "_norm" in func.overloadpacket.__name__ and func in _steps():
             with self:
                 return _steps()[func](*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
@@ -129,14 +129,16 @@ class _Disturb(EagerMode):
 
 @functools.cache
 def _steps() -> Mapping[Any, Callable[..., Any]]:
-    """The gradients of norms, step by step. They are differences of terms of which a kernel rounds every one: of a row
-    of one element they are zero, but fma(grad, weight, -mean) is what rounding took from grad * weight."""
+    """Norms and their gradients, step by step. They are differences of terms of which a kernel rounds every one: of two
+    nearly equal elements a norm gives -1 and 1, but for what rounding took from their mean, and of a row of one element
+    gradients are zero, but fma(grad, weight, -mean) is what rounding took from grad * weight."""
     from torch._decomp import get_decompositions  # takes a while, and not every judgement asks for gradients
 
     norms = ["native_layer_norm", "native_group_norm", "_fused_rms_norm"]
     norms += ["native_batch_norm", "batch_norm", "cudnn_batch_norm"]
-    known = (getattr(torch.ops.aten, f"{norm}_backward", None) for norm in norms)
-    return get_decompositions([gradient for gradient in known if gradient is not None])
+    norms += [f"{norm}_backward" for norm in norms] + ["_native_batch_norm_legit"]
+    known = (getattr(torch.ops.aten, norm, None) for norm in norms)
+    return get_decompositions([norm for norm in known if norm is not None])
 
 
 _SELECTING = frozenset([

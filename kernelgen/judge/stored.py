@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
+from . import device as devices
 from .contractions import PRODUCTS, Contraction, Errors, Precision, contraction, of_matrices, precision
 from .eager import EagerMode
+from .known import Known
 from .wrong_products import Wronged
 
 _TF32_BITS = 13
@@ -34,10 +36,14 @@ class Storing:
     """What lies in memory around calls of torch's, or is multiplied by the kernel."""
     errors: Errors | None = None
     """Of the sums; None: the sums are exact."""
+    called: bool = False
+    """Calls give what torch gives in that dtype on this device."""
     wrong: Wronged | None = None
     """What they are in a mutant."""
     ours: bool = False
     """They are the kernel's own: the sums are not rounded, float32 is multiplied as CUDA's products are set to."""
+    known: Known = field(default_factory=Known)
+    """Sums of one case."""
 
 
 class Stored(EagerMode):
@@ -47,7 +53,7 @@ class Stored(EagerMode):
 
     def __init__(self, storing: Storing, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._dtype, self._ours = storing.dtype, storing.ours
+        self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
         self._errors, self._wrong = storing.errors, storing.wrong
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
@@ -60,11 +66,13 @@ class Stored(EagerMode):
             result = func(*args, **kwargs)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._ours else next(x.device.type for x in args if isinstance(x, torch.Tensor))
-        at = precision(name, self._dtype, device, args)
+        at = precision(name, self._dtype, device)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
+        if self._called:
+            return self._own(func, args, kwargs)
         called = contraction(func, name, args, kwargs)
         a, b = (args[place] for place in called.places)
-        result = func(*args, **kwargs)
+        result = self._exact(func, args, kwargs)
         return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 
     def attended(
@@ -84,6 +92,9 @@ class Stored(EagerMode):
         query, key, value = (self._read(x, at) for x in (query, key, value))
         self._attends = True
         try:
+            if self._called:
+                given = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+                return self._own(torch.nn.functional.scaled_dot_product_attention, (query, key, value), given)
             if enable_gqa:
                 key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
             scores = self._summed(query, key.mT, at) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -99,6 +110,26 @@ class Stored(EagerMode):
             return self._written(self._summed(weights, value, at), of_matrices(weights))
         finally:
             self._attends = False
+
+    def _exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        operands = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
+        rest = [x for x in (*args, *kwargs.items()) if not isinstance(x, torch.Tensor)]
+        (result,) = self._known.of(f"{func} {rest}", operands, lambda: (func(*args, **kwargs),))
+        return result.clone()  # what follows may write to it
+
+    def _own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """What a call gives in the dtype that is stored, where the kernel's calls run."""
+
+        def lowered(*operands: torch.Tensor) -> torch.Tensor:
+            left = iter(operands)
+            given, named = tree_map_only(torch.Tensor, lambda _: next(left), (args, kwargs))
+            result: torch.Tensor = func(*given, **named)
+            return result
+
+        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        narrow = [x.to(self._dtype) if x.dtype == torch.float64 else x for x in operands]
+        result: torch.Tensor = devices.there(lowered)(*narrow)
+        return result.double() if result.dtype.is_floating_point else result
 
     def _summed(self, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         return self._off(torch.matmul(a, b), of_matrices(a), a, b, at)

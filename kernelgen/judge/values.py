@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -14,6 +14,7 @@ from .casts import narrowed
 from .choices import Measure, Part, remark, selected_alike, undoubted
 from .contractions import Errors
 from .inputs import derive_seed
+from .known import Known
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Noise, Tiling, in_float64
@@ -61,13 +62,14 @@ class _Run:
     eager: Sequence[torch.Tensor]
     seed: int
     mutants: Mutants | None
+    known: Known = field(default_factory=Known)
 
     @property
     def products(self) -> Storing | None:
         """How sums of products are treated, by calls of torch's if there are any; None where there are no sums."""
         name = self.operator.stored or self.operator.multiplied
         dtype = getattr(torch, self.case.dtypes.get(name, name)) if name else None
-        return Storing(dtype, ours=not self.operator.stored) if dtype is not None else None
+        return Storing(dtype, ours=not self.operator.stored, known=self.known) if dtype is not None else None
 
 
 @dataclass(frozen=True)
@@ -237,8 +239,9 @@ def _storing(run: _Run, probes: int, generator: torch.Generator) -> Sequence[Sto
     products = run.products
     if products is None:
         return ()
-    errors = [Errors(generator, truncating=n % 2 > 0) for n in range(max(probes, 2))]
-    return [products, *(replace(products, errors=drawn) for drawn in errors)]
+    errors = [Errors(generator, truncating=n % 2 > 0, known=run.known) for n in range(max(probes, 2))]
+    own = () if products.ours else (replace(products, called=True),)
+    return [products, *own, *(replace(products, errors=drawn) for drawn in errors)]
 
 
 def _worst_order(
@@ -325,7 +328,7 @@ def _settled(
     and a number: (x - mean) * inf is NaN or an infinity of either sign where x is the mean but for rounding. It is the
     documented formula that decides, which is what the oracle was replaced by where the candidate was in doubt. What
     sums of products are off by decides as well."""
-    stored = replace(run.products, errors=Errors(generator)) if run.products else None
+    stored = replace(run.products, errors=Errors(generator, known=run.known)) if run.products else None
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
         moved = in_float64(run.operator.reference, cut, Noise(generator), stored=stored, spelled_out=True)[output]

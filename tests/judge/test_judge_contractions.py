@@ -110,6 +110,56 @@ def test_a_cpu_adds_a_transposed_convolution_in_float16(channels):
     assert found.told.keys() >= ALWAYS - {"a product in lower precision"} | {"a product with what is added to it twice"}
 
 
+@pytest.mark.filterwarnings("ignore:.*only once for all operators")
+@pytest.mark.parametrize("function", [lambda x, w: (x @ w).clamp(-1, 1), lambda x, w: (x @ w - 9).sigmoid()])
+def test_what_torchs_own_call_is_off_by_is_no_fault_of_the_kernels_around_it(function):
+    """A convolution of a GPU that adds in float16: sums of large products are infinite of either sign, which what
+    follows makes a number, and others are off by more than the cap of the bound."""
+    library = torch.library.Library("aten", "IMPL")
+    bmm = torch.ops.aten.bmm
+
+    def added_as_stored(a, b):
+        if a.dtype != torch.float16:
+            return bmm(a[None], b[None])[0]
+        total = torch.zeros(a.shape[0], b.shape[1], dtype=a.dtype)
+        for k in range(a.shape[1]):
+            total = total + a[:, k : k + 1] * b[k]
+        return total
+
+    sizes = {"M": 20, "L": 500, "N": 30}
+    try:
+        library.impl("mm", added_as_stored, "CPU")
+        for distribution in ("large", "normal", "specials"):
+            found = judged(operator(MATRICES, function), sizes, "float16", (distribution,))
+            assert found.passed, found.message
+        double = operator(MATRICES, function, lambda x, w: function(2 * x, w))
+        assert not judged(double, sizes, "float16", ("normal",)).passed
+        assert not judged(double, sizes, "float32", ("normal",)).passed
+    finally:
+        library._destroy()
+
+
+def test_the_same_products_are_multiplied_once_a_case(monkeypatch):
+    counted = []
+    multiply = torch.Tensor.__matmul__
+    library = torch.library.Library("aten", "IMPL")
+    bmm = torch.ops.aten.bmm
+
+    def counting(a, b):
+        counted.append(a.dtype)
+        return bmm(a[None], b[None])[0]
+
+    try:
+        library.impl("mm", counting, "CPU")
+        assert judged(operator(MATRICES, multiply), {"M": 20, "L": 50, "N": 30}, mutants=False).passed
+    finally:
+        library._destroy()
+    # eager twice, the kernel twice, torch's own twice; in float64 the oracle, the disturbed ones, and once more for all
+    # that are off: the product, the same as it is stored, and its squares
+    assert counted.count(torch.float32) <= 8
+    assert counted.count(torch.float64) <= 12, counted
+
+
 def in_order(x, w):
     """A sum as one thread takes it, one product after the other."""
     total = torch.zeros(x.shape[0], w.shape[1])
@@ -138,6 +188,25 @@ def normalized(multiply):
         return torch.tanh(F.batch_norm(multiply(x, w), None, None, training=True))
 
     return function
+
+
+@pytest.mark.parametrize("seed", [32, 36])
+def test_a_norm_of_two_nearly_equal_sums_is_off_by_the_rounding_of_its_mean(seed):
+    """-1 and 1, but for what rounding takes from a mean of some hundreds, which a fused norm does not show."""
+
+    def fused(x, w):
+        return F.group_norm(x @ w, w.shape[1] // 2)
+
+    def kernel(x, w):
+        pairs = (x @ w).unflatten(1, (-1, 2))
+        centered = pairs - pairs.mean(-1, keepdim=True)
+        return (centered * torch.rsqrt((centered * centered).mean(-1, keepdim=True) + 1e-5)).flatten(1)
+
+    sizes = {"M": 8, "L": 512, "N": 32} if seed == 32 else {"M": 3, "L": 1025, "N": 64}
+    for honest in (kernel, fused):
+        found = judged(operator(MATRICES, fused, honest), sizes, distributions=("uniform",), seed=seed)
+        assert found.passed, found.message
+    assert not judged(operator(MATRICES, fused, lambda x, w: kernel(x[:, :-32], w[:-32])), sizes).passed
 
 
 @pytest.mark.parametrize("read", [rounded_to_tf32, cut_off])
