@@ -14,7 +14,7 @@ from kernelgen.families.triton_text import Text, number, operation
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, SELECTIONS
 from kernelgen.frontend.operations import OPERATIONS, evaluate, of_kind
 
-COMBINED = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"} | {s: OPERATIONS[s].repeats for s in SCANS}
+COMBINED = {name: OPERATIONS[name].repeats for name in (*of_kind("reduction"), *SCANS)}
 
 
 @pytest.mark.parametrize("name", of_kind("map"))

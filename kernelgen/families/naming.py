@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from kernelgen.families.helpers import DEVICE_FUNCTIONS
 from kernelgen.families.values import Lowered, Use, Value
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
-from kernelgen.frontend.operations import NOUNS
+from kernelgen.frontend.operations import NOUNS, OPERATIONS
 
 SCALAR, COLUMN, ROW, FULL = "scalar", "column", "row", "full"
-_OF_ALL = {"sum": "total", "max": "greatest", "min": "least", "prod": "product"}
-"""What reductions are called where there are no rows."""
 RESERVED = {
     "row", "rows", "cols", "mask", "offsets", "block_start", "row_mask", "col_mask", "start", "tile", "pid_m", "pid_n",
     "M", "N", "n_elements", "tl", "triton", "torch", "block_sum", "new_max", "block_count",
@@ -101,7 +99,7 @@ def name_values(
         elif i in assigned or value.name or value.op in (*REDUCTIONS, *SCANS):
             name = value.name or NOUNS.get(value.op, "value")
             if not lowered.space.outer and value.op in REDUCTIONS and not value.name:
-                name = _OF_ALL.get(value.op, name)
+                name = OPERATIONS[value.op].whole or name
             names[i] = unique(f"{name}_tile" if value.op == "load" and name in reserved else name, used)
     return Names(_beside_derived(lowered, levels, names, used, taken), levels, frozenset(assigned))
 

@@ -22,6 +22,7 @@ from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.turning import lies_along
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr, leaves
+from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
@@ -36,11 +37,6 @@ VERY_SHORT_ROW_BYTES = 256
 """Rows that a tile of 512 columns would leave mostly empty: the heads of attention, say."""
 SHORT_COLUMNS = 128
 """A tile's columns where rows are that short."""
-LONG = (
-    "expm1", "softplus", "erf", "log1p", "tanh", "erfc", "pow", "fmod", "atan", "atan2", "asin", "acos", "sinh", "cosh",
-    "asinh", "acosh", "atanh", "log_add_exp",
-)  # fmt: skip
-"""Operations of a dozen instructions or more, one waiting for the other."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""
 
@@ -196,7 +192,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
 
 def _flat(body: Body) -> Schedule:
     """Sixteen elements a thread where one takes some dozen instructions: two chains of them hide each other's waits."""
-    long = any(v.op in LONG for v in body.lowered.values)
+    long = any(OPERATIONS[v.op].is_chain for v in body.lowered.values)
     return default("flat").replace(BLOCK_SIZE=2048) if long else default("flat")
 
 

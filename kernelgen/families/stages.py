@@ -14,9 +14,10 @@ from kernelgen.families.picks import read_once
 from kernelgen.families.space import atoms_of, size_text
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, canonical
+from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.model import OperatorSpec, TensorFacts, TensorSpec
 
-_SPLITTABLE = ("sum", "max", "min", "prod")
+_SPLITTABLE = of_kind("reduction")
 """Reductions that may be taken first along the rows and then over them."""
 
 

@@ -36,6 +36,8 @@ class Operation:
     """The operator that Python and torch have for it."""
     torch: str | None = ""
     """The function of torch's, where it has another name; None: there is none."""
+    whole: str = ""
+    """The same of a reduction where there are no rows."""
     of_bools: str = ""
     """What it is among booleans, if something else."""
     of_integers: str = ""
@@ -47,12 +49,14 @@ class Operation:
     identity: float | None = None
     """What does not change a reduction or a scan of floats; infinite: the least or greatest of any dtype."""
     repeats: str = ""
-    """The operation of two elements that a scan repeats."""
+    """The operation of two elements that a reduction or a scan repeats."""
     flops: int = 1
     """Operations that it counts for an element."""
     is_comparison: bool = False
     is_long: bool = False
     """Whether it takes more than a few instructions."""
+    is_chain: bool = False
+    """Whether it takes a dozen instructions or more, one waiting for the other."""
     is_stepped: bool = False
     """Whether the last bit of an operand may change the result by a whole step."""
     never_negative: bool = False
@@ -69,6 +73,11 @@ def _compared(sign: str, name: str, noun: str, python: Callable[..., float], *, 
 def _function(name: str, noun: str = "", python: Callable[..., float] | None = None) -> Operation:
     """A function of floats."""
     return Operation(name, "map", noun, "float", python=python)
+
+
+def _chain(name: str, noun: str = "", python: Callable[..., float] | None = None) -> Operation:
+    """A function of floats that takes a dozen instructions or more."""
+    return Operation(name, "map", noun, "float", python=python, is_chain=True)
 
 
 _ALL = (
@@ -141,18 +150,19 @@ _ALL = (
     Operation("log", "map", "", "float", is_long=True),
     Operation("sqrt", "map", "root", "float", python=math.sqrt, never_negative=True),
     Operation("sigmoid", "map", "gate", "float", python=lambda a: 1 / (1 + math.exp(-a)), never_negative=True),
-    *map(_function, ("log2", "log1p", "cos", "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh")),
-    *map(_function, ("asinh", "acosh", "atanh")),
-    Operation("log_add_exp", "map", "", "float", torch="logaddexp"),
-    _function("rsqrt", "inverse_root"),
-    _function("expm1", "grown"),
+    _function("log2"),
+    _function("cos"),
     _function("sin", python=math.sin),
-    _function("tanh", python=math.tanh),
-    _function("erf", python=math.erf),
-    _function("pow", "power"),
-    _function("fmod", "rest"),
+    _function("rsqrt", "inverse_root"),
     _function("copysign", "signed"),
-    Operation("softplus", "map", torch="F.softplus"),
+    *map(_chain, ("log1p", "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh")),
+    _chain("expm1", "grown"),
+    _chain("tanh", python=math.tanh),
+    _chain("erf", python=math.erf),
+    _chain("pow", "power"),
+    _chain("fmod", "rest"),
+    Operation("log_add_exp", "map", "", "float", torch="logaddexp", is_chain=True),
+    Operation("softplus", "map", torch="F.softplus", is_chain=True),
     Operation("mish", "map", torch="F.mish"),
     Operation("floor", "map", python=lambda a: float(math.floor(a)), is_stepped=True),
     Operation("ceil", "map", is_stepped=True),
@@ -161,10 +171,21 @@ _ALL = (
     Operation("rint_between", "map", torch=None),
     Operation("float8_range", "map", torch=None),
     # several elements
-    Operation("sum", "reduction", "row_sum", identity=0.0),
-    Operation("max", "reduction", "row_max", torch="amax", identity=-math.inf, drops_nan=True),
-    Operation("min", "reduction", "row_min", torch="amin", identity=math.inf, drops_nan=True),
-    Operation("prod", "reduction", "row_product", identity=1.0),
+    Operation("sum", "reduction", "row_sum", whole="total", identity=0.0, repeats="add"),
+    Operation(
+        "max",
+        "reduction",
+        "row_max",
+        torch="amax",
+        whole="greatest",
+        identity=-math.inf,
+        repeats="maximum",
+        drops_nan=True,
+    ),
+    Operation(
+        "min", "reduction", "row_min", torch="amin", whole="least", identity=math.inf, repeats="minimum", drops_nan=True
+    ),
+    Operation("prod", "reduction", "row_product", whole="product", identity=1.0, repeats="mul"),
     Operation("argmax", "arg_reduction", "index_of_max", "int64", identity=-math.inf),
     Operation("argmin", "arg_reduction", "index_of_min", "int64", identity=math.inf),
     Operation("topk", "selection", "top_values", identity=-math.inf),

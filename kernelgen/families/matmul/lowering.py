@@ -55,10 +55,11 @@ from kernelgen.frontend.graph import (
 )
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
+from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec, TensorSpec
 
-_REDUCED = ("sum", "max", "min", "prod")
+_REDUCED = of_kind("reduction")
 """Reductions of the columns that a tile holds whole."""
 
 
