@@ -125,9 +125,6 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     )
 
 
-"""What becomes of a first table where the lengths of the rows that are read are known."""
-
-
 def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> Table:
     """One line, and one for tensors beyond 2 GiB where such are timed."""
     vast = any(4 * rows * columns > STREAM_BYTES for rows, columns in shapes)
