@@ -62,12 +62,13 @@ def case(dtype: str, **sizes: int | tuple[int, ...]) -> Case:
 
 
 def test_the_work_is_that_of_the_kernel_and_of_the_call() -> None:
-    m, k, j = 4096, 1024, 2048
-    found = work(plan_of("linear_gelu"), case("float16", leading=(m,), K=k, J=j))
-    assert (found.bytes_read, found.bytes_written) == (2 * (m * j + j), 2 * m * j)
+    b, c, h, j = 64, 32, 56, 256
+    found = work(plan_of("conv_bias_relu"), case("float16", B=b, C=c, H=h, W=h, J=j))
+    result = b * j * h * h
+    assert (found.bytes_read, found.bytes_written) == (2 * (result + j), 2 * result)
     (call,) = found.calls
-    assert (call.function, call.flops) == ("torch.nn.functional.linear", 2 * m * k * j)
-    assert call.bytes == 2 * (m * k + k * j + m * j)
+    assert (call.function, call.flops) == ("torch.nn.functional.conv2d", 2 * result * c * 9)
+    assert call.bytes == 2 * (b * c * h * h + j * c * 9 + result)
     kernel = (found.bytes_read + found.bytes_written) / H200.dram_bytes_per_s
     assert floor_seconds(found, H200) == pytest.approx(kernel + call.flops / H200.fp16_tensor_flops)
 
@@ -80,35 +81,35 @@ def test_a_convolution_may_run_on_the_matrix_units(dtype: str, peak: float) -> N
 
 
 def test_a_prediction_has_the_call_beside_the_launches() -> None:
-    one = case("float16", leading=(4096,), K=1024, J=2048)
-    whole = work(plan_of("linear_gelu"), one)
+    one = case("float16", B=64, C=256, H=56, W=56, J=256)
+    whole = work(plan_of("conv_bias_relu"), one)
     facts = (StaticFacts("k", "sm_90", (4096, 2, 1), 8, 32, 0, 0, 1.0, 4.0, 16, 16, 1, 1),)
     kernel, both = predict(replace(whole, calls=()), facts, H200), predict(whole, facts, H200)
     assert both.seconds - kernel.seconds > whole.calls[0].flops / H200.fp16_tensor_flops
 
 
 def test_files_say_what_stays_torchs_and_how_much_of_the_whole() -> None:
-    plan = plan_of("linear_gelu")
+    plan = plan_of("conv_bias_relu")
     notes = step_notes(plan)
-    assert "torch.nn.functional.linear" in notes[0]
-    assert "41 to 53 % of the bytes, 100 % of the operations" in notes[0]
+    assert "torch.nn.functional.conv2d" in notes[0]
+    assert "38 to 39 % of the bytes, 99 to 100 % of the operations" in notes[0]
     files = render.quartet(plan)
-    assert "| `projected` | torch's `torch.nn.functional.linear` | 41 to 53 % | 100 % |" in files["definition.md"]
-    head = files["linear_gelu_triton.py"].split('"""')[1]
-    assert "41 to 53 % of the bytes" in head
+    assert "| `y` | torch's `torch.nn.functional.conv2d` | 38 to 39 % | 99 to 100 % |" in files["definition.md"]
+    head = " ".join(files["conv_bias_relu_triton.py"].split('"""')[1].split())
+    assert "38 to 39 % of the bytes" in head
 
 
 def test_a_language_model_writes_no_kernel_around_calls() -> None:
-    plan = plan_of("linear_gelu")
+    plan = plan_of("conv_bias_relu")
     _check_strategies(plan)
     asked = replace(plan, spec=replace(plan.spec, optimization_strategies=("llm",)))
-    with pytest.raises(UsageError, match=r"linear_gelu has calls of torch's \(torch.nn.functional.linear\)"):
+    with pytest.raises(UsageError, match=r"conv_bias_relu has calls of torch's \(torch.nn.functional.conv2d\)"):
         _check_strategies(asked)
 
 
 def test_gradients_of_calls_are_refused(tmp_path: Path) -> None:
-    spec = replace(load_spec(SPECS["linear_gelu"]), backward=True)
-    with pytest.raises(UnsupportedError, match=r"the gradient of torch\.nn\.functional\.linear"):
+    spec = replace(load_spec(SPECS["conv_bias_relu"]), backward=True)
+    with pytest.raises(UnsupportedError, match=r"the gradient of torch\.nn\.functional\.conv2d"):
         generate.new(spec, tmp_path)
 
 

@@ -18,14 +18,15 @@ from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import Plan, TorchCall
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MATRICES = {"x": "... D", "w": "E D", "b": "E", "v": "D E"}
-SIZES: tuple[dict[str, Any], ...] = ({"...": (3,), "D": 21, "E": 34}, {"...": (2, 3), "D": 5, "E": 1})
+CHANNELS = {"x": "B D L", "w": "E D 1", "b": "E", "v": "D E 1"}
+SIZES: tuple[dict[str, Any], ...] = ({"B": 1, "D": 21, "E": 34, "L": 3}, {"B": 2, "D": 5, "E": 1, "L": 9})
 IMAGES = {"x": "B C H W", "w": "E C 3 3", "b": "E", "v": "E C 2 2", "s": "E 1 1"}
 PLACES = ({"B": 2, "C": 3, "H": 6, "W": 7, "E": 4}, {"B": 1, "C": 1, "H": 5, "W": 4, "E": 3})
 
 
-def chain(lines: str, out: str = "... E", **more: str) -> Sample:
-    return sample(lines, MATRICES, {"out": out, **more}, *SIZES)
+def chain(lines: str, out: str = "B E L", **more: str) -> Sample:
+    """Of convolutions of single elements, which mix channels and nothing else."""
+    return sample(lines, CHANNELS, {"out": out, **more}, *SIZES)
 
 
 def image(lines: str, out: str) -> Sample:
@@ -42,46 +43,44 @@ def steps(found: Sample) -> list[str]:
 
 def test_the_graph_is_cut_at_calls_and_the_rest_fuses() -> None:
     found = chain(
-        "h = F.layer_norm(x, (x.shape[-1],))\ny = torch.relu(F.linear(h, w, b))\nreturn (y @ w) * 2 + h, y", "... D",
-        y="... E",
+        "h = F.layer_norm(x, (x.shape[-1],))\ny = torch.relu(F.conv1d(h, w, b))\n"
+        "return F.conv_transpose1d(y, w) * 2 + h, y", "B D L", y="B E L",
     )  # fmt: skip
     assert steps(found) == [
-        "h", "torch.nn.functional.linear({0}, {1}, {2})", "y", "torch.matmul({0}, {1})", "out",
+        "h", "torch.nn.functional.conv1d({0}, {1}, {2})", "y", "torch.nn.functional.conv_transpose1d({0}, {1})", "out",
     ]  # fmt: skip
     last = plan_of(found.spec()).kernels[-1]
-    assert {t.name for t in last.spec.inputs} == {"h", "product"}  # neither is computed again
+    assert {t.name for t in last.spec.inputs} == {"h", "convolved_2"}  # neither is computed again
 
 
 def test_what_no_family_takes_as_a_whole_is_several_kernels() -> None:
     statistics = sample(
-        "y = torch.softmax(x @ w, -1)\nreturn y - y.mean(0, keepdim=True)", {"x": "A D", "w": "D E"}, {"out": "A E"}
-    )
-    assert steps(statistics) == ["torch.matmul({0}, {1})", "row_max denominator", "out"]
+        "y = torch.softmax(F.conv1d(x, w), -1)\nreturn y - y.mean(0, keepdim=True)",
+        {"x": "D L", "w": "E D 1"}, {"out": "E L"},
+    )  # fmt: skip
+    assert steps(statistics) == ["torch.nn.functional.conv1d({0}, {1})", "row_max denominator", "out"]
     assert steps(CORNERS["places, then channels"])[1:] == ["intermediate", "out"]
 
 
 def test_views_of_what_lies_in_memory_are_no_kernels() -> None:
-    found = chain("return torch.exp(x @ w.T), (x @ v).reshape(x.shape[:-1] + (v.shape[1], 1))", out2="... E 1")
-    assert steps(found) == ["torch.matmul({0}, {1})", "torch.matmul({0}, {1})", "out", "{0}"]
+    found = chain("return torch.exp(F.conv1d(x, w)), F.conv_transpose1d(x, v)[:, :, None]", out2="B E 1 L")
+    calls = ["torch.nn.functional.conv1d({0}, {1})", "torch.nn.functional.conv_transpose1d({0}, {1})"]
+    assert steps(found) == [*calls, "out", "{0}"]
 
 
 CORNERS = {
-    "before": chain("return F.linear(torch.relu(x) * 2, w, b)"),
-    "after": chain("return F.gelu(F.linear(x, w) + b)"),
-    "between": chain("h = F.softmax(F.linear(x, w), -1)\nreturn h @ w", "... D"),
-    "residual": chain("h = F.rms_norm(x, (x.shape[-1],), eps=1e-6)\nreturn x + torch.tanh(F.linear(h, w, b)) @ w + h", "... D"),
-    "several read": chain("h = x * 2\ng = torch.sigmoid(x)\nreturn F.linear(h, w) * F.linear(g, w, b)"),
-    "a loss": chain("return ((F.linear(x, w) - b) ** 2).mean()", ""),
-    "in float32": chain("return F.linear(x.float(), w.float()).to(x.dtype) + b"),
-    "returned": chain("y = x @ v\nreturn y, y, torch.relu(y)", a="... E", b2="... E"),
-    "einsum": sample(
-        "y = torch.einsum('abd,ed->eab', torch.relu(x), w)\nreturn torch.exp(y - y.amax(-1, keepdim=True))",
-        {"x": "A B D", "w": "E D"}, {"out": "E A B"}, {"A": 2, "B": 9, "D": 7, "E": 5},
+    "before": chain("return F.conv1d(torch.relu(x) * 2, w, b)"),
+    "after": chain("return F.gelu(F.conv1d(x, w) + b[:, None])"),
+    "between": chain("h = F.softmax(F.conv1d(x, w), -1)\nreturn F.conv_transpose1d(h, w)", "B D L"),
+    "residual": chain(
+        "h = F.rms_norm(x, (x.shape[-1],), eps=1e-6)\n"
+        "return x + F.conv_transpose1d(torch.tanh(F.conv1d(h, w, b)), w) + h", "B D L",
     ),
-    "transposed": sample(
-        "return torch.relu((w @ x.mT).mT + b)", {"x": "A B D", "w": "E D", "b": "E"}, {"out": "A B E"},
-        {"A": 2, "B": 3, "D": 7, "E": 5},
-    ),
+    "several read": chain("h = x * 2\ng = torch.sigmoid(x)\nreturn F.conv1d(h, w) * F.conv1d(g, w, b)"),
+    "a loss": chain("return ((F.conv1d(x, w) - b[:, None]) ** 2).mean()", ""),
+    "in float32": chain("return F.conv1d(x.float(), w.float()).to(x.dtype) + b[:, None]"),
+    "returned": chain("y = F.conv_transpose1d(x, v)\nreturn y, y, torch.relu(y)", a="B E L", b2="B E L"),
+    "transposed": chain("return torch.relu(F.conv1d(x, w).mT + b)", "B L E"),
     "image": image("return F.hardswish(F.conv2d(x, w, b, padding=1)) * s", "B E H W"),
     "smaller image": image("return torch.relu(F.conv2d(x, w) + s)", "B E H-2 W-2"),
     "larger image": image("y = F.conv_transpose2d(x.mT, v.permute(1, 0, 2, 3))\nreturn y - s", "B E W+1 H+1"),
@@ -105,8 +104,8 @@ def test_corners_agree_with_torch(name: str) -> None:
     assert not (found := failures(CORNERS[name], thorough=False)), "\n\n".join([CORNERS[name].source(), *found])
 
 
-ATTENTION = {"w": "B H 6: float32", "v": "B 6 D: float32"}
-VIEWED = "y = torch.matmul(torch.softmax(w, -1), v)\n"
+ATTENTION = {"q": "B H 8: float32", "k": "B 6 8: float32", "v": "B 6 D: float32"}
+VIEWED = "y = F.scaled_dot_product_attention(torch.relu(q), k, v)\n"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ VIEWED = "y = torch.matmul(torch.softmax(w, -1), v)\n"
         ("y.transpose(1, 2).contiguous()", ["B D H"]),
         ("y.transpose(1, 2)", ["B D H"]),
         ("y, y.mT.contiguous(), y.mT", ["B H D", "B D H", "B D H"]),
-        ("y.permute(2, 0, 1).contiguous().view(v.shape[2], w.shape[0], w.shape[1], 1)", ["D B H 1"]),
+        ("y.permute(2, 0, 1).contiguous().view(v.shape[2], q.shape[0], q.shape[1], 1)", ["D B H 1"]),
         ("y.mT.contiguous().mT.contiguous(), torch.relu(y).mT", ["B H D", "B D H"]),
         ("y.mT.clone(memory_format=torch.contiguous_format)", ["B D H"]),
         ("y.mT.flatten(1)", ["B D*H"]),
@@ -128,7 +127,7 @@ def test_what_the_reference_makes_contiguous_is_contiguous(returned: str, shapes
     spec = found.spec()
     op = load(render.triton_source(plan_of(spec))).op
     reference = load(render.baseline_source(spec)).reference
-    tensors = torch.randn(2, 3, 6, device=DEVICE), torch.randn(2, 6, 5, device=DEVICE)
+    tensors = [torch.randn(2, *rest, device=DEVICE) for rest in ((3, 8), (6, 8), (6, 5))]
     for made, wanted in zip(as_tuple(op(*tensors)), as_tuple(reference(*tensors)), strict=True):
         torch.testing.assert_close(made, wanted)
         assert made.is_contiguous() or made.stride() == wanted.stride()
@@ -147,13 +146,13 @@ def test_a_channels_last_result_that_is_made_contiguous_is_so() -> None:
 
 POINTWISE = ["torch.relu({})", "{} * 0.5 + 1", "F.silu({})", "torch.tanh({})"]
 ROWS = ["F.softmax({}, -1)", "F.layer_norm({0}, ({0}.shape[-1],))", "{0} - {0}.amax(-1, keepdim=True)"]
-TO_E = ["F.linear({}, w)", "F.linear({}, w, b)", "{} @ w.T", "torch.matmul({}, v)"]
-TO_D = ["F.linear({}, v)", "{} @ w", "torch.matmul({}, v.mT)"]
+TO_E = ["F.conv1d({}, w)", "F.conv1d({}, w, b)", "F.conv_transpose1d({}, v)", "F.conv1d({}, v.transpose(0, 1))"]
+TO_D = ["F.conv1d({}, v)", "F.conv_transpose1d({}, w)", "F.conv1d({}, w.transpose(0, 1))"]
 
 
 @st.composite
 def chains(draw: st.DrawFn) -> Sample:
-    """Steps, a product, steps, perhaps a second product and steps again, with what was there before added."""
+    """Steps, a convolution, steps, perhaps a second one and steps again, with what was there before added."""
     step = st.sampled_from(POINTWISE + ROWS)
     lines, now, wide, at = [], "x", False, 0
     for number in range(draw(st.integers(1, 2))):
@@ -166,7 +165,7 @@ def chains(draw: st.DrawFn) -> Sample:
         now, wide = f"h{at}", number == 0
     lines.append(f"h = {draw(step).format(now)}")
     back = " + x" if not wide and draw(st.booleans()) else ""
-    return chain("\n".join([*lines, f"return h{back}"]), "... E" if wide else "... D")
+    return chain("\n".join([*lines, f"return h{back}"]), "B E L" if wide else "B D L")
 
 
 @settings(
@@ -185,11 +184,11 @@ def test_chains_agree_with_torch(found: Sample) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("y = x\nreturn F.linear(y, w, b)", "3:1: unsupported: nothing left for a kernel"),
+        ("y = x\nreturn F.conv1d(y, w, b)", "3:1: unsupported: nothing left for a kernel"),
         ("return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)", "attention with dropout"),
-        ("y = torch.einsum('...d,ed->...e', x, w)\nreturn y + b", "2:1: unsupported: torch.einsum with ..."),
-        ("return torch.matmul(x.int(), w.int().mT) + b", "2:1: unsupported: torch.matmul of integers"),
-        ("y = F.linear(x, w)\nreturn y.sort(-1)[0]", "3:1: unsupported: sort"),
+        ("y = torch.einsum('...dl,kd->...lk', x, w[..., 0])\nreturn y + b", "2:1: unsupported: torch.einsum with ..."),
+        ("return torch.matmul(x.mT.int(), x.int()) * 2", "2:1: unsupported: torch.matmul of integers"),
+        ("y = F.conv1d(x, w)\nreturn y.sort(-1)[0]", "3:1: unsupported: sort"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(lines: str, said: str) -> None:
@@ -202,5 +201,5 @@ def test_a_chip_takes_no_calls() -> None:
     from kernelgen.plan import Chip
 
     plan: Plan = plan_of(CORNERS["after"].spec())
-    with pytest.raises(UnsupportedError, match=r"unsupported on this chip: calls of torch's .*linear"):
+    with pytest.raises(UnsupportedError, match=r"unsupported on this chip: calls of torch's .*conv1d"):
         retarget(plan, Chip("ascend910b3", "npu", 40, 192 * 1024))
