@@ -78,6 +78,7 @@ def _once(prepare: Callable[..., Any], prepared: set[Any]) -> Callable[..., Any]
     """The language prepared for each device function once a launch. The interpreter goes through all names of
     triton.language at every call of one, which takes longer than most of them."""
 
+    @functools.wraps(prepare)
     def prepare_once(function: Any) -> Any:
         if function in prepared:
             return None

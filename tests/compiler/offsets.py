@@ -159,6 +159,7 @@ def _patched(memory: Memory, module: ModuleType, call: Callable[..., None]) -> I
         patch.setattr(builder, "create_masked_store", store)
         patch.setattr(builder, "create_atomic_rmw", atomic)
         patch.setattr(interpreter, "_patch_lang_core", language)
+        patch.setattr(interpreter, "_patch_lang", inspect.unwrap(interpreter._patch_lang))  # every time: see `call`
         patch.setattr(GridExecutor, "__call__", call)
         patch.setattr(module, "range", ends, raising=False)
         if hasattr(module, "num_waiting"):
