@@ -194,6 +194,10 @@ def _body(part: Stage) -> Body:
 def _family(spec: OperatorSpec, graph: Graph) -> str:
     """The family that a spec states, or the first that takes the graph."""
     taking = [name for name, family in _GENERAL.items() if family.takes(graph)]
+    if not taking:
+        place = spec.reference_place
+        message = "unsupported: several products of matrices in one kernel"
+        raise UnsupportedError([Mistake(spec.path, place.line, place.column, message)])
     if spec.type in taking:
         return spec.type
     if spec.type is not None:

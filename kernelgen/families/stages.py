@@ -105,18 +105,24 @@ def without_ones(graph: Graph) -> Graph:
 def in_memory_order(graph: Graph) -> Graph:
     """The graph with products of sizes in the order of the dimensions that a reshape joins or takes apart, which the
     trace does not keep."""
+    orders = reshaped(graph)
+    shapes = [tuple(orders.get(canonical(d), d) if len(d) > 1 else d for d in node.shape) for node in graph.nodes]
+    return replace(graph, nodes=tuple(replace(n, shape=s) for n, s in zip(graph.nodes, shapes, strict=True)))
+
+
+def reshaped(graph: Graph) -> dict[object, Dim]:
+    """The sizes of the dimensions that reshapes join or take apart, in the order of memory, by `canonical`."""
     orders: dict[object, Dim] = {}
     for node in graph.nodes:
         if node.op == "reshape":
             own = graph.nodes[_source(node)].shape
             for joined, single in ((node.shape, own), (own, node.shape)):
                 orders |= {canonical(dim): dim for dim in _joined(joined, single) if canonical(dim) not in orders}
-    shapes = [tuple(orders.get(canonical(d), d) if len(d) > 1 else d for d in node.shape) for node in graph.nodes]
-    return replace(graph, nodes=tuple(replace(n, shape=s) for n, s in zip(graph.nodes, shapes, strict=True)))
+    return orders
 
 
 def _joined(joined: Sequence[Dim], single: Sequence[Dim]) -> list[Dim]:
-    """The products among some dimensions, each as the others that follow one another in its place."""
+    """The products among some dimensions, numbers too, each as the others that follow one another in its place."""
     found: list[Dim] = []
     rest = list(single)
     for dim in joined:
@@ -125,7 +131,7 @@ def _joined(joined: Sequence[Dim], single: Sequence[Dim]) -> list[Dim]:
             parts = (*parts, *rest.pop(0))
         if canonical(parts) != canonical(dim):
             break
-        found += [parts] if len(dim) > 1 else []
+        found += [parts] if len(dim) > 1 or len(parts) > 1 else []
     return found
 
 

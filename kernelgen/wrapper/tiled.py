@@ -58,7 +58,8 @@ def _of_ir(plan: KernelPlan) -> FileText:
     built = _once([family.build(spec, body, schedule, name) for schedule, name in texts.values()])
     of_flavour = dict(zip(texts, built, strict=True))
     sequences = tuple(built)
-    kernels = tuple({k.name: k for sequence in sequences for k in sequence if isinstance(k, ir.Kernel)}.values())
+    launches = [k for sequence in sequences for k in sequence if isinstance(k, ir.Kernel)]
+    kernels = tuple({k.name: k for k in launches}.values())
     check_beside(spec, {k.name for k in kernels})
     printed, helpers = triton.sources(kernels)
     own = own_names(spec, more=_OTHERWISE)
@@ -79,7 +80,7 @@ def _of_ir(plan: KernelPlan) -> FileText:
     return FileText(
         kernels=tuple(Printed(name, source) for name, source in printed.items()),
         template=family.template, helpers=helpers, table=table, key=table_key(keys, own), prepare=(),
-        outputs=output_allocations(plan), sizes=_named(_sizes(plan, kernels), own),
+        outputs=output_allocations(plan), sizes=_named(_sizes(plan, launches), own),
         views=_named(dict.fromkeys(a.view for a in body.layout.all() if a.view), own),
         too_large=too_large and (with_own(too_large[0], own), _in_fields(too_large[1], own)),
         branches=branches, filled=refused_empty(plan), guard=guard(spec), own=own,
@@ -99,15 +100,22 @@ def _once(sequences: Sequence[_Steps]) -> list[_Steps]:
         for sequence in sequences:
             for step in sequence[:1] if first else sequence[1:]:
                 if isinstance(step, ir.Kernel):
-                    names.setdefault(_nameless(step), step.name)
+                    names.setdefault(_nameless(step, first or step.when_unfit), step.name)
     return [
-        tuple(replace(k, name=names[_nameless(k)]) if isinstance(k, ir.Kernel) else k for k in sequence)
+        tuple(
+            replace(k, name=names[_nameless(k, not i or k.when_unfit)]) if isinstance(k, ir.Kernel) else k
+            for i, k in enumerate(sequence)
+        )
         for sequence in sequences
-    ]
+    ]  # fmt: skip
 
 
-def _nameless(kernel: ir.Kernel) -> ir.Kernel:
-    return replace(kernel, name="", schedule=ir.NO_SCHEDULE, when_unfit=False)
+def _nameless(kernel: ir.Kernel, chosen: bool) -> ir.Kernel:
+    """What equal kernels have in common; of one that is `chosen` by the table's line also its launch."""
+    same = replace(kernel, name="", schedule=ir.NO_SCHEDULE, when_unfit=False)
+    if chosen:
+        return same
+    return replace(same, constexprs=tuple((n, None) for n, _ in same.constexprs), grid=(), scratch=(), counts=())
 
 
 def _named(assigned: Iterable[tuple[str, str]], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

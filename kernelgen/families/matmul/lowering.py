@@ -26,6 +26,7 @@ from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
 from kernelgen.families.naming import RESERVED
 from kernelgen.families.space import split
+from kernelgen.families.stages import in_memory_order, reshaped
 from kernelgen.families.values import (
     Index,
     Lowered,
@@ -52,6 +53,7 @@ from kernelgen.frontend.graph import (
     Node,
     Ref,
     SizeOf,
+    canonical,
 )
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
@@ -91,6 +93,7 @@ class ProductBody(Body):
 
 def body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
+    graph = in_memory_order(graph)
     (number,) = (i for i, node in enumerate(graph.nodes) if node.op == DOT)
     roles = _roles(graph, graph.nodes[number])
     lowering = _ProductLowering(graph, number, roles)
@@ -126,6 +129,8 @@ def _roles(graph: Graph, node: Node) -> _Roles:
         assert isinstance(arg, Ref)
         for label, dim in zip(labels, graph.nodes[arg.node].shape, strict=True):
             dims[label] = dim or dims.get(label, ())
+    apart = reshaped(graph)  # such as columns into heads, afterwards
+    dims = {label: apart.get(canonical(dim), dim) for label, dim in dims.items()}
     # a matrix by a vector is the vector by the transposed matrix
     swapped = not any(dims[c] for c in result if c in second and c not in first)
     rows, columns = (second, first) if swapped else (first, second)

@@ -1,0 +1,412 @@
+"""Products of matrices: every variant of every form, with what stands before and after it, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from references import Sample, load, plan_of, sample, schedules
+
+from kernelgen import render
+from kernelgen.judge.interpreter import as_on_a_gpu
+from kernelgen.judge.oracle import as_tuple
+from kernelgen.plan import KernelPlan, Plan, Schedule, StepsPlan, TableRow
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are seen in the interpreter")
+FITTING = {"M": 19, "N": 40, "K": 24}
+"""Sizes of which rows begin at multiples of 16 bytes, as descriptors want them; blocks have 16 of each."""
+AWKWARD = {"M": 17, "N": 35, "K": 41}
+WITHIN = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""What a result may be off by, as a part of the largest; a missing summand is a tenth."""
+
+
+@pytest.fixture(autouse=True)
+def _interpreter() -> None:
+    as_on_a_gpu()
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that are launched in their order."""
+    from triton.runtime.interpreter import GridExecutor
+
+    names: list[str] = []
+    launch = GridExecutor.__call__
+
+    def noted(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(executor.fn.__name__)
+        return launch(executor, *args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", noted)
+    return names
+
+
+def product(lines: str, inputs: dict[str, str], outputs: dict[str, str] | None = None, **more: Any) -> Sample:
+    return sample(lines, inputs, outputs or {"out": "M N"}, FITTING, AWKWARD, **more)
+
+
+def of_sizes(lines: str, inputs: dict[str, str], out: str, **sizes: int | tuple[int, ...]) -> Sample:
+    return sample(lines, inputs, {"out": out}, sizes)
+
+
+TWO = {"a": "M K", "b": "K N"}
+LAYER = {"x": "M K", "w": "N K", "b": "N"}
+FORMS = {
+    "a @ b": product("return a @ b", TWO),
+    "linear": product("return F.linear(x, w, b)", LAYER),
+    "linear of many dimensions": of_sizes(
+        "return F.linear(x, w, b)", {**LAYER, "x": "... K"}, "... N", **{"...": (3, 2, 5), "N": 24, "K": 40}
+    ),
+    "addmm": product("return torch.addmm(c, a, b)", {**TWO, "c": "M N"}),
+    "addmm of a row": product("return torch.addmm(c, a, b)", {**TWO, "c": "N"}),
+    "mm of transposed": product("return torch.mm(a.t(), b.t())", {"a": "K M", "b": "N K"}),
+    "bmm": of_sizes("return torch.bmm(a, b)", {"a": "B M K", "b": "B K N"}, "B M N", B=3, M=17, N=24, K=40),
+    "baddbmm": of_sizes(
+        "return torch.baddbmm(c, a, b)", {"a": "B M K", "b": "B K N", "c": "B 1 N"}, "B M N", B=3, M=17, N=19, K=33
+    ),
+    "a batch of two dimensions": of_sizes(
+        "return a @ b.mT", {"a": "A B M K", "b": "A B N K"}, "A B M N", A=2, B=3, M=17, N=8, K=24
+    ),
+    "a batch that is repeated": of_sizes(
+        "return torch.matmul(a, b)", {"a": "A B M K", "b": "B K N"}, "A B M N", A=2, B=3, M=17, N=8, K=24
+    ),
+    "a batch by one matrix": of_sizes(
+        "return torch.matmul(a, b)", {"a": "B M K", "b": "K N"}, "B M N", B=3, M=5, N=24, K=40
+    ),
+    "one matrix by a batch": of_sizes(
+        "return torch.matmul(a, b)", {"a": "M K", "b": "B K N"}, "B M N", B=3, M=17, N=24, K=40
+    ),
+    "heads side by side": of_sizes(
+        "return torch.einsum('bqhd,bkhd->bhqk', q, k)", {"q": "B Q H D", "k": "B K H D"}, "B H Q K",
+        B=2, Q=17, H=3, K=19, D=24,
+    ),
+    "einsum that turns the result": of_sizes(
+        "return torch.einsum('abd,ed->eab', x, w)", {"x": "A B D", "w": "E D"}, "E A B", A=2, B=9, D=24, E=40
+    ),
+    "einsum over two dimensions": of_sizes(
+        "return torch.einsum('mhk,nhk->mn', x, w)", {"x": "M H K", "w": "N H K"}, "M N", M=17, H=3, K=8, N=19
+    ),
+    "einsum that says no result": product("return torch.einsum('kn,mk', b, a)", TWO),
+    "a matrix by a vector": product("return a @ v", {"a": "M K", "v": "K"}, {"out": "M"}),
+    "a vector by a matrix": product("return v @ b", {"v": "K", "b": "K N"}, {"out": "N"}),
+    "matrices by a vector": of_sizes("return torch.matmul(a, v)", {"a": "B M K", "v": "K"}, "B M", B=3, M=17, K=40),
+    "split heads": of_sizes(
+        "y = F.linear(x, w)\nreturn y.view(x.shape[0], x.shape[1], -1, 8).transpose(1, 2).contiguous()",
+        {"x": "B S K", "w": "H*8 K"}, "B H S 8", B=2, S=17, H=3, K=40,
+    ),
+    "split into a number of heads": of_sizes(
+        "return torch.sigmoid(F.linear(x, w, b)).view(*x.shape[:2], 3, 8).transpose(1, 2).contiguous()",
+        {"x": "B S K", "w": "24 K", "b": "24"}, "B 3 S 8", B=2, S=17, K=40,
+    ),
+    "joined heads": of_sizes(
+        "return F.linear(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1), w)",
+        {"y": "B H S 8", "w": "N H*8"}, "B S N", B=2, S=17, H=3, N=40,
+    ),
+    "transposed result": product("return (a @ b).t().contiguous()", TWO, {"out": "N M"}),
+    "a matrix by itself": product("return a @ a.t()", {"a": "M K"}, {"out": "M M"}),
+}  # fmt: skip
+BEFORE = {
+    "scaled by row and column": product(
+        "return (a * r[:, None]) @ (b * c)", {**TWO, "r": "M", "c": "N"}
+    ),
+    "scaled along what is summed": product("return (a * s) @ b", {**TWO, "s": "K"}),
+    "what is beyond the end is no zero": product("return torch.exp(a) @ torch.cos(b)", TWO),
+    "and infinite": product("return (1 / a.abs()) @ torch.exp(b)", TWO),
+    "cast to float32": product("return (a.float() @ b.float()).to(a.dtype)", TWO),
+    "cast to float16": product(
+        "return (a.half() @ b.half()).float()", {"a": "M K: float32", "b": "K N: float16"}, {"out": "M N: float32"},
+        dtypes=(),
+    ),
+    "of small integers": product(
+        "return (a @ b.to(a.dtype)) * s", {"a": "M K", "b": "K N: int8", "s": "N"}
+    ),
+    "two tensors summed": product("return (a + c) @ torch.relu(b)", {**TWO, "c": "M K"}),
+    "before a linear layer": product("return F.linear(F.silu(x) * g, w, b)", {**LAYER, "g": "M K"}),
+    "of a batch": of_sizes(
+        "return torch.bmm(torch.sigmoid(a), torch.exp(b))", {"a": "B M K", "b": "B K N"}, "B M N", B=2, M=17, N=19, K=21
+    ),
+}  # fmt: skip
+AFTER = {
+    "bias and activation": product("return F.gelu(F.linear(x, w, b), approximate='tanh')", LAYER),
+    "residual": product("return torch.relu(x @ w.t() + b) + r", {**LAYER, "r": "M N"}),
+    "residual of another layout": product("return a @ b + r.t()", {**TWO, "r": "N M"}),
+    "scale of rows and columns": product("return (a @ b) * r[:, None] * c", {**TWO, "r": "M", "c": "N"}),
+    "several outputs": product(
+        "y = a @ b\nreturn y, torch.relu(y), (y * 2).float()", TWO, {"y": "M N", "z": "M N", "twice": "M N: float32"}
+    ),
+    "an output turned, one not": product(
+        "y = a @ b\nreturn y, torch.tanh(y).t().contiguous()", TWO, {"y": "M N", "z": "N M"}
+    ),
+    "a column is chosen": product("return torch.where(m, a @ b, -1.0)", {**TWO, "m": "N: bool"}),
+    "of a batch": of_sizes(
+        "return F.silu(torch.bmm(a, b) + c)", {"a": "B M K", "b": "B K N", "c": "N"}, "B M N", B=3, M=17, N=24, K=40
+    ),
+    "gated": product("return torch.sigmoid(x @ w.t()) * g", {**LAYER, "g": "M N"}),
+}  # fmt: skip
+ROWS = {"x": "M K", "w": "37 K"}
+OF_ROWS = {
+    "softmax": product("return torch.softmax(x @ w.t(), -1)", ROWS, {"out": "M 37"}),
+    "rms_norm": product("return F.rms_norm(F.linear(x, w), (37,), g, 1e-6)", {**ROWS, "g": "37"}, {"out": "M 37"}),
+    "layer_norm": product("return F.layer_norm(F.linear(x, w), (37,))", ROWS, {"out": "M 37"}),
+    "logsumexp": product("return torch.logsumexp(x @ w.t(), -1)", ROWS, {"out": "M"}),
+    "the largest beside all": product(
+        "y = x @ w.t()\nreturn y, y.amax(-1)", ROWS, {"out": "M 37", "most": "M"}
+    ),
+    "a sum that is kept": product("return F.linear(x, w, b).sum(-1, keepdim=True)", {**ROWS, "b": "37"}, {"out": "M 1"}),
+    "of a batch": of_sizes(
+        "return torch.softmax(torch.bmm(q, k.mT) * 0.25, -1)", {"q": "B M K", "k": "B 24 K"}, "B M 24", B=3, M=17, K=16
+    ),
+}  # fmt: skip
+EVERY = {
+    **FORMS,
+    **{f"before: {name}": found for name, found in BEFORE.items()},
+    **{f"after: {name}": found for name, found in AFTER.items()},
+    **{f"rows: {name}": found for name, found in OF_ROWS.items()},
+}
+
+
+def one_kernel(found: Sample) -> KernelPlan:
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan)
+    assert plan.family == "matmul"
+    return plan
+
+
+def tables(plan: KernelPlan) -> Iterator[tuple[Schedule, Callable[..., Any]]]:
+    """The wrapper of every schedule with small blocks."""
+    for schedule in dict.fromkeys(schedules(plan)):
+        yield schedule, load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+
+
+def numbers(shape: tuple[int, ...], dtype: str, generator: torch.Generator) -> torch.Tensor:
+    if dtype == "bool":
+        return torch.rand(shape, generator=generator).to(DEVICE) < 0.5
+    made = torch.randn(shape, generator=generator) * (3 if dtype == "int8" else 1)
+    return made.to(getattr(torch, dtype)).to(DEVICE)
+
+
+def laid_out(values: torch.Tensor, layout: str) -> torch.Tensor:
+    """The same elements, otherwise in memory."""
+    match layout:
+        case "transposed" if values.ndim > 1:
+            return values.mT.contiguous().mT
+        case "outermost last" if values.ndim > 2:
+            return values.movedim(0, -1).contiguous().movedim(-1, 0)
+        case "apart":
+            return torch.stack([values, torch.zeros_like(values)], -1)[..., 0]
+        case "misaligned":
+            memory = torch.empty(values.numel() + 1, dtype=values.dtype, device=values.device)
+            return memory[1:].view(values.shape).copy_(values)
+    return values
+
+
+LAYOUTS = ("contiguous", "transposed", "apart", "misaligned", "outermost last")
+
+
+def inputs_of(found: Sample, sizes: dict[str, Any], dtype: str, layout: str = "contiguous") -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(found.source()))
+    made = []
+    for t in found.inputs:
+        shape: list[int] = []
+        for size in t.shape:
+            entry = sizes[size] if size == "..." else eval(str(size), {}, sizes)
+            shape += entry if isinstance(entry, tuple) else [entry]
+        made.append(laid_out(numbers(tuple(shape), dtype if t.dtype == "T" else t.dtype, generator), layout))
+    return made
+
+
+def exact(found: Sample, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The reference in float64; what it casts to float32 or float16 stays float64."""
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
+    text = found.source().replace(".float()", ".double()").replace(".half()", ".double()")
+    exec(text, scope)
+    return as_tuple(scope["op"](*(t.double() if t.is_floating_point() else t for t in tensors)))
+
+
+def check(found: Sample, op: Callable[..., Any], tensors: list[torch.Tensor], said: object = "") -> None:
+    wanted = exact(found, tensors)
+    made = as_tuple(op(*tensors))
+    assert len(made) == len(wanted)
+    for one, right in zip(made, wanted, strict=True):
+        assert one.shape == right.shape, said
+        narrow = max((str(t.dtype) for t in (*tensors, one) if t.is_floating_point()), key=lambda d: WITHIN[d[6:]])
+        largest = float(right.abs().max()) if right.numel() else 0.0
+        off = float((one.double() - right).abs().max()) if right.numel() else 0.0
+        assert off <= WITHIN[narrow[6:]] * largest, f"{said}: off by {off} of {largest}"
+
+
+def kinds(found: Sample) -> tuple[str, ...]:
+    return (*dict(found.dtypes).get("T", ("float16",)), "bfloat16")[:2]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_variant_is_right(name: str) -> None:
+    """Each schedule meets another dtype, another layout and other sizes."""
+    found, at = EVERY[name], 0
+    for schedule, op in tables(one_kernel(found)):
+        for sizes in found.sizes:
+            dtype, layout = kinds(found)[at % 2], LAYOUTS[(at // 2) % len(LAYOUTS)]
+            for how in dict.fromkeys(["contiguous", layout]):
+                check(found, op, inputs_of(found, sizes, dtype, how), (schedule, sizes, dtype, how))
+            at += 1
+
+
+EMPTY = {
+    "a @ b": {"M": 17, "N": 35, "K": 0},
+    "linear": {"M": 5, "N": 8, "K": 0},
+    "bmm": {"B": 3, "M": 4, "N": 5, "K": 0},
+    "baddbmm": {"B": 0, "M": 4, "N": 5, "K": 6},
+    "a matrix by a vector": {"M": 17, "K": 0},
+    "a vector by a matrix": {"N": 0, "K": 4},
+    "before: what is beyond the end is no zero": {"M": 17, "N": 0, "K": 7},
+    "after: residual": {"M": 17, "N": 35, "K": 0},
+    "rows: softmax": {"M": 3, "K": 0},
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_of_nothing_a_product_is_zero_and_what_follows_is_computed(name: str) -> None:
+    found = EVERY[name]
+    for schedule, op in tables(one_kernel(found)):
+        check(found, op, inputs_of(found, EMPTY[name], "float32"), schedule)
+
+
+def of(variant: str, plan: KernelPlan) -> Callable[..., Any]:
+    """The wrapper of a variant's first schedule with small blocks."""
+    return next(op for schedule, op in tables(plan) if schedule.variant == variant)
+
+
+@INTERPRETED
+@pytest.mark.parametrize(
+    ("form", "layout", "sizes", "kernel"),
+    [
+        ("a @ b", "contiguous", FITTING, "op_kernel"),
+        ("a @ b", "contiguous", AWKWARD, "op_pointers_kernel"),
+        ("a @ b", "misaligned", FITTING, "op_pointers_kernel"),
+        ("a @ b", "transposed", FITTING, "op_pointers_kernel"),
+        ("mm of transposed", "contiguous", {"M": 24, "N": 8, "K": 40}, "op_kernel"),
+        ("linear", "contiguous", FITTING, "op_kernel"),
+        ("linear", "apart", FITTING, "op_pointers_kernel"),
+        ("bmm", "contiguous", {"B": 3, "M": 17, "N": 24, "K": 40}, "op_kernel"),
+        ("bmm", "outermost last", {"B": 8, "M": 16, "N": 24, "K": 40}, "op_pointers_kernel"),
+    ],
+)
+def test_tiles_are_copied_by_descriptors_where_memory_allows(
+    form: str, layout: str, sizes: dict[str, int], kernel: str, launched: list[str]
+) -> None:
+    found = EVERY[form]
+    check(found, of("boxes", one_kernel(found)), inputs_of(found, sizes, "float16", layout))
+    assert launched == [kernel]
+
+
+@INTERPRETED
+def test_parts_are_added_by_a_second_kernel_and_what_follows_torchs_product_is_one(launched: list[str]) -> None:
+    found = EVERY["after: residual"]
+    plan = one_kernel(found)
+    for variant in ("split", "library", "vector"):
+        check(found, of(variant, plan), inputs_of(found, FITTING, "float32"))
+    assert launched == ["op_kernel", "op_join_kernel", "op_after_kernel", "op_kernel"]
+    whole = EVERY["linear"]
+    launched.clear()
+    check(whole, of("library", one_kernel(whole)), inputs_of(whole, FITTING, "float32"))
+    assert not launched  # torch.addmm is all there is
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_float32_is_multiplied_as_torch_is_told_to(allowed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allowed)
+    found = EVERY["a @ b"]
+    op, tensors = of("tiles", one_kernel(found)), inputs_of(found, AWKWARD, "float32")
+    (wanted,) = exact(found, tensors)
+    off = float((op(*tensors) - wanted).abs().max() / wanted.abs().max())
+    assert off < 1e-6 if not allowed else 1e-5 < off < 1e-2
+
+
+@pytest.mark.parametrize("name", ["a @ b", "linear", "bmm", "after: residual"])
+def test_results_repeat_bit_for_bit(name: str) -> None:
+    found = EVERY[name]
+    op, tensors = of("split", one_kernel(found)), inputs_of(found, found.sizes[0], "float16")
+    torch.testing.assert_close(op(*tensors), op(*tensors), rtol=0, atol=0)
+
+
+def steps(found: Sample) -> list[str]:
+    plan: Plan = plan_of(found.spec())
+    assert isinstance(plan, StepsPlan)
+    return [step.family if isinstance(step, KernelPlan) else step.text for step in plan.steps]
+
+
+SEVERAL = {
+    "pieces that are moved": (
+        product("y, z = (a @ b).chunk(2, -1)\nreturn y * torch.sigmoid(z)", {"a": "M K", "b": "K 2*N"}),
+        ["matmul", "pointwise"],
+    ),
+    "rows of any length": (product("return torch.softmax(a @ b, -1)", TWO), ["matmul", "reduction"]),
+    "rows too long for a tile": (
+        product("return torch.softmax(a @ b, -1)", {"a": "M K", "b": "K 600"}, {"out": "M 600"}), ["matmul", "reduction"],
+    ),
+    "rows that are normalised first": (
+        product("return F.linear(F.layer_norm(x, (x.shape[-1],)), w, b)", LAYER), ["reduction", "matmul"],
+    ),
+    "two products": (
+        product("return torch.relu(a @ b) @ c + d", {**TWO, "c": "N 24", "d": "24"}, {"out": "M 24"}),
+        ["matmul", "matmul"],
+    ),
+    "two products of one input": (
+        product("return F.silu(x @ g) * (x @ u)", {"x": "M K", "g": "K N", "u": "K N"}), ["matmul", "matmul"],
+    ),
+    "columns of the result": (product("y = a @ b\nreturn y - y.mean(0, keepdim=True)", TWO), ["matmul", "reduction"]),
+    "beside a call": (
+        of_sizes("y = F.conv1d(x, v)\nreturn torch.relu(y @ w)", {"x": "B C L", "v": "C C 1", "w": "L N"}, "B C N",
+                 B=2, C=3, L=17, N=8),
+        ["torch.nn.functional.conv1d({0}, {1})", "matmul"],
+    ),
+    "a product of two vectors": (
+        of_sizes("return torch.relu(torch.outer(a, b) + (a @ c))", {"a": "M", "b": "N", "c": "M"}, "M N", M=5, N=7),
+        ["torch.matmul({0}, {1})", "pointwise"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_what_no_kernel_holds_is_several(name: str) -> None:
+    found, wanted = SEVERAL[name]
+    assert steps(found) == wanted
+    plan = plan_of(found.spec())
+    for schedule in dict.fromkeys(schedules(plan)):
+        op = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+        for sizes in found.sizes:
+            check(found, op, inputs_of(found, sizes, "float32"), schedule)
+
+
+def test_equal_kernels_are_printed_once() -> None:
+    """Variants of one file share what they have in common, and a schedule that changes numbers alone needs no other
+    kernel."""
+    plan = one_kernel(EVERY["after: residual"])
+    some = tuple(dict.fromkeys(schedules(plan)))
+    more = tuple(s.replace(BLOCK_N=32) for s in some if s.variant == "tiles")
+    rows = [TableRow((("M", i + 1),), schedule) for i, schedule in enumerate((*some, *more))]
+    text = render.triton_source(plan.with_table((*rows[:-1], TableRow((), rows[-1].schedule))))
+    bodies = [part.partition("(")[2] for part in text.split("@triton.jit\ndef ")[1:]]
+    bodies = [body.split("\n\n\n")[0] for body in bodies]
+    assert len(set(bodies)) == len(bodies)
+    assert {s.variant for s in some} == {"tiles", "boxes", "split", "vector", "library"}
+    assert text.count("_pointers_kernel(\n") == 0  # what the boxes fall back to is the kernel of the tiles
+
+
+@pytest.mark.parametrize("returned", ["y.mT", "y.mT.contiguous()", "(y, y.mT.contiguous())", "y.flatten(1)"])
+def test_results_are_contiguous(returned: str) -> None:
+    shapes = {"y.mT": ["B N M"], "y.mT.contiguous()": ["B N M"], "y.flatten(1)": ["B M*N"]}
+    outputs = {f"out{i}": shape for i, shape in enumerate(shapes.get(returned, ["B M N", "B N M"]))}
+    found = sample(f"y = torch.bmm(a, b)\nreturn {returned}", {"a": "B M K", "b": "B K N"}, outputs,
+                   {"B": 2, "M": 9, "N": 5, "K": 7})  # fmt: skip
+    op = load(render.triton_source(plan_of(found.spec()))).op
+    tensors = inputs_of(found, found.sizes[0], "float32")
+    check(found, op, tensors)
+    wanted = exact(found, tensors)
+    assert all(
+        one.is_contiguous() or one.stride() == right.stride()
+        for one, right in zip(as_tuple(op(*tensors)), wanted, strict=True)
+    )
