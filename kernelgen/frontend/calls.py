@@ -1,12 +1,14 @@
-"""Operations that stay calls of torch's: products of matrices, dense convolutions, attention.
+"""Operations that are calls of torch's: dense convolutions, attention, and products of matrices that no family takes.
 
-No family takes them, and torch's are better than what a template would make. A call is a node `call` of the graph,
-whose operands lie in memory; what is around it is lowered as ever.
+Torch's are better than what a template would make. A call is a node `call` of the graph, whose operands lie in memory;
+what is around it is lowered as ever. Of products `products.py` makes nodes of their own.
 """
 
 from __future__ import annotations
 
 from typing import Any
+
+import torch
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
@@ -33,6 +35,12 @@ def torch_call(b: Builder, node: Any, call: Call) -> Ref:
         raise Refused(f"{function} of integers")
     if function == "torch.einsum" and "..." in call.args[0]:
         raise Refused("torch.einsum with ... in its equation")
+    tensors_read = [found for source in node.all_input_nodes if isinstance(found := source.meta["val"], torch.Tensor)]
+    dtypes = {str(found.dtype).removeprefix("torch.") for found in tensors_read} - {"bool"}
+    if len(dtypes) > 1:  # torch takes them of tensors without memory alone
+        raise Refused(f"{function} of operands of different dtypes (cast them to one)")
+    if any("float8" in dtype for dtype in dtypes):
+        raise Refused(f"{function} of {dtypes.pop()} (cast the operands)")
     operands: list[Arg] = []
     words: list[str] = []
     positional = True

@@ -115,6 +115,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         ),
         family=file.family,
         type=file.type,
+        type_place=tree.key_place("type"),
         target=Target(**file.target.model_dump()) if file.target else Target(),
         max_rounds=file.max_rounds,
         folder=file.folder or file.name,

@@ -1,0 +1,104 @@
+"""Products, however they are written, as one kind of node: an equation that says what the call computes."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from references import sample
+
+from kernelgen import frontend
+from kernelgen.frontend.graph import CALL, DOT, Graph, Ref
+from kernelgen.frontend.products import with_products
+
+INPUTS = {
+    "k": "K", "n": "N", "m": "M", "row": "1 N", "mk": "M K", "kn": "K N", "nk": "N K", "mn": "M N", "kk": "K K",
+    "bmk": "B M K", "bkn": "B K N", "bmn": "B M N", "abmk": "A B M K", "akn": "A K N",
+}  # fmt: skip
+SIZES = {"A": 2, "B": 3, "M": 4, "N": 5, "K": 6}
+PRODUCTS = [
+    "mk @ kn", "k @ kn", "mk @ k", "k @ k", "bmk @ kn", "mk @ bkn", "bmk @ bkn", "abmk @ bkn", "bmk @ k", "k @ bkn",
+    "torch.mm(mk, kn)", "torch.bmm(bmk, bkn)", "torch.matmul(abmk, kn)",
+    "torch.addmm(mn, mk, kn)", "torch.addmm(n, mk, kn)", "torch.addmm(row, mk, kn)", "torch.baddbmm(bmn, bmk, bkn)",
+    "F.linear(k, nk)", "F.linear(mk, nk)", "F.linear(mk, nk, n)", "F.linear(abmk, nk, n)",
+    "torch.einsum('ij,jk->ik', mk, kn)", "torch.einsum('ij,jk->ki', mk, kn)", "torch.einsum('mk,kn', mk, kn)",
+    "torch.einsum('zk,ka', mk, kn)", "torch.einsum('Kz,zA', mk, kn)", "torch.einsum('bij, bjk -> bki', bmk, bkn)",
+    "torch.einsum('bij,jk->kbi', bmk, kn)", "torch.einsum('ij,j->i', mk, k)", "torch.einsum('ij,ij->', mk, mk)",
+    "torch.einsum('i,j->ij', m, k)", "torch.einsum('abij,bjk->abik', abmk, bkn)", "torch.einsum('bij,ajk->abik', bmk, akn)",
+]  # fmt: skip
+OTHERS = [
+    "torch.einsum('ii,ij->ij', kk, kn)", "torch.einsum('ij,kk->ij', mk, kk)",
+    "torch.einsum('ij,jk->i', mk, kn)", "torch.einsum('ij,jk->', mk, kn)", "torch.einsum('ij,kl->jl', mk, mn)",
+    "torch.einsum('ij->ji', mk)", "torch.einsum('ij->i', mk)", "torch.einsum('ij,jk,ik->ik', mk, kn, mn)",
+    "torch.addmm(mn, mk, kn, alpha=2)", "torch.addmm(mn, mk, kn, beta=0.5)", "torch.baddbmm(bmn, bmk, bkn, beta=0)",
+    "F.linear(mk, k)",
+]  # fmt: skip
+"""What is no product of two operands, or one that is scaled: these stay calls."""
+
+
+def traced(calls: list[str]) -> Graph:
+    """The calls in one reference, each a statement."""
+    lines = [f"y{i} = {call}" for i, call in enumerate(calls)]
+    total = " + ".join(f"y{i}.sum()" for i in range(len(calls)))
+    return trace([*lines, f"return {total}"], {"out": ": float32"})
+
+
+def trace(lines: list[str], outputs: dict[str, str]) -> Graph:
+    """In float32 alone, for one trace says all then."""
+    used = {n: f"{shape}: float32" for n, shape in INPUTS.items() if re.search(rf"\b{n}\b", "".join(lines))}
+    return frontend.trace(sample("\n".join(lines), used, outputs, dtypes=()).spec())[0]
+
+
+@pytest.fixture(scope="module")
+def tensors() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: torch.randn([SIZES.get(s) or int(s) for s in shape.split()], generator=generator, dtype=torch.float64)
+        for name, shape in INPUTS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def products() -> Graph:
+    return with_products(traced(PRODUCTS))
+
+
+@pytest.mark.parametrize("number", range(len(PRODUCTS)), ids=PRODUCTS)
+def test_an_equation_says_what_a_call_computes(number: int, products: Graph, tensors: dict[str, torch.Tensor]) -> None:
+    """What is added to a product is a node of its own."""
+    nodes = products.nodes
+
+    def value(ref: Ref) -> torch.Tensor:
+        node = nodes[ref.node]
+        args = [value(a) for a in node.args if isinstance(a, Ref)]
+        match node.op:
+            case "input":
+                return tensors[str(node.attrs[0])]
+            case "dot":
+                return torch.einsum(node.equation, *args)
+            case "add":
+                return args[0] + args[1]
+        raise AssertionError(node.op)
+
+    (at,) = (i for i, node in enumerate(nodes) if node.name == f"y{number}")
+    assert nodes[at].op in (DOT, "add")
+    wanted = eval(PRODUCTS[number], {"torch": torch, "F": torch.nn.functional, **tensors})
+    torch.testing.assert_close(value(Ref(at)), wanted)
+
+
+def test_what_is_no_product_of_two_stays_a_call() -> None:
+    graph = traced(OTHERS)
+    calls = [node for node in graph.nodes if node.op == CALL]
+    assert [node.equation for node in calls] == [""] * len(OTHERS)
+    assert with_products(graph) == graph
+
+
+def test_where_a_product_is_held_or_returned_follows_it() -> None:
+    """Numbers of nodes are those of the new graph."""
+    lines = ["y = torch.addmm(mn, mk, kn)", "z = F.linear(mk, nk)", "return torch.relu(y), z"]
+    graph = with_products(trace(lines, {"y": "M N: float32", "z": "M N: float32"}))
+    returned = [graph.nodes[o.node] for o in graph.outputs]
+    assert [node.op for node in returned][1] == DOT
+    (relu,) = [a.node for a in returned[0].args if isinstance(a, Ref)]
+    assert (graph.nodes[relu].op, graph.nodes[relu].name) == ("add", "y")
