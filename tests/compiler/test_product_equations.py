@@ -15,11 +15,12 @@ from kernelgen.frontend.products import with_products
 INPUTS = {
     "k": "K", "n": "N", "m": "M", "row": "1 N", "mk": "M K", "kn": "K N", "nk": "N K", "mn": "M N", "kk": "K K",
     "bmk": "B M K", "bkn": "B K N", "bmn": "B M N", "abmk": "A B M K", "akn": "A K N",
+    "abkn": "A B K N",
 }  # fmt: skip
 SIZES = {"A": 2, "B": 3, "M": 4, "N": 5, "K": 6}
 PRODUCTS = [
     "mk @ kn", "k @ kn", "mk @ k", "k @ k", "bmk @ kn", "mk @ bkn", "bmk @ bkn", "abmk @ bkn", "bmk @ k", "k @ bkn",
-    "torch.mm(mk, kn)", "torch.bmm(bmk, bkn)", "torch.matmul(abmk, kn)",
+    "torch.mm(mk, kn)", "torch.bmm(bmk, bkn)", "torch.matmul(abmk, kn)", "bmk @ abkn", "mk @ abkn",
     "torch.addmm(mn, mk, kn)", "torch.addmm(n, mk, kn)", "torch.addmm(row, mk, kn)", "torch.baddbmm(bmn, bmk, bkn)",
     "F.linear(k, nk)", "F.linear(mk, nk)", "F.linear(mk, nk, n)", "F.linear(abmk, nk, n)",
     "torch.einsum('ij,jk->ik', mk, kn)", "torch.einsum('ij,jk->ki', mk, kn)", "torch.einsum('mk,kn', mk, kn)",
@@ -46,7 +47,7 @@ def traced(calls: list[str]) -> Graph:
 
 def trace(lines: list[str], outputs: dict[str, str]) -> Graph:
     """In float32 alone, for one trace says all then."""
-    used = {n: f"{shape}: float32" for n, shape in INPUTS.items() if re.search(rf"\b{n}\b", "".join(lines))}
+    used = {n: f"{shape}: float32" for n, shape in INPUTS.items() if re.search(rf"\b{n}\b", "\n".join(lines))}
     return frontend.trace(sample("\n".join(lines), used, outputs, dtypes=()).spec())[0]
 
 
@@ -94,8 +95,17 @@ def test_what_is_no_product_of_two_stays_a_call() -> None:
     assert with_products(graph) == graph
 
 
-def test_where_a_product_is_held_or_returned_follows_it() -> None:
-    """Numbers of nodes are those of the new graph."""
+def test_what_is_noted_of_nodes_and_returned_follows_them() -> None:
+    """Their numbers are those of the new graph."""
+    normed = ["y = torch.addmm(mn, mk, kn)", "z = F.layer_norm(y, (y.shape[-1],))", "return torch.softmax(z, -1)"]
+    before = trace(normed, {"out": "M N: float32"})
+    after = with_products(before)
+    for graph in (before, after):
+        assert [graph.nodes[i].op for i in sorted(graph.held)] == ["max"]
+        assert [graph.nodes[i].op for i in sorted(graph.deviations)] == ["sub"]
+    shortcuts = [[(g.nodes[i].op, what, [g.nodes[r.node].op for r in refs]) for i, what, refs in g.shortcuts]
+                 for g in (before, after)]  # fmt: skip
+    assert shortcuts[0] == shortcuts[1]
     lines = ["y = torch.addmm(mn, mk, kn)", "z = F.linear(mk, nk)", "return torch.relu(y), z"]
     graph = with_products(trace(lines, {"y": "M N: float32", "z": "M N: float32"}))
     returned = [graph.nodes[o.node] for o in graph.outputs]
