@@ -14,8 +14,8 @@ from werkzeug import Response
 from kernelgen.custom import Refused
 from kernelgen.errors import LanguageModelError
 from kernelgen.llm import Client, Endpoint, Unanswered
+from kernelgen.llm.client import redact
 from kernelgen.llm.decode import decode
-from kernelgen.llm.redact import redact
 
 KEY = "sk-test-0123456789abcdef"
 ASKED = [{"role": "user", "content": "Write a kernel."}]

@@ -17,7 +17,7 @@ from kernelgen import analysis, custom, devices, generate, journal
 from kernelgen.evaluate import evaluator
 from kernelgen.llm import Caps, Client, Endpoint, Prices, spent
 from kernelgen.optimize import Options, RunResult, optimize
-from kernelgen.optimize.compiler import families_compiler
+from kernelgen.optimize.bench import families_compiler
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec
 

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kernelgen.backward.differentiate import NOUNS
-from kernelgen.backward.laid_out import laid_out
 from kernelgen.backward.moves import MOVES
 from kernelgen.backward.parts import Part
 from kernelgen.backward.sizes import Sizes
-from kernelgen.backward.source import LINE, Source, needed
+from kernelgen.backward.source import LINE, Source, laid_out, needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
 from kernelgen.frontend.graph import SCATTERS, VIEWS

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, caps, client
-from kernelgen.cli.options import Json
-from kernelgen.cli.terminal import emit, note
+from kernelgen.cli.terminal import Json, emit, note
 from kernelgen.errors import UsageError
 from kernelgen.settings import Settings, resolve
 

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.names import Quartet, find_quartet, spec_of
-from kernelgen.cli.options import Force, Json, Name
-from kernelgen.cli.terminal import emit
+from kernelgen.cli.terminal import Force, Json, Name, emit
 from kernelgen.errors import UsageError
 
 

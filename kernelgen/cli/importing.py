@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kernelgen.cli.options import Json
-from kernelgen.cli.terminal import emit, note
+from kernelgen.cli.terminal import Json, emit, note
 from kernelgen.errors import UsageError
 from kernelgen.settings import checked, positive
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelgen.cli.names import ROOT, Quartet, no_kernels, quartets, spec_names
-from kernelgen.cli.options import Arch, DeviceName, Json
-from kernelgen.cli.terminal import emit, note, table
+from kernelgen.cli.terminal import Arch, DeviceName, Json, emit, note, table
 from kernelgen.errors import NoDeviceError, UsageError
 from kernelgen.settings import resolve
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.options import DeviceName, Json
-from kernelgen.cli.terminal import emit, note, table
+from kernelgen.cli.terminal import DeviceName, Json, emit, note, table
 from kernelgen.errors import WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
-from kernelgen.cli.options import wanted
-from kernelgen.cli.terminal import emit, note
+from kernelgen.cli.terminal import emit, note, wanted
 from kernelgen.errors import UsageError, WrongOrSlowError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.names import find_quartet
-from kernelgen.cli.options import DeviceName, Json, Names, Only, OptionalName, Skip, Target
+from kernelgen.cli.terminal import DeviceName, Json, Names, Only, OptionalName, Skip, Target
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
 

@@ -1,12 +1,15 @@
-"""The language model of a command: its options, and what is missing where there is none."""
+"""The language model of a command: its options, what is missing where there is none, and the first kernel that it
+writes for a spec that says `family: custom`."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelgen.cli.terminal import note
 from kernelgen.errors import LanguageModelError, UsageError
 from kernelgen.settings import Settings
 
@@ -46,3 +49,37 @@ def caps(settings: Settings) -> Caps:
         raise UsageError("--max-cost needs --price-in and --price-out, each for a million tokens")
     prices = Prices(settings.price_in or 0.0, settings.price_out or 0.0)
     return Caps(settings.max_tokens, settings.max_cost, settings.max_minutes, prices)
+
+
+if TYPE_CHECKING:
+    from kernelgen.devices import Device
+    from kernelgen.generate import Written
+    from kernelgen.spec.model import OperatorSpec
+
+LOGS = Path("logs")
+
+
+def needs_model(spec: OperatorSpec, root: Path) -> bool:
+    """Whether nothing can be generated before a language model has written the kernel."""
+    from kernelgen.generate import is_unwritten
+
+    return is_unwritten(spec, root)
+
+
+def first_kernel(
+    spec: OperatorSpec, root: Path, settings: Settings, device: Device, *, force: bool, dry_run: bool = False
+) -> Written:
+    """Raises LanguageModelError, with what is missing, where nobody can be asked or nothing right came of it."""
+    asked, limits = client(settings, f"{spec.name} (family: custom)"), caps(settings)
+    if device.family != "gpu":
+        raise UsageError(f"{spec.path}: family: custom is written for GPUs; there is none for {device.name}")
+    if dry_run:
+        raise UsageError(
+            f"{spec.path}: family: custom: nothing is known of the kernel before a language model is asked"
+        )
+    from kernelgen.optimize.written import first_kernel as write
+
+    note(f"{spec.name}: {asked.endpoint.describe()} writes the kernel; it is judged on {device.name}")
+    done, cost = write(spec, device, asked, limits, root, LOGS, force=force)
+    note(f"{asked.endpoint.describe()}, {cost}")
+    return done

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream
+from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, first_kernel, needs_model
 from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, root_of, spec_of
-from kernelgen.cli.options import DeviceName, DryRun, Force, Json, OptionalSpec, Target
-from kernelgen.cli.terminal import emit, note, table
-from kernelgen.cli.written import first_kernel, needs_model
+from kernelgen.cli.terminal import DeviceName, DryRun, Force, Json, OptionalSpec, Target, emit, note, table
 from kernelgen.errors import FaultyError, StaleError, UsageError
 from kernelgen.settings import Settings, resolve
 

@@ -10,12 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, caps, client
+from kernelgen.cli.model import (
+    BaseUrl,
+    MaxCost,
+    MaxTokens,
+    Model,
+    PriceIn,
+    PriceOut,
+    Stream,
+    caps,
+    client,
+    first_kernel,
+    needs_model,
+)
 from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
-from kernelgen.cli.options import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip, wanted
-from kernelgen.cli.terminal import emit, note
-from kernelgen.cli.written import first_kernel, needs_model
+from kernelgen.cli.terminal import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip, emit, note, wanted
 from kernelgen.errors import UsageError, WrongOrSlowError
 from kernelgen.outcomes import to_json
 from kernelgen.settings import MAX_ROUNDS, Settings, resolve

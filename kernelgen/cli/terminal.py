@@ -1,10 +1,17 @@
-"""Printing: results on stdout, everything else on stderr, one JSON document where it was asked for."""
+"""Printing: results on stdout, everything else on stderr, one JSON document where it was asked for. And the options
+that several commands share: numbers arrive as text, so that `settings` words every mistake the same way."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from kernelgen.cli.names import complete_quartet, complete_spec
 
 
 def note(line: str) -> None:
@@ -25,3 +32,37 @@ def table(rows: Iterable[Sequence[str]]) -> str:
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
         for row in cells
     )
+
+
+_name = typer.Argument(metavar="NAME", help="An operator below operators/.", autocompletion=complete_quartet)
+_spec = typer.Argument(metavar="SPEC", help="A spec file, or the name of a shipped one.", autocompletion=complete_spec)
+
+Name = Annotated[str, _name]
+Names = Annotated[list[str], _name]
+OptionalName = Annotated[str | None, _name]
+OptionalSpec = Annotated[str | None, _spec]
+NameOrSpec = Annotated[
+    str, typer.Argument(metavar="NAME|SPEC", help="An operator or its spec.", autocompletion=complete_spec)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Force = Annotated[bool, typer.Option("--force", help="Write over files that were changed by hand.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and write nothing.")]
+DeviceName = Annotated[
+    str | None, typer.Option("--device", metavar="cuda|npu|cpu", help="Where to run; by default the best device here.")
+]
+Arch = Annotated[
+    str | None, typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="What to compile and predict for.")
+]
+Target = Annotated[str | None, typer.Option("--target", metavar="ascend910b3", help="Make the kernels for this chip.")]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases with this in their label.")]
+Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="No cases with this in their label.")]
+
+
+def wanted(label: str, only: Sequence[str], skip: Sequence[str]) -> bool:
+    """Whether --only and --skip leave a case: as in the quartet's tests a text is found where a word starts, so that
+    float16 does not choose bfloat16."""
+
+    def named(texts: Sequence[str]) -> bool:
+        return any(re.search(rf"(?<!\w){re.escape(text)}", label) for text in texts)
+
+    return (not only or named(only)) and not named(skip)

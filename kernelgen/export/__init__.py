@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kernelgen.export.folder import folder_files
-from kernelgen.export.writing import check_free, read, write
+from kernelgen.export.folder import check_free, folder_files, read, write
 from kernelgen.spec.model import OperatorSpec
 
 FORMATS = ("folder", "kernelbench", "custom_op")

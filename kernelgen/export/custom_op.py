@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from kernelgen.export.writing import read
+from kernelgen.export.folder import read
 from kernelgen.render import operator_context, render
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ from typing import Any
 from kernelgen.errors import LanguageModelError
 from kernelgen.llm.decode import LONGEST
 from kernelgen.llm.ledger import tokens_of
-from kernelgen.llm.redact import redact
 
 ATTEMPTS = 3
 LONGEST_WAIT_S = 30.0
@@ -187,3 +187,21 @@ def _wait(header: str | None, attempt: int) -> float:
     except ValueError:
         asked = 2.0**attempt
     return min(max(asked, 0.0), LONGEST_WAIT_S)
+
+
+HIDDEN = "***"
+_SHAPED = (
+    (re.compile(r"\bsk-[A-Za-z0-9_\-*]{6,}"), HIDDEN),
+    (re.compile(r"(?i)\b(bearer|api[-_ ]?key\W{1,3})\s*[A-Za-z0-9._\-]{8,}"), rf"\1 {HIDDEN}"),
+    (re.compile(r"(?<=://)[^/\s@]+:[^/\s@]+(?=@)"), HIDDEN),
+)
+"""What looks like a key even where it is not ours, and credentials in addresses."""
+
+
+def redact(text: str, key: str | None = None) -> str:
+    """The text without `key` and without anything shaped like one."""
+    if key and len(key) >= 4:
+        text = text.replace(key, HIDDEN)
+    for pattern, replacement in _SHAPED:
+        text = pattern.sub(replacement, text)
+    return text

@@ -10,8 +10,7 @@ from kernelgen.llm import Author, spent
 from kernelgen.log import FILE
 from kernelgen.log import append as append_log
 from kernelgen.optimize import resume, rounds
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.compiler import families_compiler
+from kernelgen.optimize.bench import Bench, families_compiler
 from kernelgen.optimize.decide import Judged, all_reached, overall
 from kernelgen.optimize.entries import end_entry
 from kernelgen.optimize.model import Interrupted, Options, Reporter, RoundResult, RunResult, Silent, Start

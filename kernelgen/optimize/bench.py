@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelgen import custom
 from kernelgen.devices import Device
 from kernelgen.evaluate import Evaluator
 from kernelgen.journal import Journal
 from kernelgen.llm import Author
 from kernelgen.optimize.model import Options, Reporter
 from kernelgen.outcomes import Source
-from kernelgen.plan import Plan
+from kernelgen.plan import Parameter, Plan, Schedule, WrittenPlan
+from kernelgen.schedule.problem import Problem
 from kernelgen.spec.model import Case
 from kernelgen.strategies import Compiler
 
@@ -54,3 +56,28 @@ class Bench:
             if record.data["round"] == number:
                 return record.data
         return self.journal.append(kind, {"round": number, **compute()}).data
+
+
+def families_compiler() -> Compiler:
+    """The real ones; a kernel that no family wrote has no parameters and serves all sizes."""
+    from kernelgen import families
+    from kernelgen.render import triton_source
+
+    def space(plan: Plan, row: int, cases: tuple[Case, ...]) -> tuple[Parameter, ...]:
+        proposed = plan.table[row].schedule.variant == custom.PROPOSED
+        return () if isinstance(plan, WrittenPlan) or proposed else families.space(plan, row, cases)
+
+    def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
+        if custom.is_proposed(plan) and len(plan.table) > 1:
+            return "a proposed kernel serves all sizes or none"
+        proposed = schedule.variant == custom.PROPOSED
+        return None if isinstance(plan, WrittenPlan) or proposed else families.legal(plan, schedule, case)
+
+    def variants(plan: Plan, cases: tuple[Case, ...]) -> tuple[Schedule, ...]:
+        return () if isinstance(plan, WrittenPlan) else families.variants(plan, cases)
+
+    def problem_of(plan: Plan, case: Case) -> Problem:
+        """A kernel that no family wrote has one line, which serves all sizes."""
+        return Problem() if isinstance(plan, WrittenPlan) else families.problem_of(plan, case)
+
+    return Compiler(space, variants, legal, problem_of, triton_source)

@@ -20,7 +20,7 @@ from kernelgen.llm import Caps, spent
 from kernelgen.llm.exchange import Asks
 from kernelgen.llm.whole import NoneRightError, write
 from kernelgen.optimize import search
-from kernelgen.optimize.compiler import families_compiler
+from kernelgen.optimize.bench import families_compiler
 from kernelgen.outcomes import Evaluation, evaluation_from_json, to_json
 from kernelgen.spec.model import OperatorSpec
 

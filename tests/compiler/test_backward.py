@@ -19,7 +19,7 @@ from references import Sample, load, plan_of, sample, tensor
 
 from kernelgen import families, frontend, generate, judge, render
 from kernelgen.backward import Backward, backward
-from kernelgen.backward.laid_out import laid_out
+from kernelgen.backward.source import laid_out
 from kernelgen.cli.new import load as load_named
 from kernelgen.errors import UnsupportedError
 from kernelgen.export import export_custom_op
