@@ -279,9 +279,11 @@ class LibraryCall:
     name: str
     """As the wrapper calls it, such as `torch.matmul`."""
     statement: str
-    """The wrapper's statement, or the expression that its result is called after."""
+    """The wrapper's expression, without what it is written to."""
     result: str = ""
     """What the result is called, where it is not written to an output."""
+    out: str = ""
+    """The output that it is written to."""
     when_unfit: bool = False
 
 

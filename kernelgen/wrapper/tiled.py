@@ -35,7 +35,6 @@ from kernelgen.wrapper.own_names import own_names, with_own
 _OTHERWISE = {
     "K": "num_summed",
     "BATCH": "num_products",
-    "parts": "part_sums",
     "tiles_m": "row_tiles",
     "tiles_n": "column_tiles",
 }
@@ -150,7 +149,8 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str]) -> Branc
     together = [first, *(step for step in sequence[1:] if not step.when_unfit)]
     scratch: list[tuple[str, str]] = []
     if isinstance(first, ir.LibraryCall):
-        scratch.append((own.get(first.result, first.result), with_own(first.statement, own)))
+        called = with_own(first.statement, own)
+        scratch.append((first.result, f"{called[:-1]}, out={_host(first.out, own)})" if first.out else called))
     kernels = [step for step in together if isinstance(step, ir.Kernel)]
     for kernel in kernels:
         scratch += _memory(plan, kernel, own)
@@ -163,14 +163,25 @@ def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list
     """The buffers and descriptors of a launch, each with the expression that makes it."""
     device = f"{plan.spec.inputs[0].name}.device"
     made = [
-        (own.get(s.name, s.name), f"torch.empty({s.shape}, dtype=torch.{s.dtype}, device={device})")
+        (s.name, f"torch.empty({with_own(s.shape, own)}, dtype=torch.{s.dtype}, device={device})")
         for s in kernel.scratch
     ]
     hosts = dict(kernel.constexprs)
     for box in (a for a in kernel.arguments if a.kind == "descriptor"):
-        extents = [b if b.isdigit() else hosts.get(b) or f'options["{b}"]' for b in box.block]
-        made.append((box.name, f"TensorDescriptor.from_tensor({box.host}, [{', '.join(extents)}])"))
-    return [(name, with_own(text, own)) for name, text in made]
+        extents = ", ".join(b if b.isdigit() else hosts.get(b) or f'{own["options"]}["{b}"]' for b in box.block)
+        made.append((_variable(plan, box), f"TensorDescriptor.from_tensor({_host(box.host, own)}, [{extents}])"))
+    return made
+
+
+def _variable(plan: KernelPlan, box: ir.Argument) -> str:
+    """What the wrapper calls a descriptor."""
+    tensors = {t.name for t in (*plan.spec.inputs, *plan.spec.outputs)}
+    return f"launch_{box.name}" if box.name in tensors else box.name
+
+
+def _host(expression: str, own: Mapping[str, str]) -> str:
+    """The expression for a tensor, which may be called as the wrapper calls a variable otherwise."""
+    return expression if expression.isidentifier() else with_own(expression, own)
 
 
 def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | None:
@@ -182,13 +193,13 @@ def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | N
     if not boxed:
         return None
     hosts = [a.host for a in boxed[0][0].arguments if a.kind == "descriptor"]
-    condition = with_own(f"fit_descriptors({', '.join(hosts)})", own)
+    condition = f"fit_descriptors({', '.join(_host(host, own) for host in hosts)})"
     return Reroute(tuple(first.name for first, _ in boxed), condition, boxed[0][1].name, _INSTEAD)
 
 
 def _launch(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str], *, chosen: bool) -> Launch:
     """`chosen`: the kernel is that of the table's line."""
-    passed = [a.name if a.kind == "descriptor" else with_own(own.get(a.host, a.host), own) for a in kernel.arguments]
+    passed = [_variable(plan, a) if a.kind == "descriptor" else _passed(a, own) for a in kernel.arguments]
     given = {name: host for name, host in kernel.constexprs if host}
     passed += [f"{name}={with_own(host, own)}" for name, host in given.items()]
     table = {name for name, _ in options(plan, kernel.schedule)} - launch.OPTIONS
@@ -199,3 +210,7 @@ def _launch(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str], *, chos
         passed += [f'{name}={own["options"]}["{name}"]' for name in rest]
     grid = with_own(f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})", own)
     return Launch(own["kernel"] if chosen else kernel.name, grid, tuple(passed))
+
+
+def _passed(argument: ir.Argument, own: Mapping[str, str]) -> str:
+    return _host(argument.host, own) if argument.kind == "pointer" else with_own(argument.host, own)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul import kernels, lowering, schedules
+from kernelgen.families.matmul import kernels, library, lowering, schedules
 from kernelgen.families.matmul.kernels import multiplies_float32, reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.values import Unlowerable
@@ -38,8 +38,8 @@ def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
             raise Unlowerable("a reduction of a product's rows, whose length is no number")
         if schedules.columns(body) > schedules.LONGEST_ROW:
             raise Unlowerable(f"a reduction of a product's rows of more than {schedules.LONGEST_ROW} columns")
-    library, is_library = kernels.library(spec, body)
-    return replace(body, boxed=kernels.boxable(spec, body), library=library, is_library=is_library)
+    function, is_library = library.library(spec, body)
+    return replace(body, boxed=kernels.boxable(spec, body), library=function, is_library=is_library)
 
 
 def _own(body: Body) -> ProductBody:
@@ -58,7 +58,7 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
             boxes = kernels.by_boxes(spec, own, schedule, name)
             return boxes, replace(kernels.by_pointers(spec, own, schedule, plain), when_unfit=True)
         case schedules.LIBRARY:
-            return kernels.by_library(spec, own, schedule, name)
+            return library.by_library(spec, own, schedule, name)
         case schedules.SPLIT:
             return kernels.split(spec, own, schedule, name)
     return (kernels.by_vectors(spec, own, schedule, name),)
@@ -91,7 +91,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     said = ["products are summed in float32, block after block of what is summed over, in an order that never changes"]
     if multiplies_float32(spec, _own(body)):
         said.append(
-            "float32 is multiplied as torch multiplies it: in TF32 where torch.backends.cuda.matmul.allow_tf32 is set"
+            "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
         )
     return tuple(said)
 

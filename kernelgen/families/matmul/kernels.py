@@ -218,11 +218,11 @@ class Writer:
         """What the statements mention of tensors, strides and sizes, in that order."""
         used = used_names(body)
         tensors = [*dict.fromkeys(a.tensor for a in self.body.layout.accesses), *(o.name for o in self.spec.outputs)]
-        views = {a.tensor: a.view[0] for a in self.body.layout.accesses if a.view}
+        views = self.views()
         found = []
         for name in tensors:
             if f"{name}_desc" in used:
-                found.append(self._descriptor(name, views.get(name, name)))
+                found.append(self._descriptor(name, self.host(name)))
             if f"{name}_ptr" in used or (f"{name}_desc" not in used and f"{name}:type" in used):
                 found.append(ir.Argument(f"{name}_ptr", "pointer", views.get(name, name)))
         sizes = [(e.size, e.size) for e in self.body.layout.extents]
@@ -231,6 +231,17 @@ class Writer:
         found += [ir.Argument(n, "number", host) for n, host in dict(sizes).items() if n in used]
         strides = dict(s for a in self.body.layout.accesses for s in a.strides)
         return (*found, *(ir.Argument(n, "number", host) for n, host in strides.items() if n in used))
+
+    def views(self) -> dict[str, str]:
+        return {a.tensor: a.view[0] for a in self.body.layout.accesses if a.view}
+
+    def host(self, name: str) -> str:
+        """What the wrapper calls a tensor, without its dimensions of one element."""
+        shape = next((t.shape for t in self.spec.inputs if t.name == name), ())
+        if name in self.views() or 1 not in shape:
+            return self.views().get(name, name)
+        ones = [d - len(shape) if ELLIPSIS in shape[:d] else d for d, size in enumerate(shape) if size == 1]
+        return f"{name}.squeeze({ones[0] if len(ones) == 1 else tuple(ones)})"
 
     def _descriptor(self, name: str, host: str) -> ir.Argument:
         access = next(
@@ -288,7 +299,7 @@ def _constexprs(spec: OperatorSpec, body: ProductBody, *names: str) -> tuple[tup
     return (*found, (PRECISION, "precision()")) if multiplies_float32(spec, body) else tuple(found)
 
 
-def _tiled(body: ProductBody) -> Tiled:
+def tiled_by_blocks(body: ProductBody) -> Tiled:
     return Tiled(
         axis_of(body.extent("m"), "BLOCK_M"), axis_of(body.extent("n"), "BLOCK_N"), axis_of(body.extent("k"), "BLOCK_K")
     )
@@ -349,7 +360,7 @@ def _counts(rows: str = 'options["BLOCK_M"]', columns: str = 'options["BLOCK_N"]
 
 def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
     """A program computes a tile, whose factors it loads by pointers."""
-    writer = Writer(spec, body, _tiled(body))
+    writer = Writer(spec, body, tiled_by_blocks(body))
     precision = multiplies_float32(spec, body)
     own, tile = _own(body, _TILES, ir.Program(0))
     inside = trimmed((*own, _grouped(tile), *_of_tile(writer, schedule, precision)))
@@ -361,10 +372,10 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
 def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     """The tensors whose tiles descriptors can copy: those of both factors, and outputs that are tiles of rows and
     columns; empty where a factor is none."""
-    writer = Writer(spec, body, _tiled(body))
+    writer = Writer(spec, body, tiled_by_blocks(body))
     found = set()
-    loads = [a for a in body.layout.accesses if len(writer.axes(_names(body, a))) == 2]
-    factors = [a for a in loads if "k" in _names(body, a)]
+    loads = [a for a in body.layout.accesses if len(writer.axes(extents_of(body, a))) == 2]
+    factors = [a for a in loads if "k" in extents_of(body, a)]
     if len(factors) != 2 or any(not _is_boxable(body, a) for a in factors):
         return frozenset()
     if len({a.tensor for a in factors}) < 2 or any(
@@ -375,18 +386,19 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     kinds = dict(spec.dtypes)
     for _, access in body.layout.stores:
         dtype = next(o.dtype for o in spec.outputs if o.name == access.tensor)
-        if len(writer.axes(_names(body, access))) == 2 and _is_boxable(body, access) and dtype in kinds:
+        if len(writer.axes(extents_of(body, access))) == 2 and _is_boxable(body, access) and dtype in kinds:
             found.add(access.tensor)
     return frozenset(found)
 
 
-def _names(body: ProductBody, access: Access) -> list[str]:
+def extents_of(body: ProductBody, access: Access) -> list[str]:
+    """The extents that a tensor's dimensions are of, in the order of memory."""
     return [e.name for index, _ in access.terms for e in body.layout.extents if any(g.index == index for g in e.runs)]
 
 
 def _is_boxable(body: ProductBody, access: Access) -> bool:
     """Whether a tensor's tiles are boxes: its two tiled extents whole, and its last two dimensions."""
-    names = _names(body, access)
+    names = extents_of(body, access)
     tiled = [n for n in names if n != "batch"]
     whole = all(len(body.extent(n).runs) == 1 for n in tiled)
     return len(tiled) == 2 and whole and names[-2:] == tiled and len(names) <= 5
@@ -394,7 +406,7 @@ def _is_boxable(body: ProductBody, access: Access) -> bool:
 
 def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
     """A program computes a tile, or one after the other, whose factors it loads by descriptors."""
-    writer = Writer(spec, body, _tiled(body), body.boxed)
+    writer = Writer(spec, body, tiled_by_blocks(body), body.boxed)
     precision = multiplies_float32(spec, body)
     persistent = bool(schedule.get("persistent"))
     own, tile = _own(body, _TILES, ir.Name("tile") if persistent else ir.Program(0))
@@ -425,12 +437,20 @@ def _parts(writer: Writer) -> ir.Pointer:
         slot = ir.Apply("add", (ir.Apply("mul", (slot, ir.Name("BATCH")), ()), ir.Name("batch")), ())
     plane = ir.Apply("mul", (ir.Apply("mul", (slot, ir.Name("M")), ()), ir.Name("N")), ())
     places = (plane, ir.Name(m.index, (m,)), ir.Name(n.index, (n,)))
-    return ir.Pointer("parts", tuple(zip(places, (None, "N", None), strict=True)), (m, n))
+    return ir.Pointer(memory_of(writer.spec), tuple(zip(places, (None, "N", None), strict=True)), (m, n))
+
+
+def memory_of(spec: OperatorSpec) -> str:
+    """What the sums that one kernel leaves for the next are called."""
+    name = "parts"
+    while name in {t.name for t in (*spec.inputs, *spec.outputs)}:
+        name = f"launch_{name}"
+    return name
 
 
 def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> tuple[ir.Kernel, ir.Kernel]:
     """Every program sums a part; the second kernel adds the parts in their order, so that results repeat."""
-    writer = Writer(spec, body, _tiled(body))
+    writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
     swap = bool(schedule.get("swap"))
     carry = writer.carry()
@@ -449,23 +469,24 @@ def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
     ))  # fmt: skip
     batches = ["BATCH"] if has_batch(body) else []
     splits = 'options["SPLITS"]'
+    shape_of = ", ".join([splits, *batches, "M", "N"])
     product = ir.Kernel(
-        name, schedule, (*writer.arguments(inside), _PARTS),
+        name, schedule, (*writer.arguments(inside), _passed(spec)),
         _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLITS"), inside,
-        (_grid(body, _GRID_TILES), splits), (ir.Scratch("parts", f"({', '.join([splits, *batches, 'M', 'N'])})"),),
-        _counts(),
+        (_grid(body, _GRID_TILES), splits), (ir.Scratch(memory_of(spec), f"({shape_of})"),), _counts(),
     )  # fmt: skip
-    return product, _joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"))
+    return product, joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"))
 
 
-_PARTS = ir.Argument("parts_ptr", "pointer", "parts")
+def _passed(spec: OperatorSpec) -> ir.Argument:
+    return ir.Argument(f"{memory_of(spec)}_ptr", "pointer", memory_of(spec))
 
 
-def _joined(
+def joined(
     spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str, splits: str = 'options["SPLITS"]'
 ) -> ir.Kernel:
     """What follows the product, from the sum of its parts."""
-    writer = Writer(spec, body, _tiled(body))
+    writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
     carry = writer.carry()
     loaded = ir.Let(("part_sum",), ir.Cast(ir.Load(_parts(writer), writer.mask((m, n))), "float32"))
@@ -480,72 +501,10 @@ def _joined(
     rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)
     constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), ("SPLITS", splits))
     tiles = f"triton.cdiv(M, {rows}) * triton.cdiv(N, {columns})"
-    return ir.Kernel(name, schedule, (_PARTS, *writer.arguments(inside)), constexprs, inside, (_grid(body, tiles),))
+    arguments = (_passed(spec), *writer.arguments(inside))
+    return ir.Kernel(name, schedule, arguments, constexprs, inside, (_grid(body, tiles),))
 
 
-def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
-    """Torch's product, then what follows it."""
-    writer = Writer(spec, body, _tiled(body))
-    views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
-    operands = []
-    for number, wanted in zip(writer.factors(), (["m", "k"], ["k", "n"]), strict=True):
-        access = writer.reads[number]
-        host = f"{views.get(access.tensor, access.tensor)}.detach()"
-        operands.append(host if _names(body, access)[-2:] == wanted else f"{host}.mT")
-    if not body.is_library:
-        return (
-            ir.LibraryCall(body.library, f"{body.library}({', '.join(operands)})", "parts"),
-            _joined(spec, body, schedule, name.replace("_kernel", "_after_kernel"), "1"),
-        )
-    stored, access = body.layout.stores[0]
-    added = _addend(body, stored)
-    if added is not None:
-        operands.insert(0, f"{body.lowered.values[added].tensor}.detach()")
-    sizes = ", ".join(writer.run_size(str(index)) for index, _ in access.terms)
-    out = f"{access.tensor}.view({sizes})" if writer.is_merged(access.tensor, access) else access.tensor
-    return (ir.LibraryCall(body.library, f"{body.library}({', '.join(operands)}, out={out})"),)
-
-
-def library(spec: OperatorSpec, body: ProductBody) -> tuple[str, bool]:
-    """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
-    batch, and whether that is all there is, a bias included."""
-    by_load = {a.load: a for a in body.layout.accesses}
-    first, second = (a.value for a in body.lowered.values[body.dot].args if isinstance(a, Use))
-    if not {first, second} <= by_load.keys() or not body.extent("m").runs or reduces(body):
-        return "", False
-    sides = [_names(body, by_load[i]) for i in (first, second)]
-    batches = [["batch"] * len(body.extent("batch").runs)] * 2
-    single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")
-    if not single or [side[:-2] for side in sides] != batches:
-        return "", False
-    stored, access = body.layout.stores[0]
-    in_order = _names(body, access) == [e.name for e in body.layout.extents if e.name != "k" for _ in e.runs]
-    same = next(o.dtype for o in spec.outputs if o.name == stored.name) == body.factor.dtype
-    if len(body.layout.stores) == 1 and in_order and same:
-        if stored.value == body.dot:
-            return LIBRARY_CALL, True
-        added = _addend(body, stored)
-        dtypes = {t.name: t.dtype for t in spec.inputs}
-        if (
-            added is not None
-            and not batches[0]
-            and dtypes.get(str(body.lowered.values[added].tensor)) == body.factor.dtype
-        ):
-            return "torch.addmm", True
-    return LIBRARY_CALL, False
-
-
-def _addend(body: ProductBody, stored: Stored) -> int | None:
-    """The load of a bias of the columns, where an output is its sum with the product."""
-    value = body.lowered.values[stored.value]
-    if value.op != "add" or Use(body.dot) not in value.args:
-        return None
-    others = [a.value for a in value.args if isinstance(a, Use) and a.value != body.dot]
-    access = next((a for a in body.layout.accesses if others == [a.load]), None)
-    return access.load if access and _names(body, access) == ["n"] else None
-
-
-LIBRARY_CALL = "torch.matmul"
 _JOIN_ROWS, _JOIN_COLUMNS = "4", "256"
 """The tile of the kernel that adds parts: a few rows, for there are few."""
 
@@ -557,7 +516,7 @@ def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
     n, k = tiled.n, tiled.k
     first, second = writer.factors()
     along = next((a for a in body.layout.accesses if a.load == second), None)
-    last = _names(body, along)[-1] if along else "k"
+    last = extents_of(body, along)[-1] if along else "k"
     shape = (n, k) if last == "k" else (k, n)
     known = dict(writer.builder.known)
     factors = []
@@ -582,13 +541,15 @@ def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
         comment=writer.said(),
     )  # fmt: skip
     writer.finished(carry)
-    row = (ir.Let(("row",), ir.Cast(ir.Program(1), "int64")),) if body.extent("m").runs else ()
-    own, tile = _own(body, _cdiv("N", "BLOCK_N"), ir.Program(0))
+    tiles, rows = _cdiv("N", "BLOCK_N"), bool(body.extent("m").runs)
+    own, number = _own(body, ir.Apply("mul", (tiles, ir.Name("M")), ()) if rows else tiles, ir.Program(0))
+    row = (ir.Let(("row",), ir.Cast(ir.Apply("int_div", (number, tiles), ()), "int64")),) if rows else ()
+    tile = ir.Apply("int_mod", (number, tiles), ()) if rows else number
     inside = trimmed((
         *own, *row, ir.Let(("tile_n",), tile),
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let(("products",), ir.Zeros(shape)), loop,
         ir.Let((carry.text,), ir.Reduce("sum", total, k)), *writer.stores(),
     ))  # fmt: skip
-    grid = (_grid(body, 'triton.cdiv(N, options["BLOCK_N"])'), *(["M"] if row else []))
+    grid = (_grid(body, f'triton.cdiv(N, options["BLOCK_N"]){" * M" if rows else ""}'),)
     constexprs: tuple[tuple[str, str | None], ...] = (("BLOCK_N", None), ("BLOCK_K", None))
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid)

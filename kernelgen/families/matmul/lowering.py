@@ -249,7 +249,8 @@ def _laid_out(
         raise Unlowerable(f"elements of {moved.tensor} that are moved before a product reads them", moved.statement)
     if any(v.op == "place" and any(axes_of(e) for e in v.index) for v in values):
         raise Unlowerable("the places of elements in the kernel of a product")
-    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | _RESERVED
+    reserved = _RESERVED | {f"{t.name}_desc" for t in (*spec.inputs, *spec.outputs)}
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | reserved
     each: list[Index] = [(axes,) for axes in extents.values() if axes]
     runs = collapse(
         len(lowered.space.axes), lowered.space.outer,
@@ -270,7 +271,7 @@ def _laid_out(
     counted = [e for v in values for e in expressions(v)]
     sizes = size_parameters(counted, lowered.space.axes, single, taken)
     plain = make_body(
-        spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=_RESERVED
+        spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=reserved
     )  # fmt: skip
     dot = next(i for i, v in enumerate(values) if v.op == "dot")
     return ProductBody(**vars(plain), dot=dot, factor=_factor(spec, lowered, dot))
