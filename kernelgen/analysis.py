@@ -11,7 +11,7 @@ from kernelgen.families import elements, products
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
-from kernelgen.frontend.graph import REDUCTIONS
+from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
@@ -139,9 +139,11 @@ def product_work(product: Product, case: Case) -> ProductWork:
 
 def flops(body: Body, case: Case) -> int:
     """Operations of the reference for one case: a map operation once an element of its result, a reduction once an
-    element of its operand."""
+    element of its operand. Sums of products are counted apart."""
     total = 0
     for value in body.lowered.values:
+        if value.op == DOT:
+            continue
         axes: Iterable[int] = value.axes
         if value.op in REDUCTIONS and isinstance(value.args[0], Use):
             axes = body.lowered.values[value.args[0].value].axes

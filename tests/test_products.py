@@ -14,6 +14,7 @@ from kernelgen.plan import Plan, Product
 from kernelgen.spec import load_spec
 from kernelgen.spec.model import Case
 
+SPECS = Path(__file__).parent.parent / "specs"
 SPEC = """\
 name: scaled_rows
 summary: A pointwise operator that stands in for one that multiplies.
@@ -71,3 +72,18 @@ def test_files_without_products_say_nothing_of_them(plan: Plan, monkeypatch: pyt
     files = render.quartet(plan)
     assert "product" not in files["definition.md"]
     assert "multiplied" not in files["scaled_rows_accuracy.py"]
+
+
+def test_the_matmul_family_says_what_it_multiplies() -> None:
+    spec = load_spec(SPECS / "linear_softmax.yaml")
+    made = families.lower(spec, *frontend.trace(spec))
+    found = work(made, Case((("...", (64, 2)), ("K", 4096)), (("T", "bfloat16"),)))
+    (product,) = found.products
+    assert (product.batch, product.rows, product.columns, product.summed) == (1, 128, 256, 4096)
+    assert found.bytes_read == 2 * (128 * 4096 + 256 * 4096 + 256)
+    assert found.flops < 20 * 128 * 256
+    files = render.quartet(made)
+    assert 'multiplied="T"' in files["linear_softmax_accuracy.py"]
+    assert "| time | O(M × N × K)" in files["definition.md"]
+    assert "`weight` is read once for every tile of rows" in files["definition.md"]
+    assert "`bias` is read once a tile" in files["definition.md"]
