@@ -1,8 +1,8 @@
 """Operators of several steps: kernels, and calls of torch's for operations that no family takes.
 
 The graph is cut at the calls. What calls read lies in memory, so everything that the calls of one depth need is
-computed before them, by one kernel where a family takes it as a whole and else by several (`cuts.py`); what the outputs
-need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is
+computed before them, by one kernel where a family takes it as a whole and else by several (`partition.py`); what the
+outputs need is computed last. Every such group is lowered as an operator of its own. A value that two groups need is
 computed in both unless a call reads it, in which case it lies in memory anyway.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import replace
 from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError
-from kernelgen.families import cuts
-from kernelgen.families.cuts import Group
+from kernelgen.families import partition
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import body_of
+from kernelgen.families.partition import Group
 from kernelgen.families.space import size_text
 from kernelgen.frontend.graph import CALL, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
 from kernelgen.frontend.indices import leaves
@@ -176,7 +176,7 @@ class _Cut:
         """A kernel for some values, or several."""
         outputs = tuple(wanted)
         made: dict[int, TensorSpec] = {}
-        for group in cuts.groups(self.graph, outputs, frozenset(self.stored), self._cost) if outputs else ():
+        for group in partition.groups(self.graph, outputs, frozenset(self.stored), self._cost) if outputs else ():
             own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
             left = {
                 i: own[i] if self._is_whole(i, own) else self._scratch(i, self._unused(i, _noun(self.graph.nodes[i])))
@@ -260,7 +260,7 @@ class _Cut:
 
     def _group(self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec]) -> KernelPlan:
         """The kernel that computes some values from what lies in memory."""
-        needed = cuts.needed_for(self.graph, tuple(i for i, _ in tensors), frozenset(stored))
+        needed = partition.needed_for(self.graph, tuple(i for i, _ in tensors), frozenset(stored))
         place = {old: new for new, old in enumerate(needed)}
         nodes = tuple(_node(self.graph.nodes[i], stored.get(i), place) for i in needed)
         outputs = tuple(Output(t.name, place[i], t.dtype) for i, t in tensors)

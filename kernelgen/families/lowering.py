@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.families.element_types import element_types
+from kernelgen.families.dtypes import element_types
+from kernelgen.families.exclusive_scans import begins_so, begun, is_load, mirror, places_later, settled_scan, visible
 from kernelgen.families.folding import constant, folded
-from kernelgen.families.later import begins_so, begun, is_load, mirror, places_later, settled_scan, visible
+from kernelgen.families.joins import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.padding import identity
-from kernelgen.families.parts import Cut, chosen_part, cuts, in_parts
 from kernelgen.families.quotients import divides_row, exact_quotients, inverse
 from kernelgen.families.ranges import known, simpler
 from kernelgen.families.space import atoms_of, not_of_rows, size_text, sizes_of, space_of, split

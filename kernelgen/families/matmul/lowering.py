@@ -21,7 +21,7 @@ from kernelgen.families.access import (
     size_parameters,
     strided_access,
 )
-from kernelgen.families.element_types import element_types
+from kernelgen.families.dtypes import element_types
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
 from kernelgen.families.naming import RESERVED
