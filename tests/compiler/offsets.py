@@ -3,6 +3,7 @@ they read or write must lie within its tensor. Tensors have a size and no memory
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import GridExecutor, TensorHandle
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 APART = 2**44
 """Bytes from one tensor to the next; each begins in the middle, so that an offset that is negative is seen as well."""
@@ -111,7 +113,7 @@ def check_call(module: ModuleType, wrapper: Callable[..., Any], tensors: list[to
 
 
 def _run(executor: Any, bound: dict[str, Any], memory: Memory) -> None:
-    seen = {n: memory.pointer(v, n) if isinstance(v, torch.Tensor) else v for n, v in bound.items()}
+    seen = {n: _seen(memory, n, v) for n, v in bound.items()}
     args = {n: v if n in executor.constexprs else interpreter._implicit_cvt(v) for n, v in seen.items()}
     grid = (*executor.grid, 1, 1)[:3]
     if any(n > most for n, most in zip(grid, GRID, strict=True)) or math.prod(grid) > GRID[0]:
@@ -127,18 +129,32 @@ def _run(executor: Any, bound: dict[str, Any], memory: Memory) -> None:
         scope.restore()
 
 
+def _seen(memory: Memory, name: str, value: Any) -> Any:
+    """An argument whose tensor has an address."""
+    if isinstance(value, TensorDescriptor):
+        described = copy.copy(value)
+        described.base = memory.pointer(value.base, name)
+        return described
+    return memory.pointer(value, name) if isinstance(value, torch.Tensor) else value
+
+
 @contextmanager
 def _patched(memory: Memory, module: ModuleType, call: Callable[..., None]) -> Iterator[None]:
     builder = type(interpreter.interpreter_builder)
 
-    def load(self: Any, ptrs: Any, mask: Any, other: Any, *_: Any) -> TensorHandle:
+    def active(mask: Any) -> Any:
+        """Of a descriptor's tile the interpreter has an array."""
+        return mask if isinstance(mask, np.ndarray) else mask.data
+
+    def load(self: Any, ptrs: Any, mask: Any, other: Any, *_: Any, **__: Any) -> TensorHandle:
         kind = ptrs.get_element_ty()
-        memory.check(ptrs.data, mask.data, max(kind.primitive_bitwidth // 8, 1))
+        lanes = active(mask)
+        memory.check(ptrs.data, lanes, max(kind.primitive_bitwidth // 8, 1))
         read = memory.read(ptrs.data, interpreter._get_np_dtype(kind))
-        return TensorHandle(read if other is None else np.where(mask.data, read, other.data), kind)
+        return TensorHandle(read if other is None else np.where(lanes, read, other.data), kind)
 
     def store(self: Any, ptrs: Any, value: Any, mask: Any, *_: Any) -> None:
-        memory.check(ptrs.data, mask.data, max(ptrs.get_element_ty().primitive_bitwidth // 8, 1))
+        memory.check(ptrs.data, active(mask), max(ptrs.get_element_ty().primitive_bitwidth // 8, 1))
 
     def atomic(self: Any, op: Any, ptr: Any, val: Any, mask: Any, *_: Any) -> TensorHandle:
         memory.check(ptr.data, mask.data, val.data.itemsize)
@@ -164,4 +180,6 @@ def _patched(memory: Memory, module: ModuleType, call: Callable[..., None]) -> I
         patch.setattr(module, "range", ends, raising=False)
         if hasattr(module, "num_waiting"):
             patch.setattr(module, "num_waiting", lambda device, options: 2**20)
+        for name, answer in (("num_programs", 132), ("has_copy_engine", True)):  # as an H200 says
+            patch.setattr(module, name, lambda device, answer=answer: answer, raising=False)
         yield

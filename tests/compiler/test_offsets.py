@@ -93,6 +93,9 @@ ROWS = {
     "chosen": sample("return torch.topk(x, 3).values", {"x": "M N"}, {"out": "M 3"}, constraints=("x.shape[-1] >= 3",)),
     "as a whole": sample("return (x * x).sum()", {"x": "M N"}, {"out": ""}),
     "windows": sample("return F.avg_pool2d(x, 2)", {"x": "M C 2*N 2*K"}, {"out": "M C N K"}),
+    "multiplied": sample("return torch.relu(a @ b)", {"a": "M K", "b": "K N"}, {"out": "M N"}),
+    "multiplied, long sums": sample("return F.linear(x, w, b)", {"x": "M N", "w": "K N", "b": "K"}, {"out": "M K"}),
+    "multiplied, many": sample("return torch.bmm(a, b) + 1", {"a": "M C K", "b": "M K N"}, {"out": "M C N"}),
     "added": sample("return x.index_add(0, i, y)", {"x": "M N", "i": "C: int64 < M", "y": "C N"}, {"out": "M N"}),
 }
 SIZES = (
@@ -109,8 +112,10 @@ def test_addresses_are_within_the_tensors_whatever_the_schedule(name: str) -> No
     plan, ran = plan_of(ROWS[name].spec()), 0
     for variant, sizes in itertools.product(families.family_of(plan).variants(body_of(plan)), SIZES):
         schedule = families.family_of(plan).default(variant)
-        case = Case(tuple((sizes | {"C": 2, "K": 3}).items()), (("T", "float32"),))
+        case = Case(tuple((sizes | {"C": 2, "K": 4}).items()), (("T", "float32"),))
         if families.legal(plan, schedule, case) is not None:
+            continue
+        if variant == "vector" and sizes["M"] * sizes["N"] > 2**31:  # for few rows: two columns of one a program
             continue
         module = load(render.triton_source(plan.with_table((TableRow((), schedule),))), together=False)
         shapes = [(case.shape(t.shape), getattr(torch, case.dtype(t.dtype))) for t in ROWS[name].inputs]
