@@ -251,9 +251,9 @@ def _second(graph: Graph, late: set[int], names: dict[int, str], outputs: tuple[
 
 
 def read_once(graph: Graph) -> Graph:
-    """The graph with every sum over a row of one element of an input and zeros elsewhere as an `index` node; 0 where the
-    place is outside, as the sum is. So a loss writes the logit of a row's class: compared, selected and added for every
-    element of the row, where one load does. The gradient is derived from the sum; only the kernel reads."""
+    """The graph with every sum over a row of one element of an input and zeros elsewhere as an `index` node; 0 where
+    the place is outside, as the sum is. So a loss writes the logit of a row's class: compared, selected and added for
+    every element of the row, where one load does. The gradient is derived from the sum; only the kernel reads."""
     nodes = tuple(_read(graph, node) or node for node in graph.nodes)
     return replace(graph, nodes=nodes) if nodes != graph.nodes else graph
 
