@@ -20,6 +20,8 @@ from kernelgen.families.family import Family
 from kernelgen.families.kernel import Body, body_of, make_body
 from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.lowering import lower_values
+from kernelgen.families.matmul.kernels import reduces
+from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
@@ -269,7 +271,13 @@ def _reads_full(body: Body) -> bool:
     return ("full" if body.layout.rows else "column") in {body.names.levels[a.load] for a in body.layout.accesses}
 
 
+def _divides_columns(body: Body) -> bool:
+    """Whether a tile of a product may have fewer columns than there are."""
+    return not (isinstance(body, ProductBody) and reduces(body))
+
+
 _USEFUL: dict[str, Callable[[Body], bool]] = {
+    "BLOCK_N": _divides_columns,
     "late_loads": _has_columns,
     "ROW_TILES": _walks,
     "lines": lambda body: bool(chains(body)),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from references import Sample, load, plan_of, sample, schedules
 
-from kernelgen import render
+from kernelgen import families, render
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, Plan, Schedule, StepsPlan, TableRow
@@ -383,6 +383,15 @@ def test_what_no_kernel_holds_is_several(name: str) -> None:
         op = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
         for sizes in found.sizes:
             check(found, op, inputs_of(found, sizes, "float32"), schedule)
+
+
+def test_a_tile_that_holds_whole_rows_is_not_tuned_to_hold_less() -> None:
+    for found, is_free in ((OF_ROWS["softmax"], False), (FORMS["linear"], True)):
+        plan = one_kernel(found)
+        for row in range(len(plan.table)):
+            assert plan.table[row].schedule.get("BLOCK_N", 64) >= (1 if is_free else 37)
+            names = {p.name for p in families.space(plan, row, ())}
+            assert ("BLOCK_N" in names) == is_free or plan.table[row].schedule.variant == "library"
 
 
 def test_equal_kernels_are_printed_once() -> None:
