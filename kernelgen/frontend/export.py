@@ -9,6 +9,7 @@ import logging
 import math
 import operator
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -31,32 +32,25 @@ Binding = dict[str, str]
 """A dtype for every dtype variable of the spec."""
 
 
-def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: int) -> Any:
+def export(
+    spec: OperatorSpec, reference: Reference, binding: Binding, leading: int, fixed: Mapping[str, int] | None = None
+) -> Any:
+    """The traced reference. `fixed`: sizes by their names that are numbers in this trace."""
     import torch
 
-    from kernelgen.frontend.rewrites import Rewrites
-
-    sizes = dict(zip(_size_names(spec), _PRIMES, strict=False))
-    args = []
-    for tensor in spec.inputs:
-        shape: list[int] = []
-        for entry in _parts(tensor.shape):
-            shape += [5, 7][:leading] if entry == ELLIPSIS else [entry if isinstance(entry, int) else sizes[entry]]
-        dtype = getattr(torch, binding.get(tensor.dtype, tensor.dtype))
-        args.append(torch.empty(shape, dtype=dtype, device="meta"))
-    dynamic = tuple(_dynamic(tensor.shape, leading) for tensor in spec.inputs)
+    fixed = fixed or {}
+    args = inputs_at(spec, binding, leading, fixed)
+    dynamic = tuple(_dynamic(tensor.shape, leading, fixed) for tensor in spec.inputs)
 
     names: dict[Any, Atom] = {}
     """torch's symbols for sizes, for messages."""
 
     class Module(torch.nn.Module):
         def forward(self, *inputs: Any) -> Any:
-            joined = [joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
             for t, x in zip(spec.inputs, inputs, strict=True):
-                known = zip(_entries(t, leading), x.shape, strict=True)
+                known = zip(entries_of(t, leading), x.shape, strict=True)
                 names.update((size.node.expr, entry) for entry, size in known if hasattr(size, "node"))
-            with Rewrites(writes=reference.writes), _roots_of_sizes():
-                return reference.function(*joined)
+            return called(spec, reference, inputs)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
     for name in _NOISY:
@@ -72,6 +66,32 @@ def export(spec: OperatorSpec, reference: Reference, binding: Binding, leading: 
     finally:
         for name in _NOISY:
             logging.getLogger(name).disabled = False
+
+
+def inputs_at(
+    spec: OperatorSpec, binding: Binding, leading: int, fixed: Mapping[str, int], turned: int = 0
+) -> list[Any]:
+    """Inputs without memory, of traced sizes but for those that are fixed. `turned`: with other ones."""
+    import torch
+
+    sizes = {**dict(zip(_size_names(spec), _PRIMES[turned:] + _PRIMES[:turned], strict=False)), **fixed}
+    made = []
+    for tensor in spec.inputs:
+        shape: list[int] = []
+        for entry in _parts(tensor.shape):
+            shape += [5, 7][:leading] if entry == ELLIPSIS else [entry if isinstance(entry, int) else sizes[entry]]
+        dtype = getattr(torch, binding.get(tensor.dtype, tensor.dtype))
+        made.append(torch.empty(shape, dtype=dtype, device="meta"))
+    return made
+
+
+def called(spec: OperatorSpec, reference: Reference, inputs: Sequence[Any]) -> Any:
+    """What the reference returns for traced inputs."""
+    from kernelgen.frontend.rewrites import Rewrites
+
+    joined = [joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
+    with Rewrites(writes=reference.writes), _roots_of_sizes():
+        return reference.function(*joined)
 
 
 def floor_division() -> Any:
@@ -102,13 +122,13 @@ def _without_cache() -> Any:
     return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
 
 
-def _dynamic(shape: tuple[Size, ...], leading: int) -> dict[int, Any]:
+def _dynamic(shape: tuple[Size, ...], leading: int, fixed: Mapping[str, int]) -> dict[int, Any]:
     import torch
 
     entries: list[Size] = []
     for entry in _parts(shape):
         entries += [entry] * leading if entry == ELLIPSIS else [entry]
-    return {i: torch.export.Dim.AUTO for i, e in enumerate(entries) if isinstance(e, str)}
+    return {i: torch.export.Dim.AUTO for i, e in enumerate(entries) if isinstance(e, str) and e not in fixed}
 
 
 def _size_names(spec: OperatorSpec) -> list[str]:
@@ -133,7 +153,7 @@ def joined_parts(tensor: TensorSpec, x: Any) -> Any:
     return x
 
 
-def _entries(tensor: TensorSpec, leading: int) -> list[Size]:
+def entries_of(tensor: TensorSpec, leading: int) -> list[Size]:
     """What stands for every dimension of a traced input."""
     entries: list[Size] = []
     for entry in _parts(tensor.shape):
@@ -146,7 +166,7 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
     names: dict[Any, Atom] = {}
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     for tensor, node in zip(spec.inputs, placeholders, strict=True):
-        for entry, size in zip(_entries(tensor, leading), node.meta["val"].shape, strict=True):
+        for entry, size in zip(entries_of(tensor, leading), node.meta["val"].shape, strict=True):
             if isinstance(entry, int):
                 continue
             if isinstance(size, int):
@@ -170,21 +190,28 @@ def symbols_of(spec: OperatorSpec, exported: Any, leading: int) -> dict[Any, Ato
     return names
 
 
-def check_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> None:
-    """Refuse a reference whose trace holds only for some sizes means something else for the others."""
+def failing_guards(spec: OperatorSpec, exported: Any, names: dict[Any, Atom]) -> list[Any]:
+    """The conditions on sizes without which the trace does not hold, and which some sizes do not meet."""
     placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
     sizes = [size for node in placeholders for size in node.meta["val"].shape if not isinstance(size, int)]
     if not sizes:
-        return
+        return []
     environment = sizes[0].node.shape_env
     first = {name: symbol for symbol, name in reversed(names.items())}
+    found = []
     for guard in environment.guards:
         condition = environment.replace(guard.expr)  # sizes that were found equal become one: D == D holds
         condition = condition.subs({symbol: first[names[symbol]] for symbol in condition.free_symbols & names.keys()})
         if condition.free_symbols and not _holds(spec, condition, names):
-            shown = named(str(condition), names)
-            message = f"a reference that does one thing where {shown} and another elsewhere"
-            raise unsupported(spec, None, message + even_hint(shown))
+            found.append(condition)
+    return found
+
+
+def refuse_guard(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> Any:
+    """Refuse a reference whose trace holds only for some sizes and means something else for the others."""
+    shown = named(str(condition), names)
+    message = f"a reference that does one thing where {shown} and another elsewhere"
+    raise unsupported(spec, None, message + even_hint(shown))
 
 
 def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
@@ -210,7 +237,37 @@ def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
         for values in grid
         if admits(spec, tuple((others | {str(names[s]): v for s, v in zip(symbols, values, strict=True)}).items()))
     ]
-    return bool(samples) and all(_is_true(condition, sample) for sample in samples)
+    return bool(samples) and all(_is_true(condition, s) for s in samples) and not left_out(spec, condition, names)
+
+
+def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list[tuple[str, int]] | None:
+    """The single sizes, by name, at which two products of sizes are equal that must not be; None where more are."""
+    import sympy
+
+    if not isinstance(condition, sympy.Ne):
+        return None
+    left, right = condition.args
+    if type(left).__name__.endswith("Mod") and right == 0:  # p % (p * r) is 0 where r is 1
+        part, whole = left.args
+        left, right = part * (sympy.cancel(whole / part) - 1), 0
+    found = []
+    try:
+        for factor, _ in sympy.factor_list(left - right)[1]:
+            symbols = list(factor.free_symbols)
+            if len(symbols) != 1 or not isinstance(names.get(symbols[0]), str):
+                return None
+            roots = sympy.Poly(factor, symbols[0]).ground_roots()
+            found += [(str(names[symbols[0]]), int(root)) for root in roots if root.is_Integer]
+    except sympy.PolynomialError:
+        return None
+    # a size of one or two asks about layouts and broadcasting: every answer gives the same elements
+    return [(name, value) for name, value in found if value > 2 and _admitted(spec, name, value)]
+
+
+def _admitted(spec: OperatorSpec, name: str, value: int) -> bool:
+    """Whether the constraints take a size, as far as they say with the others at hand."""
+    others = {str(size): 129 for t in spec.inputs for size in t.shape if isinstance(size, str) and size.isidentifier()}
+    return admits(spec, tuple((others | {name: value}).items()))
 
 
 def _is_true(condition: Any, sizes: dict[Any, int]) -> bool:

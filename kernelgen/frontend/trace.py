@@ -14,7 +14,8 @@ from typing import Any
 
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.export import Binding, check_guards, declared_dim, dims, export, joins, kind, symbols_of
+from kernelgen.frontend.excepted import check_guards
+from kernelgen.frontend.export import Binding, declared_dim, dims, export, joins, kind, symbols_of
 from kernelgen.frontend.graph import CALL, Dim, Graph, Node, Ref
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
@@ -156,7 +157,7 @@ def _trace_once(
             lower_node(spec, reference, builder, node, values, symbols)
             if isinstance(values.get(node), Ref) and builder.statement is not None:
                 roots[builder.statement] = values[node]
-    check_guards(spec, exported, symbols)
+    check_guards(spec, reference, exported, symbols, binding, leading)
     for statement, ref in roots.items():
         target = reference.statements[statement].target
         if target and builder.node(ref).op != "input":
