@@ -39,4 +39,9 @@ def _is_same(known: torch.Tensor, other: torch.Tensor, version: int) -> bool:
     """Whether two tensors agree in every bit, and the first is as it was."""
     if known._version != version or (known.shape, known.dtype) != (other.shape, other.dtype):
         return False
-    return known is other or torch.equal(known.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return known is other or torch.equal(_bits(known), _bits(other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Of dimensions with one element torch calls any stride contiguous, but takes no such last one for bytes."""
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)

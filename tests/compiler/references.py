@@ -148,7 +148,7 @@ def failures(found: Sample, *, thorough: bool = True, most: int | None = None, v
         text = render.triton_source(plan.with_table((TableRow((), schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,
-            **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored", "any_order")},
+            **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored", "multiplied", "any_order")},
         )  # fmt: skip
         one = next(picked)
         for case in [one] if one else itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS[:1], DISTRIBUTIONS):

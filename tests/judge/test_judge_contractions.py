@@ -10,6 +10,7 @@ from kernelgen import judge
 from kernelgen.judge import contractions, oracle
 from kernelgen.judge.bounds import K as TIMES
 from kernelgen.judge.contractions import LOOSEST, Errors
+from kernelgen.judge.known import Known
 from kernelgen.judge.stored import Storing, tf32
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -170,6 +171,16 @@ def in_order(x, w):
 
 def by_blocks(x, w):
     return sum(x[:, k : k + 32].float() @ w[k : k + 32].float() for k in range(0, x.shape[1], 32)).to(x.dtype)
+
+
+@pytest.mark.parametrize("dims", [(slice(None), slice(0, 1)), (slice(5, 6), slice(2, 3)), (slice(0, 0), slice(None))])
+def test_what_is_known_is_found_by_its_bits_whatever_its_strides(dims):
+    """torch calls a last dimension of one element contiguous at any stride."""
+    found, computed = Known(), []
+    one = torch.arange(105.0, dtype=torch.float64).view(5, 21).t()[dims]
+    for operand in (one, one.clone(), one + 1):
+        found.of("double", [operand], lambda operand=operand: computed.append(operand) or (operand * 2,))
+    assert len(computed) == (2 if one.numel() else 1)
 
 
 @pytest.mark.parametrize("order", [in_order, by_blocks])
