@@ -97,7 +97,7 @@ def shrunk(spec: Any, case: Any, size: str) -> Any:
         name = next((n for n in order if _largest(sizes[n]) > (1 if n == order[0] else 4)), None)
         if name is None:
             break
-        if name in ("H", "W"):
+        if {"H", "W"} <= sizes.keys() and name in ("H", "W"):
             name = max("H", "W", key=sizes.__getitem__)
         sizes[name] = _halved(sizes[name])
         made = _case(case, sizes)
@@ -216,7 +216,7 @@ class Worker:
         for size, case in cases_of(spec, name, wanted):
             if time.time() > until:
                 break
-            key = f"{name} {case.label}"
+            key = f"{name} {size} {case.label}"
             plan = families.lower(replace(spec, performance=(case,)), graph, notes)
             try:
                 self.items[key] = self._item(operator, size, case, plan, shared)

@@ -164,11 +164,17 @@ def _reached(plan: KernelPlan, table: tuple[TableRow, ...]) -> tuple[TableRow, .
     serves all sizes serves none."""
     most = {size.name: largest for size in named_sizes(plan) if (largest := _largest(plan.spec, size)) is not None}
     found: list[TableRow] = []
-    for row in table:
+    for row in table if body_of(plan).layout.rows else map(_of_one_row, table):
         upto = {name: limit for name, limit in row.upto if name not in most or limit < most[name]}
         if not any(problem.is_within(upto, dict(before.upto)) for before in found):
             found.append(table_row(row.schedule, **upto))
     return tuple(found)
+
+
+def _of_one_row(row: TableRow) -> TableRow:
+    """What a row of a table says of a single row of elements, whose bytes are those of the tensor."""
+    limits = [limit for name, limit in row.upto if name in (problem.ROW_BYTES, problem.TENSOR_BYTES)]
+    return table_row(row.schedule, **({problem.ROW_BYTES: min(limits)} if limits else {}))
 
 
 def _largest(spec: OperatorSpec, size: NamedSize) -> int | None:

@@ -1,16 +1,25 @@
-"""What the lines of a schedule table are told apart by: the rows of a problem, and the bytes of one."""
+"""What the lines of a schedule table are told apart by: the rows of a problem, the bytes of one and of all."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.kernel import Body
 from kernelgen.families.values import Lowered
-from kernelgen.schedule.problem import ROW_BYTES, ROWS, NamedSize
+from kernelgen.schedule.problem import ROW_BYTES, ROWS, TENSOR_BYTES, NamedSize
 from kernelgen.spec.model import OperatorSpec, TensorSpec
+
+FEW_ROWS = 128
+"""Rows that leave an H200's 132 multiprocessors one program each, if a program has one: it may be larger."""
+SMALL, TINY = 2**22, 2**19
+"""Bytes of tensors of which a launch is one wave of programs, or less than one: what counts is when the first element
+arrives, and how many processors share the work."""
 
 
 def rows_and_bytes(spec: OperatorSpec, body: Body, itemsize: int | None, widened: bool) -> tuple[NamedSize, ...]:
-    """The bytes of a row and how many there are; of what is one run of elements, its bytes. `itemsize`: what counts for
-    an element, if not what its dtype has; `widened`: the wrapper keeps outputs in float32 for a while."""
+    """The bytes of a row, how many there are, and the bytes of all; of what is one run of elements, its bytes.
+    `itemsize`: what counts for an element, if not what its dtype has; `widened`: the wrapper keeps outputs in float32
+    for a while."""
     space, tensor = body.lowered.space, key_tensor(spec, body.lowered)
     sized_like = next((t.name for t in spec.inputs if t.dtype == tensor.dtype), tensor.name) if widened else tensor.name
     flat = body.layout.columns is None
@@ -24,7 +33,11 @@ def rows_and_bytes(spec: OperatorSpec, body: Body, itemsize: int | None, widened
     if not body.layout.rows:
         return (row_bytes,)
     kept = tuple(size for a, size in enumerate(space.axes) if a not in body.columns())
-    return row_bytes, NamedSize(ROWS, kept, "M", "rows", "{} rows")
+    every = replace(
+        row_bytes, name=TENSOR_BYTES, factors=(*row_bytes.factors, *kept), expression=f"M * N * {each}",
+        meaning="bytes of the tensor", call="a tensor of {} bytes",
+    )  # fmt: skip
+    return row_bytes, NamedSize(ROWS, kept, "M", "rows", "{} rows"), every
 
 
 def key_tensor(spec: OperatorSpec, lowered: Lowered) -> TensorSpec:

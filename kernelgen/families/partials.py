@@ -14,11 +14,12 @@ from kernelgen.families.moments import carried_moments
 from kernelgen.families.padding import neutral
 from kernelgen.families.triton_text import number, triton_dtype
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
-from kernelgen.plan import Parameter, Schedule
+from kernelgen.plan import Parameter, Schedule, TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
 
-JOIN = (Passed("BLOCK_SIZE", "8192"), Passed("num_warps", "32"))
-"""How the last program is launched: it is as large as one may be."""
+_SMALL_BLOCK = 1024
+_SMALL_BYTES = 2**21
+"""Of half precision: as many blocks as the last program then takes at once."""
 
 
 def applies(body: Body) -> bool:
@@ -38,6 +39,19 @@ def default(whole: int = 1, others: int = 0) -> Schedule:
     (hinge loss 37.2 us, 38.6)."""
     block, each = (4096, 16) if others else (8192, 16 if whole == 1 else 8)
     return Schedule.make(PARTIALS.name, BLOCK_SIZE_N=block, num_warps=block // (32 * each), loads="evict_first")
+
+
+def small(schedule: Schedule) -> tuple[TableRow, ...]:
+    """A line before that of a schedule, for tensors whose blocks would be few."""
+    if schedule.int("BLOCK_SIZE_N") < 8192:
+        return ()
+    return (table_row(schedule.replace(BLOCK_SIZE_N=_SMALL_BLOCK, num_warps=4), row_bytes=_SMALL_BYTES),)
+
+
+def _join_of(schedule: Schedule) -> tuple[Passed, ...]:
+    """How the last program is launched: as large as one may be, but for the parts of small tensors."""
+    block, warps = ("1024", "4") if schedule.int("BLOCK_SIZE_N") <= _SMALL_BLOCK else ("8192", "32")
+    return Passed("BLOCK_SIZE", block), Passed("num_warps", warps)
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
@@ -113,7 +127,7 @@ def _join(
     rest = [a for a in known if a not in outputs]
     return KernelText(
         name, PARTIALS_JOIN, schedule, (*(f"{names[i]}_parts_ptr" for i in walk), *outputs, "num_parts", *rest),
-        ("BLOCK_SIZE",), (), (), (loop,), grid="(1,)", passed=JOIN,
+        ("BLOCK_SIZE",), (), (), (loop,), grid="(1,)", passed=_join_of(schedule),
     )  # fmt: skip
 
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from kernelgen.families.family import Table
 from kernelgen.families.forms import PLANES
 from kernelgen.families.kernel import LOADS, STORES, Body, at_levels
+from kernelgen.families.keys import SMALL
 from kernelgen.families.lanes import applies, lines_of
 from kernelgen.families.naming import FULL
 from kernelgen.families.pairs import is_paired, paired_loads, paired_stores
 from kernelgen.families.planes import along_columns, is_shifted, is_window, keeps_lines
 from kernelgen.families.rolling import chains, steps_of
-from kernelgen.plan import Parameter, Schedule, table_row
+from kernelgen.plan import Parameter, Schedule, TableRow, table_row
+from kernelgen.schedule.problem import TENSOR_BYTES
 
 WIDTHS = (64, 128, 256, 512)
 """Columns of a tile; half precision rows of at most as many columns take the narrowest that holds them."""
@@ -66,7 +68,31 @@ def first_table(body: Body, lengths: Sequence[int], long: Schedule) -> Table:
     widths = WINDOW_WIDTHS[:-1] if is_window(body) else WIDTHS
     computed = along_columns(body) or is_paired(body)
     last = _fitting(body, LONGEST) if computed else long
-    return (*(table_row(_fitting(body, width), row_bytes=2 * width) for width in widths), table_row(last))
+    if is_window(body):
+        return (*(table_row(_fitting(body, width), row_bytes=2 * width) for width in widths), table_row(last))
+    timed = {next((w for w in WIDTHS if columns <= w), LONGEST) for columns in lengths}
+    found: list[TableRow] = []
+    for width in (*WIDTHS, LONGEST):
+        limits = {"row_bytes": 2 * width} if width < LONGEST else {}
+        if width in timed:
+            found.append(table_row(_small(body, width), **limits, tensor_bytes=SMALL))
+        found.append(table_row(_fitting(body, width) if width < LONGEST else last, **limits))
+    return tuple(row for row, usual in zip(found, [*found[1:], None], strict=True) if not _is_usual(row, usual))
+
+
+def _is_usual(row: TableRow, usual: TableRow | None) -> bool:
+    """Whether a line for small tensors says the same as that which follows it."""
+    return row.limit(TENSOR_BYTES) is not None and usual is not None and row.schedule == usual.schedule
+
+
+def _small(body: Body, width: int) -> Schedule:
+    """The tile of small tensors: the divisions by the sizes of a plane come before the first load, so these are
+    compiled in; where an element is made of several that are read, there are fewer elements a program."""
+    fitting = _fitting(body, width)
+    loads = sum(body.names.levels[a.load] == FULL for a in body.layout.accesses)
+    if loads > 2:
+        return fitting.replace(BLOCK_SIZE_M=max(1, fitting.int("BLOCK_SIZE_M") // loads))
+    return fitting.replace(specialize=True)
 
 
 def is_small(body: Body) -> bool:

@@ -16,8 +16,9 @@ from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import ELEMENTS, FLAT, LANES, PLANES, TILE
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.keys import SMALL, TINY
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
-from kernelgen.families.pairs import PairLines
+from kernelgen.families.pairs import PairLines, is_paired
 from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.turning import lies_along
 from kernelgen.frontend.graph import Graph
@@ -39,6 +40,10 @@ SHORT_COLUMNS = 128
 """A tile's columns where rows are that short."""
 SHORT_ROW_BYTES = 1024
 """Where the first table switches to wider tiles; both lines are then searched."""
+NARROW_ROW_BYTES = 8
+"""Rows that leave all but a few columns of a tile that turns them empty."""
+ONE_WAVE = 2**21
+"""Bytes of half precision in one wave of programs of 512 elements on an H200."""
 
 
 STREAM_BYTES = 2**31
@@ -83,18 +88,25 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         return _runs_of_memory(body, shapes)
     tile = default("tile")
     if _has_fixed_rows(body):
-        return (table_row(tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, num_warps=4)),)
+        blocks = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, num_warps=4)
+        return (table_row(blocks.replace(BLOCK_SIZE_M=8), tensor_bytes=SMALL), table_row(blocks))
+    spread = ELEMENTS.name in variants(body)
     if is_turned(body):
-        return (table_row(_square()),)
+        narrow = (table_row(runs.default(), row_bytes=NARROW_ROW_BYTES),) if spread else ()
+        return (*narrow, table_row(_square().replace(BLOCK_SIZE_N=32), tensor_bytes=SMALL), table_row(_square()))
     if planes.applies(body):
-        return plane_schedules.first_table(
+        found = plane_schedules.first_table(
             body, [columns for _, columns in shapes], _moved() if body.exact else _LONG_TILE
         )
+        mirrored = spread and planes.is_shifted(body) and not is_paired(body)
+        return (*((table_row(runs.default(), tensor_bytes=TINY),) if mirrored else ()), *found)
     gathered = _gathered(body)
+    alone = (table_row(runs.default(), tensor_bytes=SMALL),) if gathered and spread else ()
     if gathered == "rows":  # what programs that run together gather from lies in a strip that the cache holds
-        return (table_row(tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)),)
-    if not gathered and ELEMENTS.name in variants(body) and planes.is_shifted(body):
-        return (table_row(runs.default().replace(BLOCK_SIZE=2048)),)
+        return (*alone, table_row(tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)))
+    if not gathered and spread and planes.is_shifted(body):
+        return (table_row(runs.default(), tensor_bytes=TINY), table_row(runs.default().replace(BLOCK_SIZE=2048)))
+    few: Table = ()
     long: Table
     if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
         long = (table_row(tile.replace(BLOCK_SIZE_N=1024)),)
@@ -104,9 +116,18 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         long = (
             table_row(_LONG_TILE.replace(BLOCK_SIZE_N=1024), row_bytes=2 * SHORT_ROW_BYTES), table_row(_LONG_TILE)
         )  # fmt: skip
+    if not _looks_rows_up(body):
+        few = (
+            table_row(long[-1].schedule.replace(BLOCK_SIZE_N=1024), rows=2, tensor_bytes=SMALL),
+            table_row(tile, tensor_bytes=SMALL),
+        )  # fmt: skip
+    tiles = (
+        table_row(tile.replace(num_warps=2), row_bytes=SHORT_ROW_BYTES, tensor_bytes=SMALL),
+        table_row(tile, row_bytes=SHORT_ROW_BYTES),
+    )  # fmt: skip
     shortest = min((columns for _, columns in shapes), default=2 * HEAD + 1)
     if not body.exact and shortest > 2 * HEAD:
-        return (table_row(tile, row_bytes=SHORT_ROW_BYTES), *long)
+        return (*tiles, *few, *long)
     short = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128)
     head = table_row(short.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=HEAD), row_bytes=2 * HEAD)
     heads = (head,) if shortest <= HEAD else ()
@@ -114,23 +135,28 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         row = tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=2048)
         return (
             table_row(tile, row_bytes=SHORT_ROW_BYTES),
+            *alone,
             table_row(row, row_bytes=4096),
             table_row(row.replace(BLOCK_SIZE_N=4096)),
         )
     return (
         *heads,
         table_row(short, row_bytes=VERY_SHORT_ROW_BYTES),
-        table_row(tile, row_bytes=SHORT_ROW_BYTES),
+        *tiles,
+        *few,
         *long,
     )
 
 
 def _runs_of_memory(body: Body, shapes: Sequence[tuple[int, int]]) -> Table:
-    """One line, and one for tensors beyond 2 GiB where such are timed."""
+    """One line; one for small tensors where programs would be few for having many elements, and one for tensors beyond
+    2 GiB where such are timed."""
+    run = _flat(body)
+    short = (table_row(run.replace(BLOCK_SIZE=512), row_bytes=ONE_WAVE),) if run.int("BLOCK_SIZE") > 1024 else ()
     vast = any(4 * rows * columns > STREAM_BYTES for rows, columns in shapes)
     if vast:
-        return (table_row(_flat(body), row_bytes=STREAM_BYTES), table_row(_STREAM))
-    return (table_row(_flat(body)),)
+        return (*short, table_row(run, row_bytes=STREAM_BYTES), table_row(_STREAM))
+    return (*short, table_row(run))
 
 
 def is_turned(body: Body) -> bool:

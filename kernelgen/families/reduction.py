@@ -27,6 +27,7 @@ from kernelgen.families.forms import (
     Form,
 )
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.specialize import SPECIALIZE
@@ -60,6 +61,15 @@ WINDOWS = Schedule.make(
 )  # fmt: skip
 """Windows side by side (H200, KernelBench's average of 11 by 11, a quarter of its planes: 1.02 ms, in tiles of 16
 windows, each in registers, 1.46; eager 1.06)."""
+FEW = (16, 2**16)
+"""Rows and their elements that few long rows are divided for where none are timed: 64 programs each (H200, log-sum-exp
+of 8 rows of 128256: 5.3 us, a program each 58)."""
+FEW_LANES = Schedule.make(
+    "columns", BLOCK_SIZE_M=32, BLOCK_SIZE_N=64, num_warps=8, NUM_STAGES=1, backwards=False, keep_row=True,
+    specialize=False, loads="default", stores="default",
+)  # fmt: skip
+"""Some thousand short rows that lanes lie along: twice the programs (H200, 64 by 4096 summed over the first dimension:
+2.5 us, in tiles of 64 by 64 3.1)."""
 VAST_ROW_BYTES = 2**29
 """Where a divided row gets no more programs than run at once, or smaller blocks: such tensors are most likely float32
 (H200, hinge loss of 4 GiB: 256 programs 1.02 ms, 512 1.24; kl_div, blocks of 2048 0.66 ms, of 4096 0.90)."""
@@ -220,16 +230,19 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     if body.lowered.space.ends_kept():
         few = few_lanes(shapes) if SPLIT_COLUMNS.name in variants(body) else None
         longest = max((columns for _, columns in shapes), default=2**10)
-        return (table_row(fitted(SPLIT_COLUMNS, *few) if few else _columns(body, longest)),)
+        many = fitted(SPLIT_COLUMNS, *few) if few else _columns(body, longest)
+        return (table_row(FEW_LANES, rows=FEW_LANES.int("BLOCK_SIZE_M") * 256, row_bytes=256), table_row(many))
     if _are_windows(body):
         return (table_row(WINDOWS),)
     once = _walks_once(body)
     row = default("row").replace(loads="evict_first" if once else "default")
-    more = 2 if once and not _is_long(body) else 1
+    more = 2 if _is_light(body) else 1
     several = default("rows").replace(BLOCK_SIZE_M=16)
     short = (table_row(several, row_bytes=SHORT_ROW_BYTES),) if body.layout.rows else ()
+    wider = table_row(row.replace(num_warps=8), rows=FEW_ROWS, row_bytes=8192)
     return (
         *short,
+        *((wider,) if body.layout.rows and not once else ()),
         table_row(row.replace(num_warps=2 * more), row_bytes=4096),
         table_row(row.replace(num_warps=4 * more), row_bytes=8192),
         table_row(row.replace(num_warps=8 * more), row_bytes=16384),
@@ -247,14 +260,17 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
         return [table_row(held)]
     long = [shape for shape in shapes if few_long_rows([shape])]
     few = few_long_rows(long) if SPLIT.name in variants(body) else None
-    if few is None:
-        return [table_row(_blocks(body))]
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
     others = 4 * max((shape[1] for shape in shapes if shape not in long), default=0)
-    if others >= 2 * few[1]:
-        return [table_row(_blocks(body))]
+    if few is None or others >= 2 * few[1] or _is_read_fast(body, few[0], longest):
+        single = [table_row(_divided(body, FEW), rows=16 if _is_light(body) else 32)]
+        return [*(single if SPLIT.name in variants(body) and body.layout.rows else []), table_row(_blocks(body))]
     walked = [table_row(_blocks(body), row_bytes=others)] if others > MAX_ROW_BYTES else []
-    divided = _whole(body) if partials.applies(body) else _divided(body, few)
+    if partials.applies(body):
+        divided = _whole(body)
+        walked = [*walked, *partials.small(divided)]
+    else:
+        divided = _divided(body, few)
     if few[0] > 1 or not any(4 * columns > VAST_ROW_BYTES for _, columns in shapes):
         return [*walked, table_row(divided)]
     vast = _divided(body, few)
@@ -263,6 +279,17 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]]) -> list[TableRow]:
     else:  # at once, with blocks of float32 loaded ahead
         vast = vast.replace(SPLITS=split_schedules.PROGRAMS // 2)
     return [*walked, table_row(divided, row_bytes=VAST_ROW_BYTES), table_row(vast)]
+
+
+def _is_read_fast(body: Body, rows: int, columns: int) -> bool:
+    """Whether a program a row is done before two kernels have started (H200, 64 rows of 65536 elements summed: 4.7 us,
+    divided among 16 programs each 5.9; argmax of 32 rows of 32768: 4.0 and 5.2)."""
+    return rows >= 32 and columns <= 2**16 and _is_light(body)
+
+
+def _is_light(body: Body) -> bool:
+    """Whether elements are read once and cost little more than that."""
+    return _walks_once(body) and not _is_long(body)
 
 
 def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:

@@ -18,6 +18,7 @@ from kernelgen.families.access import output_groups
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
+from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
 from kernelgen.families.scan_walk import (
@@ -107,16 +108,19 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     """Warps in proportion to the row, so that a thread has 8 to 32 elements, then blocks that are loaded ahead; rows so
     few that most of a device would idle are divided."""
     if _lies_across(body):
-        return (table_row(default("columns")),)
+        wide = default("columns").replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)
+        return (table_row(wide, rows=256 * wide.int("BLOCK_SIZE_M")), table_row(default("columns")))
     row, looped = default("row"), default("looped")
     if has_products(body):  # two numbers an element: half as many elements a thread
         blocks = looped.replace(BLOCK_SIZE_N=1024, num_warps=2)
         return (
             table_row(row.replace(num_warps=2), row_bytes=2048),
             table_row(row.replace(num_warps=4), row_bytes=8192),
+            table_row(row.replace(num_warps=16), rows=FEW_ROWS, row_bytes=MAX_ROW_BYTES),
             *_long_rows(body, shapes, 8192, blocks),
         )
     return (
+        table_row(row, rows=FEW_ROWS, row_bytes=2048),
         table_row(row.replace(num_warps=1), row_bytes=2048),
         table_row(row, row_bytes=8192),
         table_row(row.replace(num_warps=8), row_bytes=MAX_ROW_BYTES),
@@ -132,7 +136,8 @@ def _long_rows(body: Body, shapes: Sequence[tuple[int, int]], shorter: int, bloc
     # in bytes of the widest dtype, so that a row of float32 with no more elements is not divided either
     others = 4 * max((shape[1] for shape in shapes if shape not in long), default=0)
     if few is None or others >= 2 * few[1]:
-        return [table_row(blocks)]
+        single = [table_row(_divided(body, 16, 2**17), rows=16)] if body.layout.rows else []
+        return [*single, table_row(blocks)]
     walked = [table_row(blocks, row_bytes=others)] if others > shorter else []
     return [*walked, table_row(_divided(body, *few))]
 
@@ -145,7 +150,9 @@ def of_float32(body: Body, table: Table) -> Table:
     short = tuple(row for row in table if (row.limit(ROW_BYTES) or 5 * SUMMED) <= 4 * SUMMED)
     blocks = default("looped").replace(**smaller)
     if table[-1].schedule.variant != SPLIT.name:
-        return (*short, table_row(blocks))
+        few = [row for row in table if row.schedule.variant == SPLIT.name]
+        divided = [replace(row, schedule=row.schedule.replace(**smaller)) for row in few]
+        return (*short, *(table_row(blocks, row_bytes=MAX_ROW_BYTES) for _ in few), *divided, table_row(blocks))
     between = () if table[-2] in short else (replace(table[-2], schedule=blocks),)
     return (*short, *between, table_row(table[-1].schedule.replace(**smaller)))
 

@@ -25,6 +25,11 @@ BLOCKS_EACH = 4
 LANE_PROGRAMS = 4096
 """The same where lanes lie along the rows, where a program has a few lines of memory at a time: best of what was tried
 with the sum over the first dimension on an H200."""
+MOST_PARTS = 256
+"""The most parts of a row that one program joins where lanes lie along the rows."""
+NARROW = 64
+"""Rows of which a quarter is enough for the lanes of a program (H200, 4096 by 64 summed over the first dimension:
+4.5 us, with 64 lanes 6.2)."""
 LONG_ROW = 16384
 """Rows from so many elements on are worth dividing where there are few of them."""
 _LANES = 64
@@ -52,12 +57,17 @@ def default(form: Form) -> Schedule:
 def fitted(form: Form, rows: int, columns: int, reads: int = 1) -> Schedule:
     """The schedule that gives about PROGRAMS programs, each with at least one whole block; `reads`: tensors walked."""
     schedule = default(form)
-    lanes = _LANES if form.several else 1
+    lanes = (_LANES if rows > NARROW else _LANES // 4) if form.several else 1
     programs = LANE_PROGRAMS if lanes > 1 else PROGRAMS if rows == 1 else SHARED_PROGRAMS
     splits = power_below(programs // max(1, -(-rows // lanes)))
+    if lanes > 1:  # the next kernel joins the parts of a row in one program
+        schedule = schedule.replace(BLOCK_SIZE_M=lanes)
+        splits = min(splits, MOST_PARTS)
     least = 16 if lanes > 1 else 1024
-    if rows > 1:
-        schedule = schedule.replace(BLOCK_SIZE_N=schedule.int("BLOCK_SIZE_N") // (1 if lanes > 1 else 2))
+    if lanes > 1:
+        schedule = schedule.replace(BLOCK_SIZE_N=schedule.int("BLOCK_SIZE_N") * _LANES // lanes)
+    elif rows > 1:
+        schedule = schedule.replace(BLOCK_SIZE_N=schedule.int("BLOCK_SIZE_N") // 2)
     if lanes == 1:
         schedule = schedule.replace(BLOCK_SIZE_N=max(least, schedule.int("BLOCK_SIZE_N") // power_below(2 * reads - 1)))
     if lanes == 1 and rows > 1:
@@ -65,7 +75,7 @@ def fitted(form: Form, rows: int, columns: int, reads: int = 1) -> Schedule:
         splits = max(splits, power_below(more))
     block = max(least, min(schedule.int("BLOCK_SIZE_N"), power_below(columns // splits)))
     splits = max(2, min(splits, power_below(columns // block)))
-    warps = min(schedule.int("num_warps"), max(1, block * lanes // 256))
+    warps = min(schedule.int("num_warps"), max(1, block * lanes // (64 if 1 < lanes < _LANES else 256)))
     return schedule.replace(BLOCK_SIZE_N=block, SPLITS=splits, num_warps=warps)
 
 
@@ -80,7 +90,8 @@ def few_lanes(shapes: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """The same where lanes lie along the rows."""
     most = max((rows for rows, _ in shapes), default=PROGRAMS * _LANES)
     shortest = min((columns for _, columns in shapes), default=1)
-    return (most, shortest) if most <= PROGRAMS // 4 * _LANES and shortest >= 256 else None
+    long = shortest >= (256 if most <= 16 * _LANES else 512)
+    return (most, shortest) if most <= PROGRAMS // 4 * _LANES and long else None
 
 
 def variant(form: Form, meaning: str, kernels: Kernels) -> Variant:

@@ -9,9 +9,9 @@ from math import prod
 from kernelgen.plan import TableRow
 from kernelgen.spec.model import ELLIPSIS, Case, Size
 
-ROWS, ROW_BYTES = "rows", "row_bytes"
-"""Of rows and columns: how many rows there are, and the bytes of one; of the whole tensor, where it is one run of
-elements."""
+ROWS, ROW_BYTES, TENSOR_BYTES = "rows", "row_bytes", "tensor_bytes"
+"""Of rows and columns: how many rows there are, the bytes of one, and of all; `row_bytes` of the whole tensor, where it
+is one run of elements."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def limits_text(row: TableRow) -> str:
 def _limit_text(name: str, limit: int) -> str:
     if name == ROW_BYTES:
         return bytes_text(limit)
+    if name == TENSOR_BYTES:
+        return f"{bytes_text(limit)} in all"
     return f"{limit} {name}" if name.islower() else f"{name} {limit}"
 
 

@@ -14,7 +14,7 @@ from kernelgen.families.values import axes_of
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import KernelPlan, Schedule
-from kernelgen.schedule.problem import ROW_BYTES, ROWS
+from kernelgen.schedule.problem import ROW_BYTES, ROWS, TENSOR_BYTES
 from kernelgen.wrapper.own_names import with_own
 
 _FIELD = re.compile(r"\{[^}]*\}")
@@ -42,7 +42,8 @@ def _beyond_int32(plan: KernelPlan) -> tuple[str, str] | None:
     tiles = [
         row.schedule.int("BLOCK_SIZE_N")
         for row in plan.table
-        if row.schedule.get("grid") == "2d" or (_form(plan, row.schedule).in_planes and row.limit(ROW_BYTES) is None)
+        if row.limit(TENSOR_BYTES) is None
+        and (row.schedule.get("grid") == "2d" or (_form(plan, row.schedule).in_planes and row.limit(ROW_BYTES) is None))
     ]
     far = [row_lanes.LONGEST] if any(row_lanes.is_far(body, row.schedule) for row in plan.table) else []
     parts = len(body.lowered.outputs) // len(plan.spec.outputs)  # of a row, each with as many columns
@@ -116,7 +117,7 @@ def _most_rows(plan: KernelPlan) -> str | None:
         schedule, form = row.schedule, _form(plan, row.schedule)
         tiles = _number(schedule, "ROW_TILES") * _number(schedule, "BLOCK_SIZE_M")
         most = 2**30 * (1 if form.in_planes else tiles) // _number(schedule, "SPLITS")
-        reached = min(_MEMORY // shorter, row.limit(ROWS) or _MEMORY)
+        reached = min(_MEMORY // shorter, *(row.limit(name) or _MEMORY for name in (ROWS, TENSOR_BYTES)))
         if body_of(plan).layout.rows and not form.is_run and reached > most:
             found.append(most)
         if [name for name, _ in row.upto] == [ROW_BYTES]:
