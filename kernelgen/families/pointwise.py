@@ -82,6 +82,20 @@ _LONG_TILE = Schedule.make(
 2-D grid 140)."""
 
 
+def _of_long_rows(body: Body, tile: Schedule) -> tuple[Table, Table]:
+    """The lines of long rows: those of small tensors, then all others."""
+    if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
+        return (), (table_row(tile.replace(BLOCK_SIZE_N=1024)),)
+    if body.exact:
+        long: Table = (table_row(_moved()),)
+    else:
+        long = (
+            table_row(_LONG_TILE.replace(BLOCK_SIZE_N=1024), row_bytes=2 * SHORT_ROW_BYTES), table_row(_LONG_TILE)
+        )  # fmt: skip
+    narrow = long[-1].schedule.replace(BLOCK_SIZE_N=1024)
+    return (table_row(narrow, rows=2, tensor_bytes=SMALL), table_row(tile, tensor_bytes=SMALL)), long
+
+
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """Tiles of at most a row's width where rows are short; what varies along the columns is then read least often."""
     if variants(body) == (FLAT.name,):
@@ -106,21 +120,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
         return (*alone, table_row(tile.replace(BLOCK_SIZE_M=32, BLOCK_SIZE_N=64)))
     if not gathered and spread and planes.is_shifted(body):
         return (table_row(runs.default(), tensor_bytes=TINY), table_row(runs.default().replace(BLOCK_SIZE=2048)))
-    few: Table = ()
-    long: Table
-    if _looks_rows_up(body):  # several rows a program: their numbers are waited for together
-        long = (table_row(tile.replace(BLOCK_SIZE_N=1024)),)
-    elif body.exact:
-        long = (table_row(_moved()),)
-    else:
-        long = (
-            table_row(_LONG_TILE.replace(BLOCK_SIZE_N=1024), row_bytes=2 * SHORT_ROW_BYTES), table_row(_LONG_TILE)
-        )  # fmt: skip
-    if not _looks_rows_up(body):
-        few = (
-            table_row(long[-1].schedule.replace(BLOCK_SIZE_N=1024), rows=2, tensor_bytes=SMALL),
-            table_row(tile, tensor_bytes=SMALL),
-        )  # fmt: skip
+    few, long = _of_long_rows(body, tile)
     tiles = (
         table_row(tile.replace(num_warps=2), row_bytes=SHORT_ROW_BYTES, tensor_bytes=SMALL),
         table_row(tile, row_bytes=SHORT_ROW_BYTES),

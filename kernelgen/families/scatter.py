@@ -40,6 +40,7 @@ from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, Size
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 
+OWNERS = "owners"
 NAME = "scatter"
 FEW_NAMED = 64
 """Rows to add that an owner of a part of the result looks through at once (H200, 8 rows of 1024: 4.0 us, by buckets
@@ -71,7 +72,7 @@ def variants(body: Body) -> tuple[str, ...]:
     if scatter.op == "bincount":
         bins = scatter.args[1]
         return ("histogram", "atomics") if isinstance(bins, int) and bins <= FEW_BINS else ("atomics",)
-    return (scatter_buckets.NAME, scatter_lists.NAME, "owners") if scatter.op == "index_add" else (scatter_blocks.NAME,)
+    return (scatter_buckets.NAME, scatter_lists.NAME, OWNERS) if scatter.op == "index_add" else (scatter_blocks.NAME,)
 
 
 def default(variant: str) -> Schedule:
@@ -82,8 +83,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     """One schedule for everything, fitted to the longest rows that are timed; of a few rows the owners look the index
     through, and what scatters by rows takes larger blocks of the few."""
     usual = starts(body, 1, max((columns for _, columns in shapes), default=1))[0]
-    if "owners" in variants(body):
-        return (table_row(default("owners"), rows=FEW_NAMED), table_row(usual))
+    if OWNERS in variants(body):
+        return (table_row(default(OWNERS), rows=FEW_NAMED), table_row(usual))
     return (table_row(usual),)
 
 
@@ -137,7 +138,7 @@ def _variants() -> tuple[Variant, ...]:
         scatter_lists.VARIANT,
         Variant(
             PRINTED, "BLOCK_SIZE_V rows by BLOCK_SIZE_N columns of the result a program, which walks the whole index",
-            Schedule.make("owners", BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4),
+            Schedule.make(OWNERS, BLOCK_SIZE_M=1024, BLOCK_SIZE_N=512, BLOCK_SIZE_V=4, num_warps=4),
             (
                 block("BLOCK_SIZE_M", (256, 512, 1024, 2048, 4096), "indices that are looked at together"),
                 block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns a program"),
