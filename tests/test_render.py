@@ -18,6 +18,7 @@ import pytest
 from kernelgen import families, frontend, render
 from kernelgen.families import (
     cooperative,
+    matmul,
     partials,
     plane_schedules,
     pointwise,
@@ -169,7 +170,9 @@ LANES = WALK.replace(
 EARLY = LANES.replace(BLOCK_SIZE_M=4, BLOCK_SIZE_N=64, lane_columns=8, unroll=True, LINES_AHEAD=5)
 GOLDENS = {
     "pointwise_tile": ("bias_add", (TableRow((), pointwise.default("tile")),)),
-    "calls": ("linear_gelu", (TableRow((), pointwise.default("tile")),)),
+    "calls": ("conv_bias_relu", (TableRow((), pointwise.default("tile")),)),
+    "boxes": ("linear_softmax", (TableRow((), matmul.FAMILY.default("boxes")),)),
+    "by_parts": ("linear_gelu", (TableRow((), matmul.FAMILY.default("split")),)),
     "several": ("sequence_log_probs", (TableRow((), reduction.default("row")),)),
     "planes": ("depthwise_conv3x3", (TableRow((), WALK),)),
     "lanes": ("max_pool2d", (TableRow((), LANES),)),

@@ -14,12 +14,12 @@ OPERATOR = judge.Operator(
     baseline=linear_gelu_baseline.linear_gelu,
     reference=linear_gelu_baseline.reference,
     inputs=(
-        judge.Tensor("x", ("...", "K"), "T"),
+        judge.Tensor("x", ("...", "K"), "T", rows=0),
         judge.Tensor("weight", ("J", "K"), "T"),
         judge.Tensor("bias", ("J",), "T"),
     ),
-    outputs=(judge.Tensor("out", ("...", "J"), "T"),),
-    stored="T",  # what lies in memory around torch's calls is rounded to it
+    outputs=(judge.Tensor("out", ("...", "J"), "T", rows=0),),
+    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
 )
 
 CASES = (
@@ -35,9 +35,12 @@ CASES = (
     judge.Case({"...": (33,), "K": 64, "J": 128}, {"T": "float16"}),
     judge.Case({"...": (33,), "K": 64, "J": 128}, {"T": "bfloat16"}),
     judge.Case({"...": (33,), "K": 64, "J": 128}, {"T": "float32"}),
-    judge.Case({"...": (2,), "K": 17, "J": 4099}, {"T": "float16"}),
-    judge.Case({"...": (2,), "K": 17, "J": 4099}, {"T": "bfloat16"}),
-    judge.Case({"...": (2,), "K": 17, "J": 4099}, {"T": "float32"}),
+    judge.Case({"...": (2,), "K": 2051, "J": 40}, {"T": "float16"}),
+    judge.Case({"...": (2,), "K": 2051, "J": 40}, {"T": "bfloat16"}),
+    judge.Case({"...": (2,), "K": 2051, "J": 40}, {"T": "float32"}),
+    judge.Case({"...": (16,), "K": 515, "J": 257}, {"T": "float16"}),
+    judge.Case({"...": (16,), "K": 515, "J": 257}, {"T": "bfloat16"}),
+    judge.Case({"...": (16,), "K": 515, "J": 257}, {"T": "float32"}),
 )
 
 

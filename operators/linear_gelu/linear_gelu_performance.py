@@ -6,6 +6,9 @@ from kernelgen import judge
 from linear_gelu_accuracy import OPERATOR
 
 CASES = (
+    judge.Case({"...": (8192,), "K": 4096, "J": 8192}, {"T": "float16"}),
+    judge.Case({"...": (8192,), "K": 4096, "J": 8192}, {"T": "bfloat16"}),
+    judge.Case({"...": (8192,), "K": 4096, "J": 8192}, {"T": "float32"}),
     judge.Case({"...": (8192,), "K": 1024, "J": 4096}, {"T": "float16"}),
     judge.Case({"...": (8192,), "K": 1024, "J": 4096}, {"T": "bfloat16"}),
     judge.Case({"...": (8192,), "K": 1024, "J": 4096}, {"T": "float32"}),

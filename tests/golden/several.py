@@ -115,6 +115,52 @@ def sequence_log_probs_log_probs_row_kernel(
 
 
 @triton.jit
+def sequence_log_probs_log_probs_split_kernel(
+    intermediate_ptr,
+    log_probs_parts_ptr,
+    M,
+    N,
+    BLOCK_SIZE_N: tl.constexpr,
+    SPLITS: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):
+    # a row is divided among SPLITS programs, each of which walks a part in blocks
+    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    split = tl.program_id(1)
+    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
+    first = split * part
+    end = tl.minimum(first + part, N)
+
+    log_probs_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
+        cols = start + tl.arange(0, BLOCK_SIZE_N)
+        mask = cols < N
+        intermediate = tl.load(
+            intermediate_ptr + row * N + cols,
+            mask=mask,
+            other=0.0,
+            eviction_policy="evict_first",
+        )
+        log_probs_acc += intermediate
+    log_probs = tl.sum(log_probs_acc, axis=0)
+    tl.store(log_probs_parts_ptr + split.to(tl.int64) * M + row, log_probs)
+
+
+@triton.jit
+def sequence_log_probs_log_probs_join_kernel(
+    log_probs_parts_ptr,
+    log_probs_ptr,
+    M,
+    SPLITS: tl.constexpr,
+):
+    # one program joins what the programs of a row found
+    row = tl.program_id(0).to(tl.int64)
+    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
+    log_probs = tl.sum(tl.load(log_probs_parts_ptr + parts), axis=0)
+    tl.store(log_probs_ptr + row, log_probs)
+
+
+@triton.jit
 def sequence_log_probs_log_probs_looped_kernel(
     intermediate_ptr,
     log_probs_ptr,
@@ -145,14 +191,27 @@ INTERMEDIATE_SCHEDULES = (
 )
 
 
-# The most bytes of a row that a line serves, its kernel, and how to launch it.
+# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
+# to launch it.
 LOG_PROBS_SCHEDULES = (
-    (512, sequence_log_probs_log_probs_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (4096, sequence_log_probs_log_probs_row_kernel, {"num_warps": 4}),
-    (8192, sequence_log_probs_log_probs_row_kernel, {"num_warps": 8}),
-    (16384, sequence_log_probs_log_probs_row_kernel, {"num_warps": 16}),
-    (32768, sequence_log_probs_log_probs_row_kernel, {"num_warps": 16}),
     (
+        512,
+        None,
+        sequence_log_probs_log_probs_kernel,
+        {"BLOCK_SIZE_M": 16, "num_warps": 4},
+    ),
+    (4096, None, sequence_log_probs_log_probs_row_kernel, {"num_warps": 4}),
+    (8192, None, sequence_log_probs_log_probs_row_kernel, {"num_warps": 8}),
+    (16384, None, sequence_log_probs_log_probs_row_kernel, {"num_warps": 16}),
+    (32768, None, sequence_log_probs_log_probs_row_kernel, {"num_warps": 16}),
+    (
+        None,
+        16,
+        sequence_log_probs_log_probs_split_kernel,
+        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
+    ),
+    (
+        None,
         None,
         sequence_log_probs_log_probs_looped_kernel,
         {"BLOCK_SIZE_N": 2048, "num_warps": 16},
@@ -160,9 +219,13 @@ LOG_PROBS_SCHEDULES = (
 )
 
 
-def pick_schedule(schedules, size: int):
-    """The kernel and the launch options for a row or a tensor of `size` bytes."""
-    return next(line[1:] for line in schedules if line[0] is None or size <= line[0])
+def pick_schedule(schedules, *sizes: int):
+    """The kernel and the launch options of the first line that serves these sizes."""
+    return next(
+        line[-2:]
+        for line in schedules
+        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
+    )
 
 
 def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -254,7 +317,9 @@ def compute_log_probs(intermediate: torch.Tensor) -> torch.Tensor:
             f"sequence_log_probs_log_probs: at most 2**30 rows and columns, got {M} "
             f"and {N}"
         )
-    kernel, options = pick_schedule(LOG_PROBS_SCHEDULES, N * log_probs.element_size())
+    kernel, options = pick_schedule(
+        LOG_PROBS_SCHEDULES, N * log_probs.element_size(), M
+    )
     if kernel is sequence_log_probs_log_probs_kernel:
         grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
@@ -272,6 +337,23 @@ def compute_log_probs(intermediate: torch.Tensor) -> torch.Tensor:
             N,
             BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
             **options,
+        )
+    elif kernel is sequence_log_probs_log_probs_split_kernel:
+        log_probs_parts = torch.empty(
+            (options["SPLITS"], M), dtype=torch.float32, device=intermediate.device
+        )
+        kernel[(M, options["SPLITS"])](
+            intermediate,
+            log_probs_parts,
+            M,
+            N,
+            **options,
+        )
+        sequence_log_probs_log_probs_join_kernel[(M,)](
+            log_probs_parts,
+            log_probs,
+            M,
+            SPLITS=options["SPLITS"],
         )
     elif kernel is sequence_log_probs_log_probs_looped_kernel:
         kernel[(M,)](
