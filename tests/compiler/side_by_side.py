@@ -35,10 +35,13 @@ def _install() -> None:
     kind.grid_idx = property(lambda builder: _own.place, lambda builder, place: setattr(_own, "place", place))
     one_by_one, read = GridExecutor.__call__, kind.create_masked_load
 
-    def load(builder: Any, ptrs: Any, mask: Any, other: Any, cache: Any, eviction: Any, volatile: bool) -> Any:
-        if volatile:
+    def load(
+        builder: Any, ptrs: Any, mask: Any, other: Any, cache_modifier: Any, eviction_policy: Any, is_volatile: bool
+    ) -> Any:
+        """By the interpreter's own names: a descriptor's tile is loaded by keywords."""
+        if is_volatile:
             time.sleep(PAUSE_S)
-        return read(builder, ptrs, mask, other, cache, eviction, volatile)
+        return read(builder, ptrs, mask, other, cache_modifier, eviction_policy, is_volatile)
 
     kind.create_masked_load = load
 
