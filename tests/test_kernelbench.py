@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from cli_process import kernelgen, refused
 
 from kernelgen import devices, kernelbench
+from kernelgen.cli.kernelbench import _why
 from kernelgen.cli.kernelbench import kernelbench as command
 from kernelgen.devices import facts
 from kernelgen.devices.device import Device
@@ -240,3 +243,43 @@ def test_an_original_that_is_itself_off_says_nothing(result: str, right: bool | 
     original.write_text(PROBLEM.format(result="(x + 1000) - 1000"))  # half an element of x is lost in float16
     exported.write_text(PROBLEM.format(result=result).replace("Model(", "ModelNew("))
     assert compare(original, exported, "float16", "cpu")["right"] is right
+
+
+def test_a_reason_loses_the_folder_of_its_file_and_nothing_else() -> None:
+    said = "op.yaml:23:3: unsupported: adaptive_avg_pool3d.default (supported: docs/spec.md lists all 264)"
+    assert _why({"reason": f"/some/folder/{said}"}) == said
+    assert _why({"reason": "took 3 s in /some/folder"}) == "took 3 s in /some/folder"
+
+
+def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:
+    """It is in a session of its own, which the killing of its parent's would miss."""
+    started = f"open({str(tmp_path / 'hanging')!r}, 'w').close()\n"
+    (tmp_path / "hangs.py").write_text(started + HANGS + PROBLEM.format(result="x"))
+    (tmp_path / "out").mkdir()
+    code = (
+        "import subprocess, sys\n"
+        "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json']\n"
+        "child = subprocess.Popen(command, start_new_session=True)\nprint(child.pid, flush=True)\nchild.wait()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=tmp_path, env=environment
+    ) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        until = time.monotonic() + 60
+        while not (tmp_path / "hanging").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert (tmp_path / "hanging").exists()
+        parent.kill()
+    until = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and _state_of(child) != "Z" and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{child}").exists() or _state_of(child) == "Z"
+
+
+def _state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "Z"

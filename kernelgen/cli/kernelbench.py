@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,4 +81,4 @@ def _why(outcome: Outcome) -> str:
             return str(outcome[key]["first_failure"])
     failed = [f"{d}: {f['message']}" for d, f in outcome.get("kernelbench", {}).items() if f["right"] is False]
     reason = failed[0] if failed else str(outcome.get("reason", ""))
-    return reason.rpartition("/")[2][:160]
+    return re.sub(r"^\S*/(?=[^/\s]+:\d+:\d+: )", "", reason)[:160]

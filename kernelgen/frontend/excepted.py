@@ -27,6 +27,8 @@ from kernelgen.spec.model import OperatorSpec
 
 _MOST = 8
 """Sizes to trace again at."""
+_DEEP = 3
+"""Sizes to fix at once, before another is."""
 _MOVES = ("view", "_unsafe_view", "reshape", "expand", "slice", "alias", "detach", "lift_fresh")
 """Operations that do nothing where the shape stays."""
 _COPIES = ("clone", "contiguous")
@@ -47,12 +49,11 @@ def check_guards(
     fixed = dict(fixed or {})
     for condition in failing_guards(spec, exported, names):
         values = left_out(spec, condition, names)
-        if not values or len(values) > _MOST or len(fixed) > 1:
+        if not values or len(values) > _MOST or len(fixed) > _DEEP:
             refuse_guard(spec, condition, names)
             return
-        for name, value in values:
-            sizes = fixed | {name: value}
-            if not _does_the_same(spec, reference, exported, binding, leading, sizes):
+        for sizes in values:
+            if not _does_the_same(spec, reference, exported, binding, leading, fixed | sizes):
                 refuse_guard(spec, condition, names)
 
 

@@ -227,47 +227,74 @@ def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
         return True
     if isinstance(condition, sympy.Ge) and condition.args[1] == 2:
         return True
+    samples = _samples(spec, condition, names)
+    return bool(samples) and all(_is_true(condition, s) for s in samples) and not left_out(spec, condition, names)
+
+
+def _samples(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list[dict[Any, int]]:
+    """Sizes of a condition that the constraints admit."""
+    import sympy
+
     symbols = sorted(condition.free_symbols, key=str)
     # A * B != A asks for a size of one as well, A * (B - 1) != A for one of two
     sizes = (3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
     grid = itertools.product(sizes, repeat=len(symbols)) if len(symbols) < 4 else ()
     others: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in (*_size_names(spec), ELLIPSIS)}
-    samples = [
+    return [
         dict(zip(symbols, values, strict=True))
         for values in grid
         if admits(spec, tuple((others | {str(names[s]): v for s, v in zip(symbols, values, strict=True)}).items()))
     ]
-    return bool(samples) and all(_is_true(condition, s) for s in samples) and not left_out(spec, condition, names)
 
 
-def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list[tuple[str, int]] | None:
-    """The single sizes, by name, at which two products of sizes are equal that must not be; None where more are."""
+def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list[dict[str, int]] | None:
+    """The sizes, by name, at which two products of sizes are equal that must not be; None where they are too many to
+    tell."""
     import sympy
 
-    if not isinstance(condition, sympy.Ne):
+    left: Any
+    right: Any
+    left, right = condition.args if len(condition.args) == 2 else (0, 0)
+    if isinstance(condition, sympy.StrictLessThan | sympy.StrictGreaterThan):
+        # of two strides torch asks for the lesser, which they are but for sizes of one between them
+        if not all(_is_true(condition | sympy.Eq(left, right), s) for s in _samples(spec, condition, names)):
+            return None
+    elif not isinstance(condition, sympy.Ne):
         return None
-    left, right = condition.args
     if type(left).__name__.endswith("Mod") and right == 0:  # p % (p * r) is 0 where r is 1
         part, whole = left.args
         left, right = part * (sympy.cancel(whole / part) - 1), 0
     found = []
     try:
         for factor, _ in sympy.factor_list(left - right)[1]:
-            symbols = list(factor.free_symbols)
-            if len(symbols) != 1 or not isinstance(names.get(symbols[0]), str):
+            alone = len(factor.free_symbols) == 1
+            # several sizes: a product that is one, of factors that are one each
+            factors = [factor] if alone else [f - 1 for f, _ in sympy.factor_list(factor + 1)[1]]
+            roots = [_roots(factor, names) for factor in factors]
+            if None in roots or not (alone or sympy.factor_list(factor + 1)[0] == 1):
                 return None
-            roots = sympy.Poly(factor, symbols[0]).ground_roots()
-            found += [(str(names[symbols[0]]), int(root)) for root in roots if root.is_Integer]
+            found += [dict(sizes) for sizes in itertools.product(*(r for r in roots if r is not None))]
     except sympy.PolynomialError:
         return None
     # a size of one or two asks about layouts and broadcasting: every answer gives the same elements
-    return [(name, value) for name, value in found if value > 2 and _admitted(spec, name, value)]
+    return [sizes for sizes in found if min(sizes.values()) > 2 and _admitted(spec, sizes)]
 
 
-def _admitted(spec: OperatorSpec, name: str, value: int) -> bool:
-    """Whether the constraints take a size, as far as they say with the others at hand."""
+def _roots(factor: Any, names: dict[Any, Atom]) -> list[tuple[str, int]] | None:
+    """The sizes at which a polynomial of one of them is zero; None of several."""
+    import sympy
+
+    symbols = list(factor.free_symbols)
+    if len(symbols) != 1 or not isinstance(names.get(symbols[0]), str):
+        return None
+    roots = sympy.Poly(factor, symbols[0]).ground_roots()
+    return [(str(names[symbols[0]]), int(root)) for root in roots if root.is_Integer]
+
+
+def _admitted(spec: OperatorSpec, sizes: Mapping[str, int]) -> bool:
+    """Whether the constraints take some sizes, as far as they say with the others at hand."""
     others = {str(size): 129 for t in spec.inputs for size in t.shape if isinstance(size, str) and size.isidentifier()}
-    return admits(spec, tuple((others | {name: value}).items()))
+    return admits(spec, tuple({**others, **sizes}.items()))
 
 
 def _is_true(condition: Any, sizes: dict[Any, int]) -> bool:

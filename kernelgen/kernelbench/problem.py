@@ -22,6 +22,7 @@ from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import import_file
 from kernelgen.kernelbench.turns import READY
+from kernelgen.lifeline import die_with_parent
 from kernelgen.spec import load_spec
 
 DTYPE = "float32"
@@ -173,6 +174,7 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
     main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
     sys.stdout.flush()
     sys.stderr.flush()

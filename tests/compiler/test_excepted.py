@@ -19,6 +19,11 @@ SAME = {
         {"B": 2, "C": 3, "H": 5, "W": 3}, {"B": 1, "C": 2, "H": 3, "W": 4}, {"B": 2, "C": 3, "H": 6, "W": 7},
         constraints=("x.shape[2] >= 3", "x.shape[3] >= 3"),
     ),
+    "a norm after a window of three sizes": sample(
+        "return F.group_norm(F.conv3d(x, w), 4)", {"x": "B C D H W", "w": "8 C 3 3 3"}, {"out": "B 8 D-2 H-2 W-2"},
+        {"B": 2, "C": 3, "D": 4, "H": 3, "W": 3}, {"B": 1, "C": 2, "D": 4, "H": 5, "W": 4},
+        constraints=tuple(f"x.shape[{d}] >= 3" for d in (2, 3, 4)),
+    ),
 }  # fmt: skip
 OTHERWISE = {
     "another step": "five = x.shape[1] == 5\nreturn x * 2 if five else x * 3",
