@@ -478,7 +478,10 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         )
     kernel, options = pick_schedule(M, N, a.element_size())
     fits = fit_descriptors(a, b, out)
-    if not fits and kernel in (batched_matmul_boxes_kernel, batched_matmul_boxes_persistent_kernel):
+    if not fits and kernel in (
+        batched_matmul_boxes_kernel,
+        batched_matmul_boxes_persistent_kernel,
+    ):
         kernel = batched_matmul_pointers_kernel  # no boxes in memory
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is batched_matmul_kernel:

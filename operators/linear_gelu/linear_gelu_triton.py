@@ -641,7 +641,10 @@ def linear_gelu(
     x_view = x.reshape(M, K)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (linear_gelu_boxes_kernel, linear_gelu_boxes_persistent_kernel):
+    if not fits and kernel in (
+        linear_gelu_boxes_kernel,
+        linear_gelu_boxes_persistent_kernel,
+    ):
         kernel = linear_gelu_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_gelu_kernel:

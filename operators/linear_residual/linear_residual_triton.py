@@ -694,7 +694,10 @@ def linear_residual(
     x_view = x.reshape(M, K)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (linear_residual_boxes_kernel, linear_residual_boxes_persistent_kernel):
+    if not fits and kernel in (
+        linear_residual_boxes_kernel,
+        linear_residual_boxes_persistent_kernel,
+    ):
         kernel = linear_residual_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_residual_kernel:
