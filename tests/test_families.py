@@ -94,12 +94,6 @@ def test_levels_follow_what_a_value_varies_along() -> None:
 
 
 REFUSED = {
-    "a kernel's own name": (
-        "return x.index_add(0, left, y)",
-        "x: [A, B] T; left: [D] int64; y: [D, B] T",
-        "out: [A, B] T",
-        "index_add with a tensor called left, a name that its kernel needs itself",
-    ),
     "broadcast": (
         "return s.expand(x.shape).sum(-1) + x.sum(-1)",
         "x: [A, D] T; s: [A, 1] T",

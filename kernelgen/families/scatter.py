@@ -25,6 +25,7 @@ from kernelgen.families.family import Family, Table, Variant, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
+from kernelgen.families.scatter_names import beside_tensors
 from kernelgen.families.scatter_text import (
     FROM_END,
     accumulated,
@@ -47,13 +48,6 @@ FEW_NAMED = 64
 7.7; of 512 rows 8.1 and 8.4)."""
 FEW_BINS = 1024
 """Up to so many a warp counts in registers; the work for an element grows with the bins."""
-_LOCAL = frozenset([
-    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
-    "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
-    "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
-    "row", "rows", "slot", "slots", "start", "total", "M", "N",
-])  # fmt: skip
-"""What kernels call values of their own."""
 IN_ORDER = "sums of floats are made in an order that never changes: results repeat bit for bit"
 ORDERED_ANYWAY = (
     "sums of floats are made in an order that never changes, although the spec allows any (`deterministic: false`)"
@@ -152,7 +146,11 @@ def _variants() -> tuple[Variant, ...]:
     )  # fmt: skip
 
 
-_VARIANTS = {variant.name: variant for variant in _variants()}
+_VARIANTS = {
+    variant.name: replace(variant, kernels=beside_tensors(variant.kernels))
+    for variant in _variants()
+    if variant.kernels
+}
 
 
 def begin(body: Body) -> str | None:
@@ -187,7 +185,6 @@ def body(spec: OperatorSpec, graph: Graph) -> Body:
     if len(graph.outputs) > 1 or (output.node != number and not is_cast):
         raise Unlowerable("what is computed from a scatter, or returned beside it", node.statement)
     _check_dtypes(spec, node, output.dtype)
-    _check_names(spec, node)
     operands = [_input(spec, graph, node, arg) for arg in node.args]
     seen = [graph.nodes[_ref(arg)].shape for arg in node.args]
     spread = _spread(_in_order(operands[-1].shape, seen[-1], node), node)
@@ -221,16 +218,6 @@ def _check_dtypes(spec: OperatorSpec, node: Node, dtype: str) -> None:
     for one in dict(spec.dtypes).get(dtype, (dtype,)):
         if one in ("bool", "uint8", "int8", "int16"):
             raise Unlowerable(f"{node.op} of {one}", node.statement)
-
-
-def _check_names(spec: OperatorSpec, node: Node) -> None:
-    """Kernels call a value after its tensor."""
-    names = [t.name for t in (*spec.inputs, *(spec.outputs if node.op != "bincount" else ()))]
-    local = _LOCAL | {f"next_{name}" for name in names}
-    if taken := [name for name in names if name in local]:
-        raise Unlowerable(
-            f"{node.op} with a tensor called {taken[0]}, a name that its kernel needs itself", node.statement
-        )
 
 
 def _ref(arg: object) -> int:

@@ -180,3 +180,30 @@ def test_variables_may_be_called_as_helpers_are() -> None:
     exec(found.source(), scope)
     got = load(render.triton_source(plan_of(found.spec()))).op(x, y)
     torch.testing.assert_close(got, scope["op"](x, y), rtol=1e-5, atol=1e-3)  # type: ignore[operator]
+
+
+SCATTERS = {
+    "rows": ("return {x}.index_add(0, {i}, {y})", "A B", "D: int64 < A", "D B"),
+    "elements": ("return {x}.scatter_add(-1, {i}, {y})", "A B", "A D: int64 < B", "A D"),
+}
+OF_SCATTERS = [("M", "N", "counts"), ("left", "slots", "M"), ("y", "next_x", "x"), ("x", "i", "x")]
+"""What a tensor, the indices and what is added are called: as kernels call their own; the last is one tensor twice."""
+
+
+@pytest.mark.parametrize("names", OF_SCATTERS, ids="-".join)
+@pytest.mark.parametrize("kind", SCATTERS)
+def test_scatters_of_tensors_called_as_kernels_call_their_own(kind: str, names: tuple[str, str, str]) -> None:
+    form, x, i, y = SCATTERS[kind]
+    if names[0] == names[2]:
+        i, y = i.replace("D", "A") if kind == "rows" else i.replace("A D", "A B"), x
+    inputs = {
+        name: f"{shape}{'' if ':' in shape else ': float32'}" for name, shape in zip(names, (x, i, y), strict=True)
+    }
+    found = sample(
+        form.format(x=names[0], i=names[1], y=names[2]),
+        inputs,
+        {"out": f"{x}: float32"},
+        {"A": 5, "B": 7, "D": 37},
+        dtypes=(),
+    )
+    assert not failures(found, thorough=False, most=3)

@@ -1,0 +1,90 @@
+"""What kernels of scatters call values of their own, where a tensor has such a name already or stands for two."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from kernelgen.families.family import Kernels
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+
+_LOCAL = frozenset([
+    "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
+    "found", "is_before", "is_named", "is_own", "is_place", "is_row", "is_same", "lanes", "left", "listed",
+    "lost", "mask", "num_parts", "num_tiles_n", "number", "offsets", "part", "place", "places", "pointers", "rank",
+    "row", "rows", "slot", "slots", "start", "total", "M", "N",
+])  # fmt: skip
+_OTHERWISE = {"M": "num_rows", "N": "num_cols"}
+_THEIRS = "{}_of_the_spec"
+"""What a tensor is called until the values of the kernel have other names."""
+_WORDS = re.compile(r"(?<![\w.])[A-Za-z]\w*")
+
+
+def beside_tensors(kernels: Kernels) -> Kernels:
+    """Kernels whose own values have names that no tensor has; a value that is read keeps that of its tensor."""
+
+    def named(
+        spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+    ) -> tuple[KernelText, ...]:
+        tensors = {t.name for t in (*spec.inputs, *spec.outputs)}
+        clashing = sorted(tensors & (_LOCAL | {f"next_{tensor}" for tensor in tensors}))
+        if not clashing:
+            return tuple(map(_once, kernels(spec, body, schedule, name, helpers)))
+        theirs = {tensor: _THEIRS.format(tensor) for tensor in clashing}
+        made = kernels(_called(spec, theirs), _read(body, theirs), schedule, name, helpers)
+        ours = {word: _free(_OTHERWISE.get(word, f"own_{word}"), tensors) for word in clashing}
+        back = {f"{other}{end}": f"{tensor}{end}" for tensor, other in theirs.items() for end in ("", "_ptr")}
+        back |= {f"next_{other}": f"next_{tensor}" for tensor, other in theirs.items()}
+        words = {word + end: other + end for word, other in ours.items() for end in ("", "_ptr")}
+        return tuple(_once(_reworded(kernel, words | back)) for kernel in made)
+
+    return named
+
+
+def _once(kernel: KernelText) -> KernelText:
+    """A kernel that gets a tensor once that it reads twice, as what is added and what it is added to."""
+    return replace(kernel, arguments=tuple(dict.fromkeys(kernel.arguments)))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name = f"own_{name}"
+    return name
+
+
+def _called(spec: OperatorSpec, names: dict[str, str]) -> OperatorSpec:
+    inputs, outputs = (
+        tuple(replace(t, name=names.get(t.name, t.name)) for t in of) for of in (spec.inputs, spec.outputs)
+    )
+    return replace(spec, inputs=inputs, outputs=outputs)
+
+
+def _read(body: Body, names: dict[str, str]) -> Body:
+    values = tuple(replace(v, tensor=names.get(v.tensor, v.tensor)) if v.tensor else v for v in body.lowered.values)
+    return replace(body, lowered=replace(body.lowered, values=values))
+
+
+def _reworded(kernel: KernelText, words: dict[str, str]) -> KernelText:
+    """A kernel in which words are others; comments stay, and they quote the reference."""
+
+    def other(text: str) -> str:
+        return _WORDS.sub(lambda found: words.get(found[0], found[0]), text)
+
+    def code(line: str) -> str:
+        return line if line.lstrip().startswith("#") else other(line)
+
+    def pairs(of: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        return tuple((other(name), other(value)) for name, value in of)
+
+    changed: dict[str, Any] = {
+        "arguments": tuple(map(other, kernel.arguments)),
+        "lines": tuple(map(code, kernel.lines)),
+        "grid": other(kernel.grid),
+        "sizes": pairs(kernel.sizes),
+        "scratch": tuple(replace(s, name=other(s.name), shape=other(s.shape)) for s in kernel.scratch),
+        "passed": tuple(replace(p, value=p.value and other(p.value)) for p in kernel.passed),
+    }
+    return replace(kernel, **changed)
