@@ -15,27 +15,42 @@ def used_names(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
 
 
 def trimmed(statements: tuple[ir.Stmt, ...], wanted: frozenset[str] = frozenset()) -> tuple[ir.Stmt, ...]:
-    """The statements short of assignments that nothing reads."""
+    """The statements short of assignments that nothing reads. `wanted`: what is read after them."""
     kept: list[ir.Stmt] = []
     needed = set(wanted)
     for statement in reversed(statements):
         if isinstance(statement, ir.Let) and not needed & set(statement.names):
             continue
-        if isinstance(statement, ir.For):  # what one turn leaves the next reads
-            statement = replace(statement, body=trimmed(statement.body, frozenset(needed | _carried(statement))))
+        if isinstance(statement, ir.For):
+            statement = _trimmed_loop(statement, frozenset(needed))
         needed |= set(_read(statement))
         kept.append(statement)
     return tuple(reversed(kept))
 
 
-def _carried(loop: ir.For) -> set[str]:
-    """What a turn of a loop reads of the one before."""
+def _trimmed_loop(loop: ir.For, wanted: frozenset[str]) -> ir.For:
+    """What one turn leaves the next may read, which is known once what nothing reads has gone."""
+    carried: frozenset[str] = frozenset()
+    while True:
+        body = trimmed(loop.body, wanted | carried)
+        exposed = _exposed(body)
+        if exposed <= carried:
+            return replace(loop, body=body)
+        carried |= exposed
+
+
+def _exposed(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
+    """What statements read of what was there before them."""
     found: set[str] = set()
     made: set[str] = set()
-    for statement in loop.body:
-        found |= set(_read(statement)) - made
+    for statement in statements:
+        if isinstance(statement, ir.For):
+            read = {*_read(replace(statement, body=())), *_exposed(statement.body)}
+        else:
+            read = set(_read(statement))
+        found |= read - made
         made |= set(statement.names) if isinstance(statement, ir.Let) else set()
-    return found
+    return frozenset(found)
 
 
 def _read(node: object) -> Iterator[str]:

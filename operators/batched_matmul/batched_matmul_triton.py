@@ -21,9 +21,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     # GROUP_M rows of tiles column by column: what programs that run together read of
     # both factors stays in L2
-    first = number // (GROUP_M * tiles_n) * GROUP_M
+    group = GROUP_M * tiles_n
+    first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
-    inside = number % (GROUP_M * tiles_n)
+    inside = number % group
     return first + inside % height, inside // height
 
 
@@ -96,11 +97,11 @@ def batched_matmul_split_kernel(
     SPLITS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
     batch = tl.cast(tl.program_id(0) // tiles, tl.int64)
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0) % tiles, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tile_m, tile_n = _tile_of(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
     part = tl.program_id(1)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -155,11 +156,11 @@ def batched_matmul_split_join_kernel(
     GROUP_M: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
     batch = tl.cast(tl.program_id(0) // tiles, tl.int64)
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0) % tiles, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tile_m, tile_n = _tile_of(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
     row_mask = rows < M
@@ -198,25 +199,21 @@ def batched_matmul_boxes_kernel(
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-    batch = tl.cast(tl.program_id(0) // tiles, tl.int64)
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0) % tiles, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
+    batch = tl.program_id(0) // tiles
+    tile_m, tile_n = _tile_of(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     first_col = tile_n * BLOCK_N
     out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     # return torch.bmm(a, b)
     for start in range(0, K, BLOCK_K):
-        a = a_desc.load(
-            [tl.cast(batch, tl.int32), first_row, start],
-        ).reshape(BLOCK_M, BLOCK_K)
-        b = b_desc.load(
-            [tl.cast(batch, tl.int32), start, first_col],
-        ).reshape(BLOCK_K, BLOCK_N)
+        a = a_desc.load([batch, first_row, start]).reshape(BLOCK_M, BLOCK_K)
+        b = b_desc.load([batch, start, first_col]).reshape(BLOCK_K, BLOCK_N)
         out = tl.dot(a, b, out, input_precision=PRECISION)
     out_desc.store(
-        [tl.cast(batch, tl.int32), first_row, first_col],
+        [batch, first_row, first_col],
         out.to(out_desc.dtype).reshape(1, BLOCK_M, BLOCK_N),
     )
 
@@ -241,11 +238,11 @@ def batched_matmul_pointers_kernel(
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
     batch = tl.cast(tl.program_id(0) // tiles, tl.int64)
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0) % tiles, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tile_m, tile_n = _tile_of(tl.program_id(0) % tiles, tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
     row_mask = rows < M
@@ -297,28 +294,24 @@ def batched_matmul_boxes_persistent_kernel(
     PRECISION: tl.constexpr,
     NUM_PROGRAMS: tl.constexpr,
 ):
-    num_tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N) * BATCH
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tiles_m * tiles_n * BATCH
     # as many programs as run at once, each with one tile after the other
     for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
-        batch = tl.cast(tile // tiles, tl.int64)
-        tile_m, tile_n = _tile_of(
-            tile % tiles, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-        )
+        tiles = tiles_m * tiles_n
+        batch = tile // tiles
+        tile_m, tile_n = _tile_of(tile % tiles, tiles_m, tiles_n, GROUP_M)
         first_row = tile_m * BLOCK_M
         first_col = tile_n * BLOCK_N
         out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         # return torch.bmm(a, b)
         for start in range(0, K, BLOCK_K):
-            a = a_desc.load(
-                [tl.cast(batch, tl.int32), first_row, start],
-            ).reshape(BLOCK_M, BLOCK_K)
-            b = b_desc.load(
-                [tl.cast(batch, tl.int32), start, first_col],
-            ).reshape(BLOCK_K, BLOCK_N)
+            a = a_desc.load([batch, first_row, start]).reshape(BLOCK_M, BLOCK_K)
+            b = b_desc.load([batch, start, first_col]).reshape(BLOCK_K, BLOCK_N)
             out = tl.dot(a, b, out, input_precision=PRECISION)
         out_desc.store(
-            [tl.cast(batch, tl.int32), first_row, first_col],
+            [batch, first_row, first_col],
             out.to(out_desc.dtype).reshape(1, BLOCK_M, BLOCK_N),
         )
 

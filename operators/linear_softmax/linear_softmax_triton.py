@@ -36,9 +36,10 @@ def _nan_max(x, axis: tl.constexpr):
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     # GROUP_M rows of tiles column by column: what programs that run together read of
     # both factors stays in L2
-    first = number // (GROUP_M * tiles_n) * GROUP_M
+    group = GROUP_M * tiles_n
+    first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
-    inside = number % (GROUP_M * tiles_n)
+    inside = number % group
     return first + inside % height, inside // height
 
 
@@ -59,12 +60,12 @@ def linear_softmax_kernel(
     PRECISION: tl.constexpr,
     NUM_PROGRAMS: tl.constexpr,
 ):
-    num_tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tiles_m * tiles_n
     # as many programs as run at once, each with one tile after the other
     for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(
-            tile, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-        )
+        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
         first_row = tile_m * BLOCK_M
         first_col = tile_n * BLOCK_N
         cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
@@ -109,9 +110,9 @@ def linear_softmax_tiles_kernel(
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
     row_mask = rows < M

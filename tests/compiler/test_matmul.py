@@ -319,14 +319,22 @@ def test_parts_are_added_by_a_second_kernel_and_what_follows_torchs_product_is_o
     assert not launched  # torch.addmm is all there is
 
 
-@pytest.mark.parametrize("precision", ["none", "ieee", "tf32"])
-def test_float32_is_multiplied_as_torch_is_told_to(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", precision)
+@pytest.fixture
+def torch_multiplies(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Not by monkeypatch, which would delete what no instance has in its __dict__."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = request.param
+    yield request.param
+    torch.backends.cuda.matmul.fp32_precision = before
+
+
+@pytest.mark.parametrize("torch_multiplies", ["none", "ieee", "tf32"], indirect=True)
+def test_float32_is_multiplied_as_torch_is_told_to(torch_multiplies: str) -> None:
     found = EVERY["a @ b"]
     op, tensors = of("tiles", one_kernel(found)), inputs_of(found, AWKWARD, "float32")
     (wanted,) = exact(found, tensors)
     off = float((op(*tensors) - wanted).abs().max() / wanted.abs().max())
-    assert 1e-5 < off < 1e-2 if precision == "tf32" else off < 1e-6
+    assert 1e-5 < off < 1e-2 if torch_multiplies == "tf32" else off < 1e-6
 
 
 @pytest.mark.parametrize("name", ["a @ b", "linear", "bmm", "after: residual"])

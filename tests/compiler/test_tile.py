@@ -84,6 +84,12 @@ def test_what_a_turn_of_a_loop_leaves_the_next_is_kept() -> None:
     assert trimmed(fetched) == fetched
 
 
+def test_what_a_loop_within_a_loop_makes_and_nobody_reads_goes() -> None:
+    inner = ir.For("k", ONE, ONE, ONE, (let("ks", ONE), let("k_mask", ir.Name("ks")), let("sum", ir.Name("sum"))))
+    outer = ir.For("tile", ONE, ONE, ONE, (let("sum"), inner, ir.Store(OUT, ir.Name("sum"), None)))
+    assert names_assigned(trimmed((outer,))) == ["sum", "sum"]
+
+
 def test_what_statements_read_has_its_name() -> None:
     """Arguments and constexprs too, those that a stride's text or a tile's extent mentions."""
     load_of = ir.Load(ir.Pointer("x", ((ROWS, "stride_x"), (COLS, "2 * H")), (M, N)), ir.Name("row_mask", (M,)))

@@ -36,9 +36,10 @@ def _nan_max(x, axis: tl.constexpr):
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     # GROUP_M rows of tiles column by column: what programs that run together read of
     # both factors stays in L2
-    first = number // (GROUP_M * tiles_n) * GROUP_M
+    group = GROUP_M * tiles_n
+    first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
-    inside = number % (GROUP_M * tiles_n)
+    inside = number % group
     return first + inside % height, inside // height
 
 
@@ -58,9 +59,9 @@ def linear_softmax_kernel(
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
@@ -105,9 +106,9 @@ def linear_softmax_pointers_kernel(
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
     row_mask = rows < M

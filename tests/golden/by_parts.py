@@ -33,9 +33,10 @@ def _sigmoid(x):
 def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     # GROUP_M rows of tiles column by column: what programs that run together read of
     # both factors stays in L2
-    first = number // (GROUP_M * tiles_n) * GROUP_M
+    group = GROUP_M * tiles_n
+    first = number // group * GROUP_M
     height = min(tiles_m - first, GROUP_M)
-    inside = number % (GROUP_M * tiles_n)
+    inside = number % group
     return first + inside % height, inside // height
 
 
@@ -58,9 +59,9 @@ def linear_gelu_kernel(
     SPLITS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
     part = tl.program_id(1)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -109,9 +110,9 @@ def linear_gelu_join_kernel(
     GROUP_M: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
-    tile_m, tile_n = _tile_of(
-        tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP_M
-    )
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
     row_mask = rows < M

@@ -58,6 +58,8 @@ class Writer:
         self.body = body
         self.tiled = tiled
         self.boxed = boxed
+        self.narrow_batch = all(a.tensor in boxed for a in (*body.layout.accesses, *(a for _, a in body.layout.stores)))
+        """Whether the number of a batch is an int32, as descriptors take it, since no address is computed from it."""
         self.reads = {a.load: a for a in body.layout.accesses}
         self.types = {t.name: t.dtype for t in (*spec.inputs, *spec.outputs)}
         of_space = {a: axis for axis in tiled.all for a in body.extent(axis.name).axes}
@@ -102,7 +104,8 @@ class Writer:
             extent = next(e for e in self.body.layout.extents if any(g.index == index for g in e.runs))
             axis = next((a for a in self.tiled.all if a.name == extent.name), None)
             if axis is None:
-                offsets.append(ir.Cast(self.index(str(index)), "int32"))
+                whole = self.index(str(index))
+                offsets.append(whole if self.narrow_batch else ir.Cast(whole, "int32"))
             else:
                 offsets.append(ir.Name(_start(extent)))
                 shape.append(axis)
@@ -310,19 +313,27 @@ def _cdiv(size: str, block: str) -> ir.Expr:
 
 
 def _grouped(tile: ir.Expr) -> ir.Let:
-    counts = (_cdiv("M", "BLOCK_M"), _cdiv("N", "BLOCK_N"), ir.Name("GROUP_M"))
-    return ir.Let(("tile_m", "tile_n"), ir.Call("tile_of", (tile, *counts)))
+    return ir.Let(
+        ("tile_m", "tile_n"),
+        ir.Call("tile_of", (tile, ir.Name("tiles_m"), ir.Name("tiles_n"), ir.Name("GROUP_M"))),
+    )
 
 
-def _own(body: ProductBody, tiles: ir.Expr, program: ir.Expr) -> tuple[tuple[ir.Let, ...], ir.Expr]:
+_COUNTED = (ir.Let(("tiles_m",), _cdiv("M", "BLOCK_M")), ir.Let(("tiles_n",), _cdiv("N", "BLOCK_N")))
+_TILES = ir.Apply("mul", (ir.Name("tiles_m"), ir.Name("tiles_n")), ())
+
+
+def _own(
+    body: ProductBody, tiles: ir.Expr, program: ir.Expr, *, narrow: bool = False
+) -> tuple[tuple[ir.Let, ...], ir.Expr]:
     """What finds a program's batch, and the number of its tile within that. All are counted along one dimension of the
     grid, for the others end at 65535."""
     if not has_batch(body):
         return (), program
     count = ir.Let(("tiles",), tiles)
-    batch = ir.Apply("int_div", (program, ir.Name("tiles")), ())
+    batch: ir.Expr = ir.Apply("int_div", (program, ir.Name("tiles")), ())
     return (
-        (count, ir.Let(("batch",), ir.Cast(batch, "int64"))),
+        (count, ir.Let(("batch",), batch if narrow else ir.Cast(batch, "int64"))),
         ir.Apply("int_mod", (program, ir.Name("tiles")), ()),
     )
 
@@ -349,7 +360,6 @@ def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.St
     )  # fmt: skip
 
 
-_TILES = ir.Apply("mul", (_cdiv("M", "BLOCK_M"), _cdiv("N", "BLOCK_N")), ())
 _GRID_TILES = "tiles_m * tiles_n"
 
 
@@ -363,7 +373,7 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
     writer = Writer(spec, body, tiled_by_blocks(body))
     precision = multiplies_float32(spec, body)
     own, tile = _own(body, _TILES, ir.Program(0))
-    inside = trimmed((*own, _grouped(tile), *_of_tile(writer, schedule, precision)))
+    inside = trimmed((*_COUNTED, *own, _grouped(tile), *_of_tile(writer, schedule, precision)))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
     grid = (_grid(body, _GRID_TILES),)
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid, counts=_counts())
@@ -409,8 +419,9 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     writer = Writer(spec, body, tiled_by_blocks(body), body.boxed)
     precision = multiplies_float32(spec, body)
     persistent = bool(schedule.get("persistent"))
-    own, tile = _own(body, _TILES, ir.Name("tile") if persistent else ir.Program(0))
-    inside = trimmed((*own, _grouped(tile), *_of_tile(writer, schedule, precision)))
+    program: ir.Expr = ir.Name("tile") if persistent else ir.Program(0)
+    own, tile = _own(body, _TILES, program, narrow=writer.narrow_batch)
+    inside = (*own, _grouped(tile), *_of_tile(writer, schedule, precision))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
     grid = _grid(body, _GRID_TILES)
     if persistent:
@@ -426,6 +437,7 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
         programs = f"num_programs({spec.inputs[0].name}.device)"
         constexprs = (*constexprs, ("NUM_PROGRAMS", programs))
         grid = f"min({programs}, {grid})"
+    inside = trimmed((*_COUNTED, *inside))
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=_counts())
 
 
@@ -462,7 +474,7 @@ def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
     turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
     own, tile = _own(body, _TILES, ir.Program(0))
     inside = trimmed((
-        *own, _grouped(tile), ir.Let(("part",), ir.Program(1)),
+        *_COUNTED, *own, _grouped(tile), ir.Let(("part",), ir.Program(1)),
         *writer.numbers(body.extent("m"), m, "tile_m"), *writer.numbers(body.extent("n"), n, "tile_n"),
         ir.Let(("length",), ir.Apply("mul", (blocks, ir.Name("BLOCK_K")), ())), ir.Let(("end",), end),
         ir.Let((carry.text,), ir.Zeros(shape)), loop, *turned, ir.Store(_parts(writer), carry, writer.mask((m, n))),
@@ -495,7 +507,7 @@ def joined(
     writer.finished(carry)
     own, tile = _own(body, _TILES, ir.Program(0))
     inside = trimmed((
-        *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
+        *_COUNTED, *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), ir.Zeros((m, n))), loop, *writer.stores(),
     ))  # fmt: skip
     rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)

@@ -66,7 +66,8 @@ _REDUCED = of_kind("reduction")
 
 
 _RESERVED = RESERVED | {
-    "ks", "k_mask", "left", "right", "tile_m", "tile_n", "first_row", "first_col", "batch", "products", "part_sum",
+    "ks", "k_mask", "left", "right", "tile_m", "tile_n", "tiles_m", "tiles_n", "num_tiles",
+    "first_row", "first_col", "batch", "products", "part_sum",
     "length", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 """What kernels of products call values of their own."""
