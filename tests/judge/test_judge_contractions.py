@@ -192,6 +192,29 @@ def test_the_order_of_a_sum_is_free(order, dtype):
     assert found.passed, found.message
 
 
+def test_sums_of_equal_products_round_alike():
+    """One after the other in float32 1000 are off by 7 times what random products are off by."""
+    inputs = (judge.Tensor("x", ("M", "L"), "T"), judge.Tensor("w", ("N", "L"), "T"))
+    out = (judge.Tensor("out", ("M", "N"), "T"),)
+
+    def reference(x, w):
+        return torch.softmax(x @ w.t() / 64, -1)
+
+    def of(multiply):
+        def kernel(x, w):
+            return torch.softmax(multiply(x, w.t()) / 64, -1)
+
+        return judge.Operator("o", kernel, reference, reference, inputs, out, stored="T")
+
+    sizes = {"M": 16, "L": 1000, "N": 24}
+    for seed in range(2):
+        found = judged(of(in_order), sizes, distributions=("equal rows", "one value"), seed=seed)
+        assert found.passed, found.message
+        assert found.told.keys() >= ALWAYS
+        lower = of(lambda x, w: in_order(rounded_to_tf32(x), rounded_to_tf32(w)))
+        assert not judged(lower, sizes, distributions=("equal rows",), seed=seed, mutants=False).passed
+
+
 def normalized(multiply):
     """A sum, and steps that make much of its errors."""
 
