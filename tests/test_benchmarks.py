@@ -181,6 +181,12 @@ def test_the_page_of_peers_is_made_from_its_data(peers: ModuleType) -> None:
         assert page.read_text("utf-8") == peers.table(json.loads(data.read_text("utf-8"))), peers.COMMAND + " --table"
 
 
+def test_the_page_of_small_sizes_is_made_from_its_data(small: ModuleType) -> None:
+    data = json.loads((FOLDER / "small.json").read_text("utf-8"))
+    page = (FOLDER / "small.md").read_text("utf-8")
+    assert page == small.table(data), "python docs/benchmarks/small.py --table"
+
+
 def test_small_shapes_are_of_the_operators_that_have_them(small: ModuleType) -> None:
     """A shape for every size of the spec, and cut shapes no larger than they say."""
     for name in (*small.OTHER, *small.CUT):

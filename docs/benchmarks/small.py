@@ -3,6 +3,7 @@
     python docs/benchmarks/small.py --out small.json     # everything; needs a GPU, about 8 minutes with 16 cores
     python docs/benchmarks/small.py --only softmax relu --sizes decode few_mb
     python docs/benchmarks/small.py --report small.json  # the summary of what was measured, anywhere
+    python docs/benchmarks/small.py --table              # small.md from small.json, anywhere
 
 `large` is the first shape of an operator's performance test, `few_mb` the same with its batch cut to 4 MiB, `decode`
 with eight rows; `other` are the shapes of OTHER. Every kernel is what `kernelgen new` writes for a spec with that one
@@ -443,6 +444,43 @@ def report(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def table(data: dict[str, Any]) -> str:
+    """The page: geometric means by size, then every row, the slowest first."""
+    rows = [row for row in data["rows"] if "over compile" in row]
+    lines = [
+        f"# First schedules at small sizes, measured on {data['device']}",
+        "",
+        f"torch {data['torch']}, triton {data['triton']}, Python {data['python']}, {data['date']}.",
+        f"Remade by `{data['command']}`, and this page from the data by `python docs/benchmarks/small.py --table`.",
+        "",
+        "What `kernelgen new` writes, with no round of optimisation, against `torch.compile`: its device time over the",
+        "kernel's, above 1 is faster, with the 95 % interval of the pairs. `decode`: eight rows; `few_mb`: the batch",
+        "cut to 4 MiB; `other`: shapes of their own.",
+        "",
+        "| size | rows | geometric mean over compile | below 0.95 |",
+        "|---|---:|---:|---:|",
+    ]
+    for size in SIZES:
+        ratios = [row["over compile"][0] for row in rows if row["size"] == size]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            lines.append(f"| {size} | {len(ratios)} | {mean:.3f} | {sum(r < 0.95 for r in ratios)} |")
+    lines += ["", "| size | operator | case | kernel µs | eager µs | over compile |", "|---|---|---|---:|---:|---:|"]
+    for row in sorted(rows, key=lambda row: (SIZES.index(row["size"]), row["over compile"][0])):
+        us, (ratio, low, high) = row["us"], row["over compile"]
+        eager = f"{us['eager']:.1f}" if "eager" in us else "–"
+        lines.append(
+            f"| {row['size']} | {row['operator']} | {row['case']} | {us['first']:.1f} | {eager} | "
+            f"{ratio:.2f} [{low:.2f}, {high:.2f}] |"
+        )
+    untimed = sorted({f"{row['operator']} {row['case']}" for row in data["rows"] if "case" in row} - {
+        f"{row['operator']} {row['case']}" for row in rows
+    })  # fmt: skip
+    if untimed:
+        lines += ["", f"Not timed against compile: {', '.join(untimed)}."]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", HERE)) / "small.json")
@@ -450,10 +488,13 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", default=list(SIZES), choices=SIZES)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--report", type=Path, help="only print the summary of a file")
+    parser.add_argument("--table", action="store_true", help="only write small.md from small.json")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         work()
+    elif options.table:
+        write(HERE / "small.md", table(json.loads((HERE / "small.json").read_text("utf-8"))))
     elif options.report:
         print(report(json.loads(options.report.read_text())))
     else:
