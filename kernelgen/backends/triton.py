@@ -8,11 +8,14 @@ from collections.abc import Iterable, Sequence
 
 from kernelgen.families.helpers import with_called
 from kernelgen.families.line import LINE, fit
-from kernelgen.families.triton_text import ATOM, PRODUCT, SUM, Text, number, operation, triton_dtype
+from kernelgen.families.triton_text import ATOM, BITAND, PRODUCT, SUM, Text, number, operation, triton_dtype
+from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.tile import ir
+from kernelgen.tile.walk import assigned_names, parts_of
 
-_REDUCTIONS = {"sum": "tl.sum", "max": "_nan_max", "min": "_nan_min", "prod": "tl.reduce"}
 _WHOLE = {"cdiv": "tl.cdiv", "whole_min": "min"}
+_WIDEST = LINE - 8
+"""Beyond that a line is cut in parts that have names."""
 
 
 class Printer:
@@ -22,13 +25,20 @@ class Printer:
         self.kernel = kernel
         self.helpers = helpers
         self.kinds = {a.name: a.kind for a in kernel.arguments}
+        self.taken = {*self.kinds, *assigned_names(kernel.body)}
+        self.cut: dict[ir.Part, str] = {}
+        """The parts of a long line that have lines of their own, and what they are called."""
 
     def source(self) -> str:
         """The function, from its decorator on, without a line break at its end."""
         arguments = [f"    {a.name}," for a in self.kernel.arguments]
-        constexprs = [f"    {name}: tl.constexpr," for name, _ in self.kernel.constexprs]
+        remark = {"N": "  # a kernel for every row length"}
+        constexprs = [f"    {name}: tl.constexpr,{remark.get(name, '')}" for name, _ in self.kernel.constexprs]
         body = self.block(self.kernel.body, 4)
-        return "\n".join(["@triton.jit", f"def {self.kernel.name}(", *arguments, *constexprs, "):", *body])
+        return "\n".join([self.decorator(), f"def {self.kernel.name}(", *arguments, *constexprs, "):", *body])
+
+    def decorator(self) -> str:
+        return "@triton.jit"
 
     def block(self, statements: Iterable[ir.Stmt], indent: int) -> list[str]:
         lines: list[str] = []
@@ -39,31 +49,74 @@ class Printer:
     def statement(self, statement: ir.Stmt, indent: int) -> list[str]:
         match statement:
             case ir.Let():
-                return self._let(statement, indent)
+                return self._said(statement.comment, self._let(statement), indent, statement.aside)
+            case ir.Update():
+                return self._said(statement.comment, self._updated(statement), indent)
             case ir.For():
                 return self._loop(statement, indent)
             case ir.Store():
-                args = [self._pointer(statement.pointer), self._spread(statement.value, statement.pointer.shape).text]
+                args = [self._pointer(statement.pointer), self._stored(statement.value, statement.pointer.shape)]
                 args += [f"mask={self.text(statement.mask).text}"] if statement.mask else []
+                args += ['cache_modifier=".cs"'] if statement.streams else []
                 return [fit(f"tl.store({', '.join(args)})", indent)]
             case ir.StoreBox():
                 value = self._boxed(statement.box, self.text(statement.value))
                 return [fit(f"{statement.box.tensor}.store({self._offsets(statement.box)}, {value})", indent)]
 
-    def _let(self, let: ir.Let, indent: int) -> list[str]:
-        """An assignment below the statement that it comes from, where that says something else."""
-        line = f"{', '.join(let.names)} = {self.text(let.value).text}"
-        said = re.sub(r"\W", "", let.comment.removeprefix("return "))
-        same = said in (re.sub(r"\W", "", line), re.sub(r"\W", "", line.partition(" = ")[2]))
-        comment = [] if same or not let.comment else textwrap.wrap(let.comment, LINE - indent - 4)
-        return [*(f"{' ' * indent}# {text}" for text in comment), fit(line, indent)]
+    def _said(self, comment: str, lines: list[str], indent: int, aside: str = "") -> list[str]:
+        """Lines below the statement that they come from, where that says something else."""
+        said = re.sub(r"\W", "", comment.removeprefix("return "))
+        same = any(said in (re.sub(r"\W", "", t), re.sub(r"\W", "", t.partition(" = ")[2])) for t in lines)
+        above = [] if same or not comment else textwrap.wrap(comment, LINE - indent - 4)
+        if aside and len(lines) == 1 and indent + len(f"{lines[0]}  # {aside}") <= LINE:
+            lines = [f"{lines[0]}  # {aside}"]
+        elif aside:
+            above.append(aside)
+        return [*(f"{' ' * indent}# {text}" for text in above), *(fit(line, indent) for line in lines)]
+
+    def _let(self, let: ir.Let) -> list[str]:
+        return self._assigned(", ".join(let.names), let.value, let.names[0])
+
+    def _assigned(self, target: str, value: ir.Expr, stem: str) -> list[str]:
+        """An assignment. Of one that is too long for a line, parts get lines of their own, and names: those of the
+        reference first, else the longest."""
+        text = self.text(value).text
+        parts = parts_of(value, self.cut)
+        if len(f"{target} = {text}") <= _WIDEST or not parts:
+            return [f"{target} = {text}"]
+        lengths = {part: len(self.text(part).text) for part in parts}
+        longest = max(parts, key=lambda part: lengths[part] if lengths[part] < len(text) else 0)
+        part = next((part for part in parts if part.is_variable), longest)
+        label = part.name or self._label(f"{stem}_{part.noun}")
+        first = self._assigned(label, part.value, label)
+        self.cut[part] = label
+        return [*first, *self._assigned(target, value, stem)]
+
+    def _label(self, wanted: str) -> str:
+        """A name for a part of a line that nothing else has."""
+        label, number = wanted, 2
+        while label in self.taken:
+            label, number = f"{wanted}_{number}", number + 1
+        self.taken.add(label)
+        return label
+
+    def _updated(self, update: ir.Update) -> list[str]:
+        whole = ir.Apply(update.op, (ir.Name(update.name, update.value.shape), update.value), update.value.shape)
+        line = f"{update.name} {OPERATIONS[update.op].sign}= "
+        text = self.text(whole).text.removeprefix(f"{update.name} {OPERATIONS[update.op].sign} ")
+        return [line + text] if len(line + text) <= _WIDEST else self._assigned(update.name, whole, update.name)
+
+    def _stored(self, value: ir.Expr, shape: ir.Shape) -> str:
+        """A value in the shape in which it is stored."""
+        text = self._spread(value, shape).text
+        return f"tl.broadcast_to({text}, {self._extents(shape)})" if len(shape) > 1 and value.shape != shape else text
 
     def _loop(self, loop: ir.For, indent: int) -> list[str]:
         ends = [self.text(e).text for e in (loop.start, loop.stop, loop.step)]
         bounds = ends[1] if ends[0] == "0" and ends[2] == "1" else ", ".join(ends)
         head = f"tl.range({bounds}, flatten=True)" if loop.flatten else f"range({bounds})"
         comment = [f"{' ' * indent}# {loop.comment}"] if loop.comment else []
-        return [*comment, f"{' ' * indent}for {loop.index} in {head}:", *self.block(loop.body, indent + 4)]
+        return [*comment, fit(f"for {loop.index} in {head}:", indent), *self.block(loop.body, indent + 4)]
 
     def text(self, expr: ir.Expr) -> Text:
         match expr:
@@ -71,19 +124,28 @@ class Printer:
                 return Text(expr.text)
             case ir.Number():
                 return number(expr.value)
+            case ir.Size():
+                return Text(expr.text, SUM if " " in expr.text else ATOM)
+            case ir.Part():
+                return Text(self.cut[expr]) if expr in self.cut else self.text(expr.value)
             case ir.Apply():
                 return self._apply(expr)
             case ir.Cast():
                 arg = self.text(expr.arg)
-                if not expr.shape:
+                if not expr.shape and not expr.is_tensor:
                     return Text(f"tl.cast({arg.text}, {self._dtype(expr.dtype)})")
                 return Text(f"{arg.within(ATOM)}.to({self._dtype(expr.dtype)})")
             case ir.Range():
                 return Text(f"{self.text(expr.start).within(SUM)} + tl.arange(0, {expr.axis.block})", SUM)
             case ir.Program():
                 return Text(f"tl.program_id({expr.dimension})")
+            case ir.Programs():
+                return Text(f"tl.num_programs({expr.dimension})")
             case ir.Zeros():
                 return Text(f"tl.zeros({self._extents(expr.shape)}, {triton_dtype(expr.dtype)})")
+            case ir.Full():
+                value = self.text(expr.value).text
+                return Text(f"tl.full({self._extents(expr.shape)}, {value}, {self._dtype(expr.dtype)})")
             case ir.Reduce():
                 return self._reduce(expr)
             case ir.Dot():
@@ -121,20 +183,28 @@ class Printer:
         return text
 
     def _reduce(self, expr: ir.Reduce) -> Text:
-        function, more = _REDUCTIONS[expr.op], ""
-        if function.startswith("_"):
-            self.helpers[function[1:]] = None
+        function, args = f"tl.{expr.op}", [self.text(expr.arg).text]
+        if expr.op in ("argmax", "argmin", "size_max") or (expr.op in ("max", "min") and expr.keeps_nan):
+            helper = expr.op if expr.op not in ("max", "min") else f"nan_{expr.op}"
+            function, self.helpers[helper] = f"_{helper}", None
+        if expr.numbers is not None:
+            args.append(self._spread(expr.numbers, expr.arg.shape).text)
         if expr.op == "prod":
-            self.helpers["multiply"], more = None, ", combine_fn=_multiply"
-        axis = expr.arg.shape.index(expr.axis)
-        inner = self.text(expr.arg).text
-        order = f"{inner}, axis={axis}{more}" if not more else f"{inner}, {axis}{more}"
-        return Text(f"{function}({order})")
+            function, self.helpers["multiply"] = "tl.reduce", None
+            args.append("combine_fn=_multiply")
+        return Text(f"{function}({', '.join([*args, f'axis={expr.arg.shape.index(expr.axis)}'])})")
 
     def _load(self, load: ir.Load) -> Text:
-        args = [self._pointer(load.pointer)]
-        if load.mask is not None:
-            args += [f"mask={self._spread(load.mask, load.shape).text}", f"other={load.other}"]
+        pointer = self._pointer(load.pointer)
+        parts = [*([load.mask] if load.mask is not None else []), *load.within]
+        if load.within and load.mask is not None and len(load.shape) != len(_moving(load.pointer)):
+            pointer = f"tl.broadcast_to({pointer}, {self.text(load.mask).text}.shape)"
+        args = [pointer]
+        if parts:
+            binding = BITAND if len(parts) > 1 else 0
+            args.append(f"mask={' & '.join(self._spread(part, load.shape).within(binding) for part in parts)}")
+            other = load.other if load.fill is None else load.fill
+            args += [f"other={number(other).text}"] if other is not None else []
         args += [f'eviction_policy="{load.policy}"'] if load.policy else []
         return Text(f"tl.load({', '.join(args)})")
 
@@ -142,7 +212,10 @@ class Printer:
         parts = [f"{pointer.tensor}_ptr"]
         for index, stride in pointer.terms:
             factor = self._spread(index, pointer.shape)
-            parts.append(factor.within(SUM) if stride is None else f"{factor.within(PRODUCT)} * {_factor(stride)}")
+            if stride is None:
+                parts.append(factor.within(SUM))
+            else:
+                parts.append(_factor(stride) if factor.text == "1" else f"{factor.within(PRODUCT)} * {_factor(stride)}")
         return " + ".join(parts)
 
     def _offsets(self, box: ir.Box) -> str:
@@ -162,11 +235,18 @@ class Printer:
     def _dtype(self, dtype: ir.Dtype) -> str:
         if isinstance(dtype, str):
             return triton_dtype(dtype)
+        if isinstance(dtype, ir.DtypeOf):
+            return f"{self.text(dtype.value).within(ATOM)}.dtype"
         return (
             f"{dtype.tensor}_ptr.dtype.element_ty"
             if f"{dtype.tensor}_ptr" in self.kinds
             else f"{dtype.tensor}_desc.dtype"
         )
+
+
+def _moving(pointer: ir.Pointer) -> set[ir.Axis]:
+    """The axes along which its places differ."""
+    return {axis for index, _ in pointer.terms for axis in index.shape}
 
 
 def _factor(stride: str) -> str:

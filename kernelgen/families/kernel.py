@@ -19,6 +19,8 @@ from kernelgen.frontend.graph import SCANS, Statement
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import LoweredPlan, Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.walk import used_names
 
 LOADS = Parameter(
     "loads", ("default", "evict_first", "evict_last"), "memory_access", "structure",
@@ -159,6 +161,8 @@ class KernelText:
     """The wrapper's condition for launching it; where that does not hold, the next kernel is launched instead."""
     lane: int = 1
     """The neighbouring columns of a lane; of several, a tile has three dimensions."""
+    body: tuple[ir.Stmt, ...] = ()
+    """All that it does, where it is in the IR."""
     between: str = ""
     """The size of what a row has side by side in memory, where the next row follows before the rest of its columns."""
 
@@ -172,7 +176,9 @@ class KernelText:
         return self.grid or self.form.grid(self.schedule, self.uses("row"))
 
     def uses(self, name: str) -> bool:
-        """Whether its lines mention a name, their comments aside."""
+        """Whether its statements mention a name, or its lines, their comments aside."""
+        if self.body:
+            return name in used_names(self.body)
         loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
         kept = self.plane.kept if self.plane else ()
         lines = (*self.once, *kept, *self.lines, *loops, *self.once_a_row)

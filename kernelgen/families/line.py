@@ -41,7 +41,7 @@ def fit(line: str, indent: int) -> str:
     args = split_top(line[start:end])
     inner = ", ".join(args)
     # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument
-    if len(inner) + indent + 4 <= LINE and line[end:] == ")" and line[start - 2] != " ":
+    if len(inner) + indent + 4 <= LINE and line[end:] in (")", "):") and line[start - 2] != " ":
         return f"{space}{line[:start]}\n{space}    {inner}\n{space}{line[end:]}"
     parts = "".join(f"{_terms(a, indent + 4)},\n" for a in args)
     return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"

@@ -26,6 +26,9 @@ from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid
+from kernelgen.tile.nest import RUN, Nest
+from kernelgen.tile.walk import trimmed
 
 NAME = "pointwise"
 ELEMENTS_A_THREAD = (1, 128)
@@ -255,20 +258,13 @@ def _legal_in_planes(schedule: Schedule, columns: int, itemsize: int) -> str | N
 
 
 def flat(
-    spec: OperatorSpec,
-    body: Body,
-    schedule: Schedule,
-    name: str,
-    helpers: dict[str, None],
-    make: type[Lines] = PairLines,
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel of one run of elements."""
-    lines = make(spec, body, FLAT, schedule, helpers)
-    done: set[int] = set()
-    once = lines.writer.lines(at_levels(body, (SCALAR,)), done)
-    text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
-    arguments = lines.arguments("n_elements")
-    return (KernelText(name, FLAT, schedule, arguments, ("BLOCK_SIZE",), tuple(once), tuple(text)),)
+    nest = Nest(spec, body, FLAT, schedule)
+    once = nest.lets(at_levels(body, (SCALAR,)))
+    inside = trimmed((*once, *grid.run(RUN), *nest.lets(output_values(body), late=False), *nest.stores()))
+    return (nest.kernel(name, inside, ("n_elements",), ("BLOCK_SIZE",)),)
 
 
 def tile(

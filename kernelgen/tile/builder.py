@@ -11,14 +11,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
-from kernelgen.families.naming import Names
-from kernelgen.families.padding import neutral
-from kernelgen.families.values import Length, Lowered, Operand, Use, Value
+from kernelgen.families.folding import is_counted, is_number, is_size
+from kernelgen.families.naming import ROW, SCALAR, Names
+from kernelgen.families.padding import harmless, neutral
+from kernelgen.families.quotients import SMALL, at_least
+from kernelgen.families.values import Length, Lowered, Operand, Use, Value, constant_of
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import REDUCTIONS, Statement
+from kernelgen.frontend.build import COMPARISONS
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, Statement
+from kernelgen.frontend.masks import OPERATION
+from kernelgen.frontend.operations import NOUNS
 from kernelgen.tile import ir
+from kernelgen.tile.places import INTEGER, Places
 
-_INTEGER = {"+": "add", "-": "sub", "*": "mul", "//": "int_div", "%": "int_mod"}
+_NARROW = ("int8", "uint8", "int16")
+"""Integers that are reduced as int32."""
 
 
 @dataclass
@@ -38,27 +45,55 @@ class Builder:
     """Values that have been computed otherwise, such as a product."""
     quoted: set[int] = field(default_factory=set)
     """The statements of the reference that stand as a comment already."""
+    others: Mapping[int, float] | None = None
+    """What masked lanes load; None: that is not known, and every reduction chooses what it takes."""
+    drops_nan: frozenset[int] = frozenset()
+    """Maxima and minima whose NaN reaches the outputs some other way."""
+    places: Places | None = None
+    """What writes places that move with the axes of a tile."""
+    mask: Callable[[ir.Shape], ir.Expr | None] | None = None
+    """Which elements of a tile exist; None: those that the mask of the reduced axis says."""
+    by_rows: bool = False
+    """Whether an exact quotient by a number of the row is made of one division a row."""
+    narrow: frozenset[int] = frozenset()
+    """The places that are counted in int32, whatever their dtype."""
 
     def shape(self, i: int, tile: ir.Shape) -> ir.Shape:
         """Along which axes of a tile a value varies."""
         own = {self.axes[a].name for a in self.lowered.values[i].axes if a in self.axes}
         return tuple(axis for axis in tile if axis.name in own)
 
-    def lets(self, wanted: Iterable[int], tile: ir.Shape) -> tuple[ir.Let, ...]:
-        """Assign every named value that some values need and that is not known; they are known then."""
-        found = []
-        for i in sorted(self._needed(wanted)):
+    def lets(self, wanted: Iterable[int], tile: ir.Shape, *, late: bool = True) -> tuple[ir.Let | ir.Update, ...]:
+        """Assign every named value that some values need and that is not known; they are known then. `late`: loads
+        where they are used first, and not before everything else."""
+        found: list[ir.Let | ir.Update] = []
+        for i in sorted(self._needed(wanted), key=lambda i: (not late and not self._is_plain_load(i), i)):
             value = self.lowered.values[i]
             if i not in self.names.assigned or value.op == "const":
                 continue
             name = ir.Name(self.names.of[i], self.shape(i, tile))
-            found.append(ir.Let((name.text,), self._written(i, tile), self._quoted(value)))
+            if value.op != "iota":  # which the kernel has anyway
+                found.append(self._assigned(i, name, tile))
             self.known[i] = name
         return tuple(found)
 
+    def _is_plain_load(self, i: int) -> bool:
+        return self.lowered.values[i].op == "load" and not self.lowered.values[i].args
+
+    def _assigned(self, i: int, name: ir.Name, tile: ir.Shape) -> ir.Let | ir.Update:
+        value, said = self.lowered.values[i], self._quoted(self.lowered.values[i])
+        if value.op == "add" and isinstance(value.args[0], Use) and self.known.get(value.args[0].value) == name:
+            return ir.Update(name.text, "add", self._operand(value.args[1], tile), said)
+        return ir.Let((name.text,), self._written(i, tile), said)
+
     def value(self, i: int, tile: ir.Shape) -> ir.Expr:
         """A value where it is used."""
-        return self.known[i] if i in self.known else self._written(i, tile)
+        if i in self.known:
+            return self.known[i]
+        value, written = self.lowered.values[i], self._written(i, tile)
+        if value.op in ("const", "load"):
+            return written
+        return ir.Part(written, self.names.of.get(i, ""), NOUNS.get(value.op, "part"), bool(value.name))
 
     def _quoted(self, value: Value) -> str:
         """The statement that a value begins."""
@@ -81,7 +116,8 @@ class Builder:
         if isinstance(arg, Use):
             return self.value(arg.value, tile)
         if isinstance(arg, Length):
-            return ir.Number(prod(a for a in arg.dim if isinstance(a, int)))
+            named = any(isinstance(a, str) for a in arg.dim)
+            return ir.Name("N") if named else ir.Number(prod(a for a in arg.dim if isinstance(a, int)))
         return ir.Number(arg)
 
     def _written(self, i: int, tile: ir.Shape) -> ir.Expr:
@@ -91,36 +127,80 @@ class Builder:
         if value.op == "const":
             return self._operand(value.args[0], tile)
         if value.op == "place":
-            (counted,) = value.index
-            assert isinstance(counted, ix.Expr)
-            return self.place(counted)
+            return self._place(i)
         args = tuple(self._operand(a, tile) for a in value.args)
         if value.op in REDUCTIONS:
             return self._reduction(i, args[0])
         if value.op == "round":
-            return ir.Cast(ir.Cast(args[0], dtype_of(value)), "float32")
+            known = is_number(self.lowered.values, value.args[0])
+            return ir.Cast(ir.Cast(args[0], dtype_of(value), is_tensor=not known), "float32", is_tensor=True)
         if value.op == "convert":
-            return (
-                ir.Apply("ne", (args[0], ir.Number(0)), shape)
-                if value.dtype == "bool"
-                else ir.Cast(args[0], value.dtype)
-            )
-        if value.op == "where" and value.dtype != "float":  # of numbers alone, or of sizes, it is int32 otherwise
-            return ir.Cast(ir.Apply("where", args, shape), value.dtype)
-        if value.op == "div_rn":
-            args = (args[0], args[1] if args[1].shape else ir.Cast(args[1], "float32"))
-        return ir.Apply(value.op, args, shape)
+            if value.dtype == "bool":
+                return ir.Apply("ne", (args[0], ir.Number(0)), shape)
+            return ir.Cast(args[0], value.dtype, is_tensor=not is_size(self.lowered.values, value.args[0]))
+        if value.op == "where":
+            return self._choice(value, args, shape)
+        op = value.op
+        if op == "div_rn":
+            # a divisor may be compiled in, and is no tensor then
+            counted = is_counted(self.lowered.values, value.args[1])
+            args = (args[0], ir.Cast(args[1], "float32") if counted else args[1])
+            op = self._quotient(i)
+        return ir.Apply(op, args, shape)
+
+    def _quotient(self, i: int) -> str:
+        """An exact division: one a row where the divisor is the same for a whole row, or for all elements."""
+        divisor, levels = self.lowered.values[i].args[1], self.names.levels
+        of_row = isinstance(divisor, Use) and levels[divisor.value] in (ROW, SCALAR)
+        if not self.by_rows or not of_row or is_number(self.lowered.values, divisor) or levels[i] in (ROW, SCALAR):
+            return "div_rn"
+        return "quotient" if at_least(self.lowered.values, divisor) >= SMALL else "lifted_quotient"
+
+    def _choice(self, value: Value, args: tuple[ir.Expr, ...], shape: ir.Shape) -> ir.Expr:
+        """A `where`. One of whole numbers alone is int32 otherwise, or what holds these: it is given its own dtype."""
+        values, chosen = self.lowered.values, ir.Apply("where", args, shape)
+        numbers = all(is_number(values, a) or is_size(values, a) for a in value.args[1:])
+        if not numbers or value.dtype in ("float", "bool", "int32"):
+            return chosen
+        if any(abs(constant_of(values, a) or 0) >= 2**31 for a in value.args[1:]):  # one unsigned and the other not
+            return ir.Apply("where", (args[0], *(ir.Cast(a, value.dtype) for a in args[1:])), shape)
+        return ir.Cast(chosen, value.dtype, is_tensor=True)
 
     def _reduction(self, i: int, arg: ir.Expr) -> ir.Expr:
-        """What lies beyond the axis is made neutral first."""
+        """What lies beyond the axis is made neutral first, where it is not."""
         value = self.lowered.values[i]
         (source,) = value.args
         assert isinstance(source, Use)
-        reduced = {self.axes[a].name: self.axes[a] for a in self.lowered.values[source.value].axes - value.axes}
+        of = self.lowered.values[source.value]
+        reduced = {self.axes[a].name: self.axes[a] for a in of.axes - value.axes}
         (axis,) = reduced.values()
-        inside = ir.Name(axis.mask, (axis,))
-        masked = ir.Apply("where", (inside, arg, ir.Number(neutral(self.lowered, i))), arg.shape)
-        return ir.Reduce(value.op, masked, axis)
+        if self.others is None or not harmless(self.lowered, self.names.levels, i, dict(self.others)):
+            inside = self.mask(arg.shape) if self.mask else ir.Name(axis.mask, (axis,))
+            assert inside is not None
+            arg = ir.Apply("where", (inside, arg, ir.Number(neutral(self.lowered, i))), arg.shape)
+        keeps_nan = value.dtype == "float" and i not in self.drops_nan
+        op = "size_max" if value.op == "max" and keeps_nan and of.op == "abs" and self.others is not None else value.op
+        numbers = ir.Name(axis.index, (axis,)) if op in ARG_REDUCTIONS else None
+        found = ir.Reduce(op, arg, axis, keeps_nan, numbers)
+        return ir.Cast(found, value.dtype, is_tensor=True) if value.dtype in _NARROW else found
+
+    def _place(self, i: int) -> ir.Expr:
+        """A counted place; in int32 where it is only compared, else in its own dtype."""
+        value = self.lowered.values[i]
+        (counted,) = value.index
+        assert isinstance(counted, ix.Expr)
+        if self.places is None:
+            return self.place(counted)
+        consumers = [v.op for v in self.lowered.values if Use(i) in v.args]
+        if OPERATION in consumers:  # a number among all elements
+            return self.places.wide(counted)
+        stored = any(o.value == i for o in self.lowered.outputs)
+        if i in self.narrow or (not stored and all(op in (*COMPARISONS, "convert") for op in consumers)):
+            return self.places.place(counted)
+        if not self.places.shape(counted):
+            is_size = counted.op == "size"
+            return self.places.size(counted.size, wide=True) if is_size else self.places.place(counted)
+        return ir.Cast(self.places.place(counted), value.dtype)
 
     def place(self, expr: ix.Expr) -> ir.Expr:
         """A counted number that no axis of a tile is part of."""
@@ -134,7 +214,7 @@ class Builder:
                     whole = ir.Apply("mul", (whole, factor), ())
                 return whole
         left, right = (self.place(arg) for arg in expr.args)
-        return ir.Apply(_INTEGER[expr.op], (left, right), ())
+        return ir.Apply(INTEGER[expr.op], (left, right), ())
 
 
 def dtype_of(value: Value) -> ir.Dtype:

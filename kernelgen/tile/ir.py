@@ -39,8 +39,15 @@ class ElementOf:
     tensor: str
 
 
-Dtype = str | ElementOf
-"""A dtype's name, or that of a tensor's elements."""
+@dataclass(frozen=True)
+class DtypeOf:
+    """The dtype that an expression has."""
+
+    value: Expr
+
+
+Dtype = str | ElementOf | DtypeOf
+"""A dtype's name, or that of a tensor's elements, or of an expression."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,30 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Size:
+    """An expression of arguments, as a spec writes a size: `H // 2`."""
+
+    text: str
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is written out where it is used, and gets a line of its own where the whole is too long for one."""
+
+    value: Expr
+    name: str
+    """What it is called then; empty: after what it is part of, and `noun`."""
+    noun: str = "part"
+    is_variable: bool = False
+    """Whether the reference calls it so, and it is taken out first."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.value.shape
+
+
+@dataclass(frozen=True)
 class Apply:
     """An operation, element by element; operands are broadcast to its axes."""
 
@@ -71,6 +102,8 @@ class Apply:
 class Cast:
     arg: Expr
     dtype: Dtype
+    is_tensor: bool = False
+    """Of a scalar: whether it is surely none that the compiler knows as a number."""
 
     @property
     def shape(self) -> Shape:
@@ -98,19 +131,40 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Programs:
+    """How many programs there are along a dimension of the grid."""
+
+    dimension: int
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
 class Zeros:
     shape: Shape
     dtype: str = "float32"
 
 
 @dataclass(frozen=True)
+class Full:
+    """A tile of one number."""
+
+    value: Expr
+    dtype: Dtype
+    shape: Shape
+
+
+@dataclass(frozen=True)
 class Reduce:
-    """A reduction along one axis: `sum`, `max`, `min` or `prod`. What is beyond its size is neutral."""
+    """A reduction along one axis. What is beyond its size is neutral."""
 
     op: str
+    """`sum`, `max`, `min`, `prod`, `argmax`, `argmin`, or `size_max`: of numbers that are not negative."""
     arg: Expr
     axis: Axis
     keeps_nan: bool = True
+    """Whether a maximum or minimum is NaN where an element is."""
+    numbers: Expr | None = None
+    """Of an arg reduction: the numbers of the elements."""
 
     @property
     def shape(self) -> Shape:
@@ -159,9 +213,14 @@ class Load:
 
     pointer: Pointer
     mask: Expr | None
-    other: float | int = 0.0
+    other: float | int | bool | None = 0.0
+    """None: nobody looks at it there."""
     policy: str = ""
     """What the caches are told: `evict_first`, `evict_last` or nothing."""
+    within: tuple[Expr, ...] = ()
+    """What has to hold beside the mask, which says what of a tile exists, for an element to be read."""
+    fill: float | int | bool | None = None
+    """What stands where that does not hold; None: nobody looks at it there."""
 
     @property
     def shape(self) -> Shape:
@@ -188,7 +247,10 @@ class Call:
     shape: Shape = ()
 
 
-Expr = Name | Number | Apply | Cast | Range | Program | Zeros | Reduce | Dot | Transposed | Pointer | Load | Box | Call
+Expr = (
+    Name | Number | Size | Part | Apply | Cast | Range | Program | Programs | Zeros | Full | Reduce | Dot | Transposed
+    | Pointer | Load | Box | Call
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -198,6 +260,18 @@ class Let:
     names: tuple[str, ...]
     value: Expr
     comment: str = ""
+    aside: str = ""
+    """A remark, behind the line where there is room."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """`name op= value`."""
+
+    name: str
+    op: str
+    value: Expr
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -205,6 +279,8 @@ class Store:
     pointer: Pointer
     value: Expr
     mask: Expr | None
+    streams: bool = False
+    """Whether it goes past the caches."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +303,7 @@ class For:
     comment: str = ""
 
 
-Stmt = Let | Store | StoreBox | For
+Stmt = Let | Update | Store | StoreBox | For
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields, is_dataclass, replace
 
 from kernelgen.tile import ir
@@ -20,6 +20,8 @@ def trimmed(statements: tuple[ir.Stmt, ...], wanted: frozenset[str] = frozenset(
     needed = set(wanted)
     for statement in reversed(statements):
         if isinstance(statement, ir.Let) and not needed & set(statement.names):
+            continue
+        if isinstance(statement, ir.Update) and statement.name not in needed:
             continue
         if isinstance(statement, ir.For):
             statement = _trimmed_loop(statement, frozenset(needed))
@@ -53,9 +55,43 @@ def _exposed(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
     return frozenset(found)
 
 
+def assigned_names(statements: tuple[ir.Stmt, ...]) -> Iterator[str]:
+    """Every variable that statements assign, or may assign for a part of a long line."""
+    for statement in statements:
+        if isinstance(statement, ir.For):
+            yield statement.index
+            yield from assigned_names(statement.body)
+        elif isinstance(statement, ir.Let):
+            yield from statement.names
+        for part in parts_of(statement):
+            yield part.name
+
+
+def parts_of(node: object, cut: Collection[ir.Part] = ()) -> list[ir.Part]:
+    """The parts of an expression that may have lines of their own, nearest first; `cut`: those that have."""
+    found = _outermost(node, cut)
+    for part in found:  # which grows
+        found += _outermost(part.value, cut)
+    return found
+
+
+def _outermost(node: object, cut: Collection[ir.Part]) -> list[ir.Part]:
+    if isinstance(node, ir.Part):
+        return [] if node in cut else [node]
+    if isinstance(node, tuple):
+        return [part for inner in node for part in _outermost(inner, cut)]
+    if is_dataclass(node) and not isinstance(node, ir.Axis):
+        return [part for field in fields(node) for part in _outermost(getattr(node, field.name), cut)]
+    return []
+
+
 def _read(node: object) -> Iterator[str]:
     if isinstance(node, ir.Name):
         yield node.text
+    if isinstance(node, ir.Update):
+        yield node.name
+    if isinstance(node, ir.Size):
+        yield from re.findall(r"[A-Za-z_]\w*", node.text)
     if isinstance(node, ir.Axis):
         yield node.block
     if isinstance(node, ir.Pointer):

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kernelgen.backends import ascend, triton
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.families import family_of, named_sizes
 from kernelgen.families.access import COLS, group_sizes
@@ -18,6 +19,7 @@ from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import facts_of, failing, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
+from kernelgen.tile import ir
 from kernelgen.wrapper.checks import Check, dimension
 from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.limits import too_large
@@ -93,7 +95,7 @@ class Printed:
 
     name: str
     source: str
-    variant: str = "printed"
+    variant: str = "source"
     """The macro of its template."""
 
 
@@ -158,8 +160,10 @@ def file_text(plan: KernelPlan) -> FileText:
         )
         for row in plan.table
     )  # fmt: skip
+    printer = ascend.Printer if plan.chip else triton.Printer
+    printed = tuple(_printed(kernel, printer, helpers) if kernel.body else kernel for kernel in kernels)
     return FileText(
-        kernels, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
+        printed, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
         table_key(keys, own),
         _prepare(plan), output_allocations(plan), _called(_sizes(plan, kernels), own), _called(_views(body), own),
         too_large(plan, own),
@@ -167,6 +171,14 @@ def file_text(plan: KernelPlan) -> FileText:
         _called(_left(plan), own), tuple(_launch_last(plan, kernel, own) for kernel in last), _returned(plan),
         refused_empty(plan), guard(plan.spec, plan.chip), own,
     )  # fmt: skip
+
+
+def _printed(kernel: KernelText, printer: type[triton.Printer], helpers: dict[str, None]) -> Printed:
+    """A kernel whose statements are data, by the backend."""
+    arguments = tuple(ir.Argument(a, "pointer" if a.endswith("_ptr") else "number", "") for a in kernel.arguments)
+    constexprs = tuple((name, None) for name in kernel.constexprs)
+    whole = ir.Kernel(kernel.name, kernel.schedule, arguments, constexprs, kernel.body, ())
+    return Printed(kernel.name, printer(whole, helpers).source())
 
 
 def table_keys(plan: KernelPlan) -> tuple[NamedSize, ...]:

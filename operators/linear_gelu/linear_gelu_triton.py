@@ -90,9 +90,8 @@ def linear_gelu_kernel(
     ).to(tl.float32)
     # return F.gelu(projected + bias, approximate='tanh')
     total = projected + bias
-    out = total * _sigmoid(
-        1.5957691216057308 * (total + 0.044715 * total * total * total)
-    )
+    two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+    out = total * _sigmoid(two_u)
     tl.store(out_ptr + row * N + cols, out, mask=col_mask)
 
 
@@ -193,9 +192,8 @@ def linear_gelu_split_join_kernel(
     ).to(tl.float32)
     # return F.gelu(projected + bias, approximate='tanh')
     total = projected + bias[None, :]
-    out = total * _sigmoid(
-        1.5957691216057308 * (total + 0.044715 * total * total * total)
-    )
+    two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+    out = total * _sigmoid(two_u)
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,
@@ -295,9 +293,8 @@ def linear_gelu_boxes_kernel(
     ).to(tl.float32)
     # return F.gelu(projected + bias, approximate='tanh')
     total = projected + bias[None, :]
-    out = total * _sigmoid(
-        1.5957691216057308 * (total + 0.044715 * total * total * total)
-    )
+    two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+    out = total * _sigmoid(two_u)
     out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
@@ -355,9 +352,8 @@ def linear_gelu_pointers_kernel(
     ).to(tl.float32)
     # return F.gelu(projected + bias, approximate='tanh')
     total = projected + bias[None, :]
-    out = total * _sigmoid(
-        1.5957691216057308 * (total + 0.044715 * total * total * total)
-    )
+    two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+    out = total * _sigmoid(two_u)
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,
@@ -405,9 +401,8 @@ def linear_gelu_boxes_persistent_kernel(
         ).to(tl.float32)
         # return F.gelu(projected + bias, approximate='tanh')
         total = projected + bias[None, :]
-        out = total * _sigmoid(
-            1.5957691216057308 * (total + 0.044715 * total * total * total)
-        )
+        two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+        out = total * _sigmoid(two_u)
         out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 

@@ -137,9 +137,8 @@ def linear_gelu_join_kernel(
     ).to(tl.float32)
     # return F.gelu(projected + bias, approximate='tanh')
     total = projected + bias[None, :]
-    out = total * _sigmoid(
-        1.5957691216057308 * (total + 0.044715 * total * total * total)
-    )
+    two_u = 1.5957691216057308 * (total + 0.044715 * total * total * total)
+    out = total * _sigmoid(two_u)
     tl.store(
         out_ptr + rows[:, None] * N + cols[None, :],
         out,

@@ -155,7 +155,7 @@ class Writer:
         assert isinstance(second, Use)
         return first.value, second.value
 
-    def factor(self, i: int, shape: ir.Shape) -> tuple[tuple[ir.Let, ...], ir.Expr]:
+    def factor(self, i: int, shape: ir.Shape) -> tuple[tuple[ir.Let | ir.Update, ...], ir.Expr]:
         """A factor's tile as it is multiplied: in the dtype that the reference multiplies."""
         value = self.body.lowered.values[i]
         if value.op == "load":

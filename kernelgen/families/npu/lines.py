@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kernelgen.families import index_text
+from kernelgen.families.access import ROWS
 from kernelgen.families.forms import Form
-from kernelgen.families.index_text import IndexText, taken_apart
+from kernelgen.families.index_text import IndexText
 from kernelgen.families.kernel import Body, KernelText, Lines, Passed
 from kernelgen.families.line import call
 from kernelgen.families.naming import COLUMN, FULL, mentions
@@ -17,6 +19,9 @@ from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.nest import Nest
+from kernelgen.tile.places import Places, taken_apart
 
 
 class PackedIndexText(IndexText):
@@ -94,11 +99,53 @@ class PackedLines(Lines):
         for position in range(len(groups) - 1, -1, -1):
             index = groups[position].index
             if groups[position] in wanted and (used is None or mentions("\n".join(used), index)):
-                lines.append(f"{index} = {taken_apart(groups, position, 'rows' if self.two_d else 'row')}")
+                lines.append(f"{index} = {index_text.taken_apart(groups, position, 'rows' if self.two_d else 'row')}")
         return lines
 
     def wide_strides(self) -> tuple[str, ...]:
         return ()
+
+
+class PackedPlaces(Places):
+    """Places that are read from memory are int32 like all others: the wrapper bounds what there is to number."""
+
+    def loaded(self, i: int) -> ir.Expr:
+        name, dtype = ir.Name(self.names.of[i], self.shape_of(i)), self.lowered.values[i].dtype
+        narrow = dtype == "int32" or counts(self.lowered, i)
+        return name if narrow else ir.Cast(name, "int32", is_tensor=True)
+
+    def wide(self, expr: Expr) -> ir.Expr:
+        return self.place(expr)
+
+
+class PackedNest(Nest):
+    """Kernels whose lanes count in int32."""
+
+    places_type = PackedPlaces
+
+    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
+        super().__init__(spec, body, form, schedule)
+        self.builder.by_rows = False  # triton-ascend 3.2.0 crashes on the exact division of two scalars
+
+    def load(self, i: int, shape: ir.Shape) -> ir.Expr:
+        found = super().load(i, shape)
+        return ir.Cast(found, "int32", is_tensor=True) if counts(self.body.lowered, i) else found
+
+    def row_indices(self) -> tuple[ir.Stmt, ...]:
+        groups, rows = self.body.layout.rows, self.index(ROWS)
+        return tuple(
+            ir.Let((groups[position].index,), taken_apart(groups, position, rows))
+            for position in range(len(groups) - 1, -1, -1)
+            if groups[position] in self.body.layout.split
+        )
+
+    def wide_strides(self) -> tuple[ir.Stmt, ...]:
+        return ()
+
+
+def every(count: ir.Expr, name: str, inside: tuple[ir.Stmt, ...], comment: str) -> ir.For:
+    """What one program a core does: every num_programs-th of the tiles that are counted."""
+    return ir.For(name, ir.Program(0), count, ir.Programs(0), inside, comment=comment)
 
 
 def counts(lowered: Lowered, i: int) -> bool:

@@ -8,12 +8,17 @@ from dataclasses import replace
 from kernelgen.families import pointwise
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import FLAT, TILE
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, KernelText, at_levels, output_values
+from kernelgen.families.naming import SCALAR
 from kernelgen.families.npu.budget import tile_elements
-from kernelgen.families.npu.lines import PackedLines, column_elements, walked
-from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, block
+from kernelgen.families.npu.lines import PackedLines, PackedNest, column_elements, every, walked
+from kernelgen.families.npu.space import HELPERS, MULTIBUFFER
+from kernelgen.families.npu.space import block as block_parameter
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import RUN
+from kernelgen.tile.walk import trimmed
 
 NAME = "pointwise"
 
@@ -66,7 +71,14 @@ def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None
 def _flat(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    (text,) = pointwise.flat(spec, body, pointwise.default(FLAT.name), name, helpers, PackedLines)
+    nest = PackedNest(spec, body, FLAT, pointwise.default(FLAT.name))
+    once = nest.lets(at_levels(body, (SCALAR,)))
+    block = (*grid.numbered(RUN, grid.block(ir.Name("block"), RUN)), *nest.lets(output_values(body), late=False))
+    count = ir.Apply("cdiv", (ir.Name("n_elements"), ir.Name("BLOCK_SIZE")), ())
+    comment = "one program a core, which takes every num_programs-th block"
+    walk = every(count, "block", (*block, *nest.stores()), comment)
+    inside = trimmed((*once, walk))
+    text = nest.kernel(name, inside, ("n_elements",), ("BLOCK_SIZE",))
     return (walked(text, schedule, 'triton.cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
 
 
@@ -82,15 +94,15 @@ _VARIANTS = {
     FLAT.name: Variant(
         FLAT, "one program a core, which takes every num_programs-th block of BLOCK_SIZE elements",
         Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True),
-        (block("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), kernels=_flat,
+        (block_parameter("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), kernels=_flat,
     ),
     TILE.name: Variant(
         TILE,
         "one program a core, which takes every num_programs-th tile of BLOCK_SIZE_M rows by BLOCK_SIZE_N columns",
         Schedule.make("tile", BLOCK_SIZE_M=4, BLOCK_SIZE_N=512, multibuffer=True),
         (
-            block("BLOCK_SIZE_M", 1, 256, "rows of a tile"),
-            block("BLOCK_SIZE_N", 16, 32768, "its columns"),
+            block_parameter("BLOCK_SIZE_M", 1, 256, "rows of a tile"),
+            block_parameter("BLOCK_SIZE_N", 16, 32768, "its columns"),
             MULTIBUFFER,
         ),
         _legal_in_tiles, _tile,

@@ -1,0 +1,245 @@
+"""Kernels over rows and columns: what they load and store, and their arguments.
+
+A form says how the tiles of a kernel lie over rows and columns: which of them are axes of a tile, and which numbers of
+the program. Values are written on these axes by the builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kernelgen.families.access import COLS, ROWS, Access, output_groups
+from kernelgen.families.forms import Form
+from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.values import Stored
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.indices import Expr
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.builder import Builder
+from kernelgen.tile.places import Places, read_places, taken_apart
+from kernelgen.tile.walk import used_names
+
+RUN = ir.Axis("elements", "offsets", "mask", "BLOCK_SIZE", "n_elements")
+M = ir.Axis("m", "rows", "row_mask", "BLOCK_SIZE_M", "M")
+N = ir.Axis("n", "cols", "col_mask", "BLOCK_SIZE_N", "N")
+LONE_N = ir.Axis("n", "cols", "mask", "BLOCK_SIZE_N", "N")
+"""The columns of a program that has one row."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The axes of a form's tiles."""
+
+    rows: ir.Axis | None
+    """None: a program has one row, or knows none."""
+    columns: ir.Axis
+
+    @property
+    def shape(self) -> ir.Shape:
+        return (self.columns,) if self.rows in (None, self.columns) else (self.rows, self.columns)
+
+
+def tile_of(form: Form) -> Tile:
+    if form.is_run:
+        return Tile(RUN, RUN)
+    return Tile(M, N) if form.two_d else Tile(None, LONE_N)
+
+
+class Nest:
+    """Writes the loads and stores of one kernel, and hands out the builder of its arithmetic."""
+
+    places_type = Places
+
+    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
+        self.spec = spec
+        self.body = body
+        self.form = form
+        self.schedule = schedule
+        self.tile = tile_of(form)
+        self.access = {a.load: a for a in body.layout.accesses}
+        self.moved = dict(body.layout.stores)
+        self.policies: dict[int, str] = {}
+        """How the caches treat what a load reads, where its schedule does not say."""
+        self.columns = body.columns()
+        axes = dict.fromkeys(self.columns, self.tile.columns)
+        if self.tile.rows:
+            axes |= {a: self.tile.rows for a in range(len(body.lowered.space.axes)) if a not in self.columns}
+        self.places = self.places_type(
+            body.lowered, body.names, dict(body.layout.sizes), self._variables(), self.shape, self.shape_of_tile,
+            run=body.lowered.space.axes if body.layout.columns is None else (),
+        )  # fmt: skip
+        if not body.lowered.space.inner_axes():
+            self.places.name(read_places, lambda expr: self.place_level(expr) in (ROW, COLUMN))
+        self.builder = Builder(
+            body.lowered, body.names, body.statements, axes, self.load, dict(body.layout.sizes),
+            others=dict(body.others), drops_nan=body.keeps_nan, places=self.places, mask=self.mask, by_rows=True,
+        )  # fmt: skip
+
+    @property
+    def shape_of_tile(self) -> ir.Shape:
+        return self.tile.shape
+
+    # Where elements are
+
+    def shape(self, i: int) -> ir.Shape:
+        """Along which axes of the tile a value varies."""
+        return self.builder.shape(i, self.tile.shape)
+
+    def level(self, i: int) -> str:
+        return self.body.names.levels[i]
+
+    def _variables(self) -> dict[int, ir.Name]:
+        """What counts along every axis of the space that stands alone."""
+        layout = self.body.layout
+        if layout.columns is None:  # one run of elements, whose only axis is the whole of it
+            return {0: ir.Name(RUN.index, (RUN,))}
+        rows = {g.axes[0]: self.index(g.index) for g in layout.rows if len(g.axes) == 1}
+        return dict.fromkeys(layout.columns.axes, self.index(COLS)) | rows
+
+    def index(self, name: str) -> ir.Name:
+        """What counts along rows, columns, or a group of axes of either."""
+        if name == "offsets":
+            return ir.Name(name, (RUN,))
+        if name == COLS or name in {g.index for g in self.body.layout.parts}:
+            return ir.Name(name, (self.tile.columns,))
+        if self.tile.rows is None:
+            return ir.Name("row" if name == ROWS else name)
+        return ir.Name(name, (self.tile.rows,))
+
+    def place_level(self, expr: Expr) -> str:
+        """Whether a place moves along rows, columns, both or neither."""
+        found = {self._leaf_level(leaf) for leaf in ix.leaves(expr)} - {SCALAR}
+        return FULL if len(found) > 1 else next(iter(found), SCALAR)
+
+    def _leaf_level(self, leaf: Expr) -> str:
+        if leaf.op == "axis":
+            return COLUMN if leaf.number in self.columns else ROW
+        return self.level(leaf.number) if leaf.op == "value" else SCALAR
+
+    def mask(self, shape: ir.Shape) -> ir.Expr | None:
+        """Which elements of a tile exist."""
+        if not shape:
+            return None
+        return ir.Name("mask" if shape == self.tile.shape else shape[0].mask, shape)
+
+    def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
+        terms = ((self._term(index), stride) for index, stride in access.terms if index != ix.number(0))
+        return ir.Pointer(access.tensor, tuple(terms), shape)
+
+    def _term(self, index: str | Expr) -> ir.Expr:
+        return self.places.place(index) if isinstance(index, Expr) else self.index(index)
+
+    # What is loaded and stored
+
+    def load(self, i: int, shape: ir.Shape) -> ir.Expr:
+        """A load as it is computed with: floats in float32."""
+        access, value = self.access[i], self.body.lowered.values[i]
+        other: float | int | None = None
+        if self.body.lowered.space.inner_axes() and self.level(i) in (FULL, COLUMN):
+            other = dict(self.body.others).get(i, 0.0) if value.dtype == "float" else 0
+        within = tuple(self.places.condition(c) for c in value.conditions)
+        loaded = ir.Load(self.pointer(access, shape), self.mask(shape), other, self._policy(i), within, value.fill)
+        narrow = next(t for t in self.spec.inputs if t.name == value.tensor).dtype != "float32"
+        widen = value.dtype == "float" and not self.body.exact and narrow
+        return ir.Cast(loaded, "float32", is_tensor=True) if widen else loaded
+
+    def _policy(self, i: int) -> str:
+        """How the caches treat what a load reads."""
+        every = len(self.body.lowered.values[i].axes) == len(self.body.lowered.space.axes)
+        streamed = self.level(i) == FULL if self.body.layout.rows else every
+        policy = self.policies.get(i) or (self.schedule.get("loads") if streamed else None)
+        return "" if policy in (None, "default") else str(policy)
+
+    def lets(self, wanted: Iterable[int], *, late: bool = True) -> tuple[ir.Stmt, ...]:
+        return self.builder.lets(wanted, self.tile.shape, late=late)
+
+    def stores(self, outputs: Sequence[Stored] | None = None) -> tuple[ir.Stmt, ...]:
+        return tuple(self._store(o) for o in (self.body.lowered.outputs if outputs is None else outputs))
+
+    def _store(self, stored: Stored) -> ir.Store:
+        full = output_groups(stored, self.body.layout.columns)
+        shape = self.tile.shape if full else self.tile.shape[:-1]
+        rows, cols = (self.index(ROWS), "N"), (self.index(COLS), None)
+        if stored in self.moved and not (self.form.is_run and not self.form.has_rows):
+            pointer = self.pointer(self.moved[stored], shape)
+            if not self.body.layout.rows and not self.form.is_run:
+                pointer = ir.Pointer(stored.name, (rows, *pointer.terms), shape)
+        elif self.form.is_run:
+            pointer = ir.Pointer(stored.name, ((self.index("offsets"), None),), shape)
+        elif full:
+            terms = (rows, cols) if self.body.layout.rows or self.form.two_d else (cols,)
+            pointer = ir.Pointer(stored.name, terms, shape)
+        else:
+            one = self.form.two_d or self.body.layout.rows
+            pointer = ir.Pointer(stored.name, ((rows[0], None),) if one else (), shape)
+        streams = full and self.schedule.get("stores") == "streaming"
+        return ir.Store(pointer, self._stored_value(stored, shape), self.mask(shape), streams)
+
+    def _stored_value(self, stored: Stored, shape: ir.Shape) -> ir.Expr:
+        value = self.builder.value(stored.value, self.tile.shape)
+        if self.body.lowered.values[stored.value].op == "const":
+            return ir.Full(value, ir.ElementOf(stored.name), shape)
+        return value
+
+    # Rows and columns that are taken apart
+
+    def row_indices(self) -> tuple[ir.Stmt, ...]:
+        """The indices of single row groups, taken from the row number from the innermost outwards."""
+        groups, whole = self.body.layout.rows, self.index(ROWS)
+        several = bool(whole.shape)
+        # a single row's number is a program's, which never passes 2**31; M is int64 where it does
+        widest = ir.DtypeOf(ir.Apply("add", (ir.Program(0), ir.Name("M")), ()))
+        typed = "in the dtype of M, int32 where that is enough" if several else "int32 where that is enough"
+        rest = ir.Name("short_rows" if several else "short_row", whole.shape)
+        found: list[ir.Stmt] = [
+            ir.Let((rest.text,), ir.Cast(whole, widest if several else "int32", True), f"{typed}: it divides faster")
+        ]
+        for position in range(len(groups) - 1, -1, -1):
+            if groups[position] in self.body.layout.split:
+                index = ir.Cast(taken_apart(groups, position, rest), "int64", is_tensor=True)
+                found.append(ir.Let((groups[position].index,), index))
+        return tuple(found)
+
+    def column_indices(self) -> tuple[ir.Stmt, ...]:
+        """The indices of those parts that the columns are made of."""
+        parts, whole = self.body.layout.parts, self.index(COLS)
+        return tuple(ir.Let((part.index,), taken_apart(parts, i, whole)) for i, part in enumerate(parts))
+
+    def wide_strides(self) -> tuple[ir.Stmt, ...]:
+        """The strides that columns are multiplied by in int64, which leaves the columns themselves in int32."""
+        terms = [term for a in self.body.layout.all() for term in a.terms]
+        strides = dict.fromkeys(s for index, s in terms if s is not None and self._is_along_columns(index))
+        why = ["cols * stride may pass 2**31", *[""] * len(strides)]
+        return tuple(
+            ir.Let((s,), ir.Cast(ir.Name(s), "int64"), aside=aside) for s, aside in zip(strides, why, strict=False)
+        )
+
+    def _is_along_columns(self, index: str | Expr) -> bool:
+        if isinstance(index, Expr):
+            return self.place_level(index) == COLUMN
+        return index == COLS or index in {g.index for g in self.body.layout.parts}
+
+    # The signature
+
+    def arguments(self, *sizes: str) -> tuple[str, ...]:
+        """Pointers, sizes, then strides. An input that is not read has no pointer."""
+        layout = self.body.layout
+        read = {a.tensor for a in layout.accesses}
+        pointers = [f"{t.name}_ptr" for t in self.spec.inputs if t.name in read]
+        pointers += dict.fromkeys(f"{o.name}_ptr" for o in self.body.lowered.outputs)
+        counted = [parameter for _, parameter in layout.sizes if parameter != "N"]  # which may be compiled in
+        divisors = [g.size for g in (*layout.rows, *layout.parts) if g.size.isidentifier()]
+        strides = dict.fromkeys(s for a in layout.all() for s, _ in a.strides)
+        return (*pointers, *dict.fromkeys([*sizes, *divisors, *counted]), *strides)
+
+    def kernel(
+        self, name: str, inside: tuple[ir.Stmt, ...], sizes: tuple[str, ...], constexprs: tuple[str, ...]
+    ) -> KernelText:
+        """The kernel of some statements, with the arguments that they mention, and `sizes`."""
+        used = used_names(inside)
+        arguments = [a for a in self.arguments(*sizes) if a in used or a in sizes or a.endswith("_ptr")]
+        return KernelText(name, self.form, self.schedule, tuple(arguments), constexprs, body=inside)
