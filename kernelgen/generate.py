@@ -131,7 +131,8 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     for number, row in enumerate(table):
         for name in sorted(dict(row.upto).keys() - known):
             raise damaged(folder, f"schedules[{number}].upto: {plan.family} has no size {name!r}")
-    return plan.with_table(fitted)
+    chosen = plan.with_table(fitted)
+    return chosen if all(families.has_room(chosen, case) for case in spec.performance) else plan
 
 
 def _saved(folder: Path) -> tuple[TableRow, ...]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -23,8 +23,11 @@ from kernelgen.errors import NoDeviceError
 from kernelgen.files import write_atomic
 from kernelgen.generate import Made
 from kernelgen.outcomes import Status
-from kernelgen.plan import Plan, WrittenPlan
-from kernelgen.spec.model import Case, OperatorSpec
+from kernelgen.plan import LoweredPlan, Plan, TableRow, WrittenPlan
+from kernelgen.schedule.problem import limits_text
+from kernelgen.spec.cases import admits
+from kernelgen.spec.cases import label as label_of
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
@@ -126,7 +129,7 @@ def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
 
 
 def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device) -> _Found:
-    """The kernels of a listed case for every line of the schedule table, compiled for a GPU."""
+    """The kernels of every line of the schedule table, compiled for a GPU that has room for them or not."""
     ends = time.monotonic() + LIMIT_S
     compiled: list[str] = []
     left_out: list[str] = []
@@ -136,7 +139,7 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
             left_out.append(f"not compiled: {spec.name}; use `kernelgen check {spec.name} --target {device.arch}`")
             continue
         done = late = 0
-        for case in _covering(plan):
+        for case in covering(plan):
             shapes = [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]
             cases = [{"label": case.label, "inputs": shapes}]
             request = {"path": _paths(spec, staged)["path"], "function": spec.name, "device": asdict(device.gpu)}
@@ -146,7 +149,7 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
             except Failed as error:
                 late += error.status is Status.TIMEOUT
                 if error.status is not Status.TIMEOUT:
-                    said = _said(f"{spec.name} [{case.label}]", "not compiled", error)
+                    said = _said(f"{spec.name} [{case.label}]{_line(plan, case)}", "not compiled", error)
                     (wrong if _is_fault(error) else left_out).append(said)
         if late:
             why = f"{late} of {len(plan.table)} schedules were not done after {LIMIT_S:g} s"
@@ -191,11 +194,38 @@ def _smallest(spec: OperatorSpec) -> Case | None:
     return None if chosen is None else spec.accuracy[chosen]
 
 
-def _covering(plan: Plan) -> list[Case]:
-    """The first case that is listed for each line of the schedule table."""
+def covering(plan: Plan) -> list[Case]:
+    """A case for each line of the schedule table: those that are timed first, then what else is listed, then a listed
+    case with the sizes at the limits of a line that none of them reaches."""
     if isinstance(plan, WrittenPlan):
         return list(plan.spec.performance[:1])
+    listed = (*plan.spec.performance, *plan.spec.accuracy)
     found: dict[int, Case] = {}
-    for case in (*plan.spec.performance, *plan.spec.accuracy):
+    for case in (*listed, *(c for row in plan.table for c in _at_limits(plan, row, listed))):
         found.setdefault(families.row_of(plan, case), case)
-    return [found[row] for row in sorted(found)]
+    return list(found.values())
+
+
+def _at_limits(plan: LoweredPlan, row: TableRow, listed: Sequence[Case]) -> Iterator[Case]:
+    """Listed cases in which the sizes that a row limits are as large as it serves."""
+    factors = {named.name: named.factors for named in families.named_sizes(plan)}
+    for case in listed:
+        sizes = dict(case.sizes)
+        for name, limit in row.upto:
+            free = next((f for f in factors[name] if isinstance(f, str) and f in sizes), None)
+            if free is not None:
+                sizes[free] = (1,) if free == ELLIPSIS else 1
+                each = families.problem_of(plan, replace(case, sizes=tuple(sizes.items())))[name]
+                sizes[free] = (limit // each,) if free == ELLIPSIS else limit // each
+        found = tuple(sizes.items())
+        if admits(plan.spec, found):
+            yield Case(found, case.dtypes, label_of(found, case.dtypes), derived=True)
+
+
+def _line(plan: Plan, case: Case) -> str:
+    """Which line of the schedule table serves a case, where there are several."""
+    if isinstance(plan, WrittenPlan) or len(plan.table) < 2:
+        return ""
+    row = families.row_of(plan, case)
+    limits = limits_text(plan.table[row]) or "whatever is left"
+    return f", line {row + 1} of SCHEDULES ({limits}: {plan.table[row].schedule})"

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from cli_process import contents, kernelgen
 
-from kernelgen import generate, lint, render, verify
+from kernelgen import families, frontend, generate, lint, render, verify
 from kernelgen.cli import main
 from kernelgen.devices import find
+from kernelgen.families.matmul import schedules
 from kernelgen.outcomes import Status
+from kernelgen.plan import Schedule
 from kernelgen.spec import parse_spec
 from kernelgen.worker.client import Failed
 
@@ -69,8 +71,10 @@ def broken(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     monkeypatch.setattr(render, "quartet", quartet)
 
 
-def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    (tmp_path / "op.yaml").write_text(SPEC)
+def refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spec: str = SPEC
+) -> str:
+    (tmp_path / "op.yaml").write_text(spec)
     monkeypatch.chdir(tmp_path)
     assert main(["new", "op"]) == 1
     assert list(contents(tmp_path)) == ["op.yaml"]
@@ -102,6 +106,45 @@ def test_a_kernel_that_is_wrong_is_not_written(
     broken(monkeypatch, "* 2", new)
     monkeypatch.setenv("KERNELGEN_VERIFY", "yes")
     assert f"error: op.yaml: the generated kernel is wrong: {said}" in refused(tmp_path, monkeypatch, capsys)
+
+
+RESIDUAL = """\
+name: op
+inputs: [{name: x, shape: [M, K], dtype: T}, {name: w, shape: [N, K], dtype: T}, {name: r, shape: [M, N], dtype: T}]
+outputs: [{name: out, shape: [M, N], dtype: T}]
+dtypes: {T: [float16]}
+reference: |
+  def op(x, w, r):
+      return r + F.linear(x, w)
+accuracy: {shapes: [{M: 3, N: 9, K: 129}]}
+performance: {shapes: [{M: 8192, N: 4096, K: 4096}]}
+"""
+
+
+def test_a_schedule_that_the_device_has_no_room_for_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KERNELGEN_VERIFY", "yes")
+    monkeypatch.setattr(schedules, "SHARED_BYTES", 1 << 20)  # the first table believes in more than there is
+    monkeypatch.setattr(verify, "LIMIT_S", 120.0)
+    line = refused(tmp_path, monkeypatch, capsys, RESIDUAL)
+    assert "op [M=8192 K=4096 N=4096 float16], line 8 of SCHEDULES (2 itemsize: boxes " in line
+    assert "persistent=True): LaunchError: op_boxes_persistent_kernel with 8 warps" in line
+    assert "245784 bytes of shared memory fits no SM of NVIDIA H200 (at most 232448 bytes a program)" in line
+
+
+def test_tiles_that_the_epilogue_loads_are_counted() -> None:
+    spec = parse_spec(RESIDUAL, "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    (case,) = spec.performance
+    staying = Schedule.make(
+        "boxes", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, persistent=True
+    )
+    assert "shared memory" in str(families.legal(plan, staying, case))
+    assert families.legal(plan, staying.replace(persistent=False, num_stages=4), case) is None
+    cases = verify.covering(plan)  # the last line serves what has more bytes an element, which no dtype of this has
+    assert {families.row_of(plan, case) for case in cases} == set(range(len(plan.table) - 1))
+    assert all(families.has_room(plan, case) for case in cases)
 
 
 def test_new_says_what_ran_and_what_was_compiled(tmp_path: Path) -> None:

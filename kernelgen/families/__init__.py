@@ -304,9 +304,17 @@ def legal(plan: LoweredPlan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
     reason = family_of(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
     reason = reason or lanes.refusal(body_of(plan), schedule)
-    if reason is None and plan.chip:
-        reason = family_of(plan).fits(body_of(plan), plan.chip, schedule, columns(plan, case))
-    return reason
+    if reason:
+        return reason
+    if plan.chip:
+        return family_of(plan).fits(body_of(plan), plan.chip, schedule, columns(plan, case))
+    return family_of(plan).holds(body_of(plan), schedule, itemsize(plan, case))
+
+
+def has_room(plan: LoweredPlan, case: Case) -> bool:
+    """Whether a program of a GPU has room for the line of the table that serves a case."""
+    schedule = plan.table[row_of(plan, case)].schedule
+    return plan.chip is not None or family_of(plan).holds(body_of(plan), schedule, itemsize(plan, case)) is None
 
 
 def retarget(plan: LoweredPlan, chip: Chip) -> KernelPlan:

@@ -136,6 +136,9 @@ class Family:
     """The template with the macros of its variants."""
     own_helpers: Mapping[str, str] = field(default_factory=dict)
     """Device functions of `helpers.py.jinja` by those that they stand in for."""
+    holds: Callable[[Body, Schedule, int], str | None] = lambda body, schedule, itemsize: None
+    """Why a program of a GPU has no room for a schedule of these values, with elements of so many bytes, beyond what
+    the variant says of any; None if it has."""
     fits: Callable[[Body, Chip, Schedule, int], str | None] = lambda body, chip, schedule, columns: None
     """Why a core of a chip cannot hold a schedule for rows of so many columns; None if it can."""
 

@@ -377,66 +377,45 @@ def linear_residual_pointers_kernel(
 
 
 @triton.jit
-def linear_residual_boxes_persistent_kernel(
+def linear_residual_library_after_kernel(
+    parts_ptr,
     residual_ptr,
-    x_desc,
-    weight_desc,
-    bias_ptr,
-    out_desc,
+    out_ptr,
     M,
     N,
-    K,
     stride_residual_m,
     stride_residual_n,
-    stride_bias_n,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
 ):
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-        row_mask = rows < M
-        first_col = tile_n * BLOCK_N
-        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-        col_mask = cols < N
-        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # return residual + F.linear(x, weight, bias)
-        for start in range(0, K, BLOCK_K):
-            x = x_desc.load([first_row, start])
-            weight = weight_desc.load([first_col, start]).T
-            product = tl.dot(x, weight, product, input_precision=PRECISION)
-        residual = tl.load(
-            residual_ptr
-            + rows[:, None] * stride_residual_m
-            + cols[None, :] * stride_residual_n,
-            mask=row_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        bias = tl.load(
-            bias_ptr + cols * stride_bias_n,
-            mask=col_mask,
-            other=0.0,
-        ).to(tl.float32)
-        out = residual + (product + bias[None, :])
-        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
-@functools.cache
-def num_programs(device: torch.device) -> int:
-    """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
-    if device.type == "cpu":
-        return 1
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
-    return properties["multiprocessor_count"]
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.load(
+        parts_ptr + rows[:, None] * N + cols[None, :],
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    residual = tl.load(
+        residual_ptr
+        + rows[:, None] * stride_residual_m
+        + cols[None, :] * stride_residual_n,
+        mask=row_mask[:, None] & col_mask[None, :],
+        other=0.0,
+    ).to(tl.float32)
+    out = residual + product
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
 
 
 def precision() -> str:
@@ -566,17 +545,17 @@ SCHEDULES = (
         None,
         None,
         2,
-        linear_residual_boxes_persistent_kernel,
+        linear_residual_boxes_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
             "BLOCK_N": 256,
             "GROUP_M": 8,
-            "num_stages": 3,
+            "num_stages": 4,
             "num_warps": 8,
         },
     ),
-    (None, None, None, torch.matmul, {}),
+    (None, None, None, torch.addmm, {}),
 )
 
 
@@ -695,10 +674,7 @@ def linear_residual(
     x_view = x.reshape(M, K)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (
-        linear_residual_boxes_kernel,
-        linear_residual_boxes_persistent_kernel,
-    ):
+    if not fits and kernel is linear_residual_boxes_kernel:
         kernel = linear_residual_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_residual_kernel:
@@ -820,52 +796,20 @@ def linear_residual(
                 PRECISION=precision(),
                 **options,
             )
-        elif kernel is linear_residual_boxes_persistent_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
-            x_desc = TensorDescriptor.from_tensor(
-                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (min(num_programs(x.device), tiles_m * tiles_n),)
-            kernel[grid](
-                residual_view,
-                x_desc,
-                weight_desc,
-                bias,
-                out_desc,
-                M,
-                N,
-                K,
-                residual_view.stride(0),
-                residual_view.stride(1),
-                bias.stride(0),
-                PRECISION=precision(),
-                NUM_PROGRAMS=num_programs(x.device),
-                **options,
-            )
-        elif kernel is torch.matmul:
-            parts = torch.matmul(x_view.detach(), weight.detach().mT)
+        elif kernel is torch.addmm:
+            parts = torch.addmm(bias.detach(), x_view.detach(), weight.detach().mT)
             grid = (triton.cdiv(M, 4) * triton.cdiv(N, 256),)
-            linear_residual_split_join_kernel[grid](
+            linear_residual_library_after_kernel[grid](
                 parts,
                 residual_view,
-                bias,
                 out,
                 M,
                 N,
                 residual_view.stride(0),
                 residual_view.stride(1),
-                bias.stride(0),
                 BLOCK_M=4,
                 BLOCK_N=256,
                 GROUP_M=1,
-                SPLITS=1,
                 **options,
             )
         elif kernel is linear_residual_pointers_kernel:

@@ -58,36 +58,32 @@ def linear_softmax_kernel(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
 ):
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        first_col = tile_n * BLOCK_N
-        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-        col_mask = cols < N
-        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # logits = F.linear(x, weight, bias)
-        for start in range(0, K, BLOCK_K):
-            x = x_desc.load([first_row, start])
-            weight = weight_desc.load([first_col, start]).T
-            product = tl.dot(x, weight, product, input_precision=PRECISION)
-        bias = tl.load(
-            bias_ptr + cols * stride_bias_n,
-            mask=col_mask,
-            other=0.0,
-        ).to(tl.float32)
-        logits = product + bias[None, :]
-        # return torch.softmax(logits, dim=-1)
-        row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
-        numerator = _exp(logits - row_max[:, None])
-        denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
-        out = numerator / denominator[:, None]
-        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # logits = F.linear(x, weight, bias)
+    for start in range(0, K, BLOCK_K):
+        x = x_desc.load([first_row, start])
+        weight = weight_desc.load([first_col, start]).T
+        product = tl.dot(x, weight, product, input_precision=PRECISION)
+    bias = tl.load(
+        bias_ptr + cols * stride_bias_n,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    logits = product + bias[None, :]
+    # return torch.softmax(logits, dim=-1)
+    row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
+    numerator = _exp(logits - row_max[:, None])
+    denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
+    out = numerator / denominator[:, None]
+    out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
 @triton.jit
@@ -155,6 +151,53 @@ def linear_softmax_tiles_kernel(
     )
 
 
+@triton.jit
+def linear_softmax_persistent_kernel(
+    x_desc,
+    weight_desc,
+    bias_ptr,
+    out_desc,
+    M,
+    N,
+    K,
+    stride_bias_n,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+    PRECISION: tl.constexpr,
+    NUM_PROGRAMS: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    num_tiles = tiles_m * tiles_n
+    # as many programs as run at once, each with one tile after the other
+    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
+        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
+        first_row = tile_m * BLOCK_M
+        first_col = tile_n * BLOCK_N
+        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+        col_mask = cols < N
+        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        # logits = F.linear(x, weight, bias)
+        for start in range(0, K, BLOCK_K):
+            x = x_desc.load([first_row, start])
+            weight = weight_desc.load([first_col, start]).T
+            product = tl.dot(x, weight, product, input_precision=PRECISION)
+        bias = tl.load(
+            bias_ptr + cols * stride_bias_n,
+            mask=col_mask,
+            other=0.0,
+        ).to(tl.float32)
+        logits = product + bias[None, :]
+        # return torch.softmax(logits, dim=-1)
+        row_max = _nan_max(tl.where(col_mask[None, :], logits, float("-inf")), axis=1)
+        numerator = _exp(logits - row_max[:, None])
+        denominator = tl.sum(tl.where(col_mask[None, :], numerator, 0.0), axis=1)
+        out = numerator / denominator[:, None]
+        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
+
+
 @functools.cache
 def num_programs(device: torch.device) -> int:
     """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
@@ -191,11 +234,26 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most bytes of an element that a line serves, its kernel, and how to launch it.
+# The most rows and bytes of an element that a line serves (None: any), its kernel, and
+# how to launch it.
 SCHEDULES = (
     (
+        8448,
         2,
         linear_softmax_kernel,
+        {
+            "BLOCK_K": 64,
+            "BLOCK_M": 64,
+            "BLOCK_N": 256,
+            "GROUP_M": 8,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
+        2,
+        linear_softmax_persistent_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
@@ -206,6 +264,7 @@ SCHEDULES = (
         },
     ),
     (
+        None,
         None,
         linear_softmax_tiles_kernel,
         {
@@ -220,9 +279,14 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for elements of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+def pick_schedule(M: int, itemsize: int):
+    """The kernel and the launch options of the first line that serves these sizes."""
+    sizes = (M, itemsize)
+    return next(
+        line[-2:]
+        for line in SCHEDULES
+        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
+    )
 
 
 def check_inputs(
@@ -304,12 +368,37 @@ def linear_softmax(
             f"elements, got {M}, {N}, {K}"
         )
     x_view = x.reshape(M, K)
-    kernel, options = pick_schedule(x.element_size())
+    kernel, options = pick_schedule(M, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel is linear_softmax_kernel:
+    if not fits and kernel in (linear_softmax_kernel, linear_softmax_persistent_kernel):
         kernel = linear_softmax_tiles_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_softmax_kernel:
+            tiles_m = triton.cdiv(M, options["BLOCK_M"])
+            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            x_desc = TensorDescriptor.from_tensor(
+                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
+            )
+            weight_desc = TensorDescriptor.from_tensor(
+                weight, [options["BLOCK_N"], options["BLOCK_K"]]
+            )
+            out_desc = TensorDescriptor.from_tensor(
+                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
+            )
+            grid = (tiles_m * tiles_n,)
+            kernel[grid](
+                x_desc,
+                weight_desc,
+                bias,
+                out_desc,
+                M,
+                N,
+                K,
+                bias.stride(0),
+                PRECISION=precision(),
+                **options,
+            )
+        elif kernel is linear_softmax_persistent_kernel:
             tiles_m = triton.cdiv(M, options["BLOCK_M"])
             tiles_n = triton.cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(

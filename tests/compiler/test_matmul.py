@@ -319,6 +319,17 @@ def test_parts_are_added_by_a_second_kernel_and_what_follows_torchs_product_is_o
     assert not launched  # torch.addmm is all there is
 
 
+def test_torchs_product_is_not_rounded_before_what_is_added_to_it() -> None:
+    """A sum that is nearly nothing shows what was rounded on the way."""
+    generator = torch.Generator().manual_seed(0)
+    found = product("return torch.relu(torch.addmm(c, a, b))", {**TWO, "c": "M N"})
+    a, b = (torch.randn(64, 64, generator=generator, dtype=torch.float64).half() for _ in range(2))
+    c = -(a.double() @ b.double()).half()
+    wanted = torch.relu(c.double() + a.double() @ b.double())
+    got = of("library", one_kernel(found))(a, b, c)
+    torch.testing.assert_close(got.double(), wanted, rtol=2e-3, atol=1e-5)
+
+
 @pytest.fixture
 def torch_multiplies(request: pytest.FixtureRequest) -> Iterator[str]:
     """Not by monkeypatch, which would delete what no instance has in its __dict__."""

@@ -38,8 +38,11 @@ def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
             raise Unlowerable("a reduction of a product's rows, whose length is no number")
         if schedules.columns(body) > schedules.LONGEST_ROW:
             raise Unlowerable(f"a reduction of a product's rows of more than {schedules.LONGEST_ROW} columns")
-    function, is_library = library.library(spec, body)
-    return replace(body, boxed=kernels.boxable(spec, body), library=function, is_library=is_library)
+    body = replace(body, boxed=kernels.boxable(spec, body))
+    torchs = library.library(spec, body)
+    if torchs is None:
+        return body
+    return replace(body, library=torchs.function, called=torchs.value, is_library=torchs.is_all)
 
 
 def _own(body: Body) -> ProductBody:
@@ -115,5 +118,5 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 FAMILY = Family(
     NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    build=build, template="printed.py.jinja",
+    build=build, holds=schedules.holds, template="printed.py.jinja",
 )  # fmt: skip

@@ -178,10 +178,11 @@ class Writer:
         name = self.body.names.of[self.body.dot]
         return ir.Name(name, self.tiled.result)
 
-    def finished(self, product: ir.Expr) -> None:
-        """The product is known from here on."""
-        self.builder.known[self.body.dot] = product
-        value = self.body.lowered.values[self.body.dot]
+    def finished(self, product: ir.Expr, number: int | None = None) -> None:
+        """The product is known from here on, or the value of a number that is computed from it."""
+        number = self.body.dot if number is None else number
+        self.builder.known[number] = product
+        value = self.body.lowered.values[number]
         if value.statement is not None:
             self.builder.quoted.add(value.statement)
 
@@ -441,15 +442,17 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=_counts())
 
 
-def _parts(writer: Writer) -> ir.Pointer:
-    """Where the sums of a part lie."""
+def _parts(writer: Writer, *, several: bool = True) -> ir.Pointer:
+    """Where the sums of a part lie, or those of the only one."""
     m, n = writer.tiled.result
-    slot: ir.Expr = ir.Cast(ir.Name("part"), "int64")
+    slot: ir.Expr | None = ir.Cast(ir.Name("part"), "int64") if several else None
     if has_batch(writer.body):
-        slot = ir.Apply("add", (ir.Apply("mul", (slot, ir.Name("BATCH")), ()), ir.Name("batch")), ())
-    plane = ir.Apply("mul", (ir.Apply("mul", (slot, ir.Name("M")), ()), ir.Name("N")), ())
-    places = (plane, ir.Name(m.index, (m,)), ir.Name(n.index, (n,)))
-    return ir.Pointer(memory_of(writer.spec), tuple(zip(places, (None, "N", None), strict=True)), (m, n))
+        batch = ir.Name("batch")
+        slot = ir.Apply("add", (ir.Apply("mul", (slot, ir.Name("BATCH")), ()), batch), ()) if slot else batch
+    terms: list[tuple[ir.Expr, str | None]] = [(ir.Name(m.index, (m,)), "N"), (ir.Name(n.index, (n,)), None)]
+    if slot:
+        terms.insert(0, (ir.Apply("mul", (ir.Apply("mul", (slot, ir.Name("M")), ()), ir.Name("N")), ()), None))
+    return ir.Pointer(memory_of(writer.spec), tuple(terms), (m, n))
 
 
 def memory_of(spec: OperatorSpec) -> str:
@@ -494,9 +497,7 @@ def _passed(spec: OperatorSpec) -> ir.Argument:
     return ir.Argument(f"{memory_of(spec)}_ptr", "pointer", memory_of(spec))
 
 
-def joined(
-    spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str, splits: str = 'options["SPLITS"]'
-) -> ir.Kernel:
+def joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
     """What follows the product, from the sum of its parts."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
@@ -505,15 +506,36 @@ def joined(
     added = ir.Let((carry.text,), ir.Apply("add", (carry, ir.Name("part_sum", (m, n))), (m, n)))
     loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), (loaded, added))
     writer.finished(carry)
+    summed = (ir.Let((carry.text,), ir.Zeros((m, n))), loop)
+    return _of_sums(writer, schedule, name, summed, (("SPLITS", 'options["SPLITS"]'),))
+
+
+def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """What follows what torch's function computed."""
+    writer = Writer(spec, body, tiled_by_blocks(body))
+    m, n = writer.tiled.result
+    computed = ir.Name(body.names.of.get(body.called, writer.carry().text), (m, n))
+    loaded = ir.Cast(ir.Load(_parts(writer, several=False), writer.mask((m, n))), "float32")
+    writer.finished(computed, body.called)
+    return _of_sums(writer, schedule, name, (ir.Let((computed.text,), loaded),))
+
+
+def _of_sums(
+    writer: Writer, schedule: Schedule, name: str, summed: tuple[ir.Stmt, ...],
+    more: tuple[tuple[str, str], ...] = (),
+) -> ir.Kernel:  # fmt: skip
+    """A kernel over tiles of a product that others have left in memory."""
+    body = writer.body
+    m, n = writer.tiled.result
     own, tile = _own(body, _TILES, ir.Program(0))
     inside = trimmed((
         *_COUNTED, *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
-        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), ir.Zeros((m, n))), loop, *writer.stores(),
+        *writer.numbers(body.extent("n"), n, "tile_n"), *summed, *writer.stores(),
     ))  # fmt: skip
     rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)
-    constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), ("SPLITS", splits))
+    constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), *more)
     tiles = f"triton.cdiv(M, {rows}) * triton.cdiv(N, {columns})"
-    arguments = (_passed(spec), *writer.arguments(inside))
+    arguments = (_passed(writer.spec), *writer.arguments(inside))
     return ir.Kernel(name, schedule, arguments, constexprs, inside, (_grid(body, tiles),))
 
 

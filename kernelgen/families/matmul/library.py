@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from kernelgen.families.matmul.kernels import Writer, extents_of, joined, memory_of, reduces, tiled_by_blocks
+from dataclasses import dataclass
+
+from kernelgen.families.matmul.kernels import Writer, after, extents_of, memory_of, reduces, tiled_by_blocks
 from kernelgen.families.matmul.lowering import ProductBody
-from kernelgen.families.values import Stored, Use
+from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -20,54 +22,66 @@ def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
         access = writer.reads[number]
         host = f"{writer.host(access.tensor)}.detach()"
         operands.append(host if extents_of(body, access)[-2:] == wanted else f"{host}.mT")
+    if body.called != body.dot:
+        added = writer.reads[_added_load(body, body.called)]
+        host = f"{writer.host(added.tensor)}.detach()"
+        operands.insert(0, f"{host}.mT" if extents_of(body, added) == ["n", "m"] else host)
+    called = f"{body.library}({', '.join(operands)})"
     if not body.is_library:
-        return (
-            ir.LibraryCall(body.library, f"{body.library}({', '.join(operands)})", memory_of(spec)),
-            joined(spec, body, schedule, name.replace("_kernel", "_after_kernel"), "1"),
-        )
-    stored, access = body.layout.stores[0]
-    added = _addend(body, stored)
-    if added is not None:
-        operands.insert(0, f"{body.lowered.values[added].tensor}.detach()")
+        following = after(spec, body, schedule, name.replace("_kernel", "_after_kernel"))
+        return ir.LibraryCall(body.library, called, memory_of(spec)), following
+    _, access = body.layout.stores[0]
     sizes = ", ".join(writer.run_size(str(index)) for index, _ in access.terms)
     out = f"{access.tensor}.view({sizes})" if writer.is_merged(access.tensor, access) else access.tensor
-    return (ir.LibraryCall(body.library, f"{body.library}({', '.join(operands)})", out=out),)
+    return (ir.LibraryCall(body.library, called, out=out),)
 
 
-def library(spec: OperatorSpec, body: ProductBody) -> tuple[str, bool]:
+@dataclass(frozen=True)
+class Library:
+    """What torch has for a product."""
+
+    function: str
+    value: int
+    """The value that it computes."""
+    is_all: bool
+    """Whether that is all there is."""
+
+
+def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
     """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
-    batch, and whether that is all there is, a bias included."""
+    batch, what is added to it included: torch rounds the sum, and a product that was rounded before would be worse."""
     by_load = {a.load: a for a in body.layout.accesses}
     first, second = (a.value for a in body.lowered.values[body.dot].args if isinstance(a, Use))
     if not {first, second} <= by_load.keys() or not body.extent("m").runs or reduces(body):
-        return "", False
+        return None
     sides = [extents_of(body, by_load[i]) for i in (first, second)]
     batches = [["batch"] * len(body.extent("batch").runs)] * 2
     single = all(len(e.runs) == 1 for e in body.layout.extents if e.runs and e.name != "batch")
     if not single or [side[:-2] for side in sides] != batches:
-        return "", False
+        return None
+    added = None if batches[0] else _sum(spec, body)
     stored, access = body.layout.stores[0]
     in_order = extents_of(body, access) == [e.name for e in body.layout.extents if e.name != "k" for _ in e.runs]
     same = next(o.dtype for o in spec.outputs if o.name == stored.name) == body.factor.dtype
-    if len(body.layout.stores) == 1 and in_order and same:
-        if stored.value == body.dot:
-            return LIBRARY_CALL, True
-        added = _addend(body, stored)
-        dtypes = {t.name: t.dtype for t in spec.inputs}
-        if (
-            added is not None
-            and not batches[0]
-            and dtypes.get(str(body.lowered.values[added].tensor)) == body.factor.dtype
-        ):
-            return "torch.addmm", True
-    return LIBRARY_CALL, False
+    value = body.dot if added is None else added
+    is_all = len(body.layout.stores) == 1 and in_order and same and stored.value == value
+    return Library(LIBRARY_CALL if added is None else "torch.addmm", value, is_all)
 
 
-def _addend(body: ProductBody, stored: Stored) -> int | None:
-    """The load of a bias of the columns, where an output is its sum with the product."""
-    value = body.lowered.values[stored.value]
-    if value.op != "add" or Use(body.dot) not in value.args:
+def _sum(spec: OperatorSpec, body: ProductBody) -> int | None:
+    """The sum of the product with a tensor of its dtype, where nothing else needs the product."""
+    users = [i for i, v in enumerate(body.lowered.values) if Use(body.dot) in v.args]
+    load = _added_load(body, users[0]) if len(users) == 1 else -1
+    access = next((a for a in body.layout.accesses if a.load == load), None)
+    if access is None or any(s.value == body.dot for s, _ in body.layout.stores):
         return None
+    dtype = next(t.dtype for t in spec.inputs if t.name == access.tensor)
+    fits = extents_of(body, access) in (["n"], ["m", "n"], ["n", "m"]) and dtype == body.factor.dtype
+    return users[0] if fits else None
+
+
+def _added_load(body: ProductBody, number: int) -> int:
+    """What a value adds to the product, a load; -1 where it is no such sum."""
+    value = body.lowered.values[number]
     others = [a.value for a in value.args if isinstance(a, Use) and a.value != body.dot]
-    access = next((a for a in body.layout.accesses if others == [a.load]), None)
-    return access.load if access and extents_of(body, access) == ["n"] else None
+    return others[0] if value.op == "add" and len(others) == 1 else -1

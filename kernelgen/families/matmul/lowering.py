@@ -85,6 +85,8 @@ class ProductBody(Body):
     """The tensors whose tiles descriptors can copy."""
     library: str = ""
     """Torch's function for the product; empty where it would have to copy the factors first."""
+    called: int = -1
+    """The value that this function computes: the product, or its sum with a bias or a residual, rounded once."""
     is_library: bool = False
     """Whether that function computes all there is."""
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from kernelgen.families.family import Table, Variant
 from kernelgen.families.forms import PRINTED
-from kernelgen.families.matmul.kernels import reduces
+from kernelgen.families.kernel import Body
+from kernelgen.families.matmul.kernels import extents_of, reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -29,6 +30,8 @@ _PERSISTENT = Schedule.make(
     BOXES, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, persistent=True
 )
 _BOXES = _PERSISTENT.replace(persistent=False, num_stages=4)
+_EVERY_SM = 132 * 64
+"""Rows up to which tiles of 64 keep every multiprocessor of an H200 busy, and tiles of 128 do not."""
 _TILES = Schedule.make(TILES, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
 _SPLIT = Schedule.make(
     SPLIT, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, GROUP_M=1, SPLITS=2, num_warps=4, num_stages=4, swap=True
@@ -82,13 +85,11 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     if schedule.variant == VECTOR:
         held = schedule.int("BLOCK_N") * schedule.int("BLOCK_K")
         return "more than 128 sums a thread" if held > 128 * 32 * schedule.int("num_warps") else None
-    rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
     if rows * cols > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
     stored = rows * cols * itemsize if schedule.get("persistent") else 0  # beside the next tile's factors
-    if (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1) + stored > SHARED_BYTES:
-        return f"tiles of more than {SHARED_BYTES} bytes of shared memory"
-    return None
+    return _too_much(schedule, itemsize, stored)
 
 
 def first_table(body: ProductBody) -> Table:
@@ -101,21 +102,51 @@ def first_table(body: ProductBody) -> Table:
         rows = 64 if width >= 256 else 128
         whole = _TILES.replace(BLOCK_M=rows, BLOCK_N=width, num_warps=8 if width >= 128 else 4)
         wide = whole.replace(BLOCK_K=32, num_stages=2)
-        best = whole
-        if BOXES in own:
-            best = _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width)
-        return (table_row(best, itemsize=2), table_row(wide))
+        if BOXES not in own:
+            return (table_row(whole, itemsize=2), table_row(wide))
+        few = _fitting(body, _BOXES.replace(BLOCK_M=64, BLOCK_N=width, num_warps=whole.int("num_warps")))
+        many = _fitting(body, _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width))
+        first = () if few == many else (table_row(few, M=_EVERY_SM, itemsize=2),)
+        return (*first, table_row(many, itemsize=2), table_row(wide))
     return _boxes_table(body) if BOXES in own else _pointers_table(body)
+
+
+def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
+    """Programs that stay where there is room for that, and as many tiles in flight as there is room for."""
+    leaving = (schedule.replace(persistent=False, num_stages=stages) for stages in (4, 3, 2))
+    return next(s for s in (schedule, *leaving) if legal(s, 0, 2) is None and holds(body, s, 2) is None)
+
+
+def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
+    """Why a program has no room for a schedule of these values. Tiles that the epilogue loads pass through shared
+    memory: where programs stay, beside the factors of the next tile, else in their place."""
+    if not isinstance(body, ProductBody) or not schedule.get("persistent"):
+        return None
+    rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
+    return _too_much(schedule, itemsize, (1 + _loaded_tiles(body)) * rows * cols * itemsize)
+
+
+def _loaded_tiles(body: ProductBody) -> int:
+    """The tensors that the epilogue loads over rows and columns."""
+    return sum({"m", "n"} <= set(extents_of(body, a)) for a in body.layout.accesses)
+
+
+def _too_much(schedule: Schedule, itemsize: int, beside: int) -> str | None:
+    """Why the tiles of the factors in flight and so many bytes beside them are more than a program may have."""
+    rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    factors = (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1)
+    return f"tiles of more than {SHARED_BYTES} bytes of shared memory" if factors + beside > SHARED_BYTES else None
 
 
 def _boxes_table(body: ProductBody) -> Table:
     """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192."""
     small = _BOXES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4)
-    if body.is_library:  # what this gains beside torch's own is nothing where a tile cannot fill a multiprocessor
+    if body.is_library and not _loaded_tiles(body):
+        # what this gains beside torch's own is nothing where a tile cannot fill a multiprocessor
         return (
             table_row(_VECTOR, M=2), table_row(_SPLIT, M=4, itemsize=2), table_row(_LIBRARY, M=1024),
             table_row(_BOXES.replace(num_stages=3), M=2048, N=2048, itemsize=2),
-            table_row(_PERSISTENT, itemsize=2), table_row(_LIBRARY),
+            table_row(_fitting(body, _PERSISTENT), itemsize=2), table_row(_LIBRARY),
         )  # fmt: skip
     found = [
         table_row(_VECTOR, M=2),
@@ -125,7 +156,7 @@ def _boxes_table(body: ProductBody) -> Table:
         table_row(small.replace(num_stages=5), M=1024, N=1024, itemsize=2),
         table_row(small.replace(BLOCK_N=128), M=512, itemsize=2),
         table_row(_BOXES.replace(num_stages=3), M=2048, N=2048, itemsize=2),
-        table_row(_PERSISTENT, itemsize=2),
+        table_row(_fitting(body, _PERSISTENT), itemsize=2),
     ]
     return (*found, table_row(_LIBRARY if body.library else _TILES.replace(BLOCK_K=32)))
 
@@ -145,7 +176,7 @@ def starts(body: ProductBody) -> tuple[Schedule, ...]:
     own = variants(body)
     if reduces(body):
         return tuple(row.schedule for row in first_table(body))
-    found: dict[str, tuple[Schedule, ...]] = {BOXES: (_PERSISTENT, _BOXES, _BOXES.replace(BLOCK_M=128, BLOCK_N=128))}
+    found: dict[str, tuple[Schedule, ...]] = {BOXES: (_fitting(body, _PERSISTENT), _BOXES, _BOXES.replace(BLOCK_N=128))}
     found |= {SPLIT: (_SPLIT, _SPLIT.replace(BLOCK_M=64, swap=False))}
     return tuple(s for v in own for s in found.get(v, (_DEFAULTS[v],)))
 
