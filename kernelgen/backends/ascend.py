@@ -22,8 +22,10 @@ class Printer(triton.Printer):
     def _let(self, let: ir.Let) -> list[str]:
         cast = let.value if isinstance(let.value, ir.Cast) else None
         load = let.value if cast is None else cast.arg
-        if not isinstance(load, ir.Load) or not (load.within or _steps(load)):
+        if not isinstance(load, ir.Load) or not (load.within or load.steps):
             return super()._let(let)
+        # triton-ascend 3.2.0 loses a load of columns that are some apart where its rows are no interval either (it
+        # copies each row, and drops the copy), so it is told the place of every element
         (name,) = let.names
         mask = None if load.mask is None else self._spread(load.mask, load.shape).text
         chosen, lines = str(mask), []
@@ -40,14 +42,3 @@ class Printer(triton.Printer):
         if load.within and fill is not None:
             lines.append(call(name, "tl.where", [f"{name}_within", name, number(fill).text]))
         return lines
-
-
-def _steps(load: ir.Load) -> bool:
-    """Whether the columns that a load reads are some apart. triton-ascend 3.2.0 loses such a load where its rows are no
-    interval either (it copies each row, and drops the copy), so it is told the place of every element."""
-    columns = load.pointer.shape[-1:]
-    return any(index.shape == columns and _has_product(index) for index, _ in load.pointer.terms)
-
-
-def _has_product(expr: ir.Expr) -> bool:
-    return isinstance(expr, ir.Apply) and (expr.op == "mul" or any(map(_has_product, expr.args)))

@@ -146,6 +146,14 @@ class Printer:
             case ir.Full():
                 value = self.text(expr.value).text
                 return Text(f"tl.full({self._extents(expr.shape)}, {value}, {self._dtype(expr.dtype)})")
+            case ir.Paired():
+                parts = ", ".join(self._stored(part, expr.of) for part in (expr.even, expr.odd))
+                return Text(f"tl.reshape(tl.join({parts}), {expr.shape[-1].mask}.shape)")
+            case ir.Unpaired():
+                return Text(f"tl.split(tl.reshape({self.text(expr.pairs).text}, {self._extents(expr.shape, '2')}))")
+            case ir.Contiguous():
+                width = f"{8 * expr.size} // {expr.tensor}_ptr.dtype.element_ty.primitive_bitwidth"
+                return Text(f"tl.max_contiguous({self.text(expr.arg).text}, {width})")
             case ir.Reduce():
                 return self._reduce(expr)
             case ir.Dot():
@@ -228,8 +236,8 @@ class Printer:
             return value.text
         return f"{value.within(ATOM)}.reshape({', '.join([*['1'] * ones, *(a.block for a in box.shape)])})"
 
-    def _extents(self, shape: ir.Shape) -> str:
-        blocks = [a.block for a in shape]
+    def _extents(self, shape: ir.Shape, *more: str) -> str:
+        blocks = [*(a.block for a in shape), *more]
         return f"({blocks[0]},)" if len(blocks) == 1 else f"({', '.join(blocks)})"
 
     def _dtype(self, dtype: ir.Dtype) -> str:

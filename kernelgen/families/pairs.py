@@ -7,19 +7,22 @@ every access runs over neighbours in memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kernelgen.families.access import Access
+from kernelgen.families.access import COLS, Access
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, Lines
 from kernelgen.families.line import call
 from kernelgen.families.naming import FULL
 from kernelgen.families.rolling import chains, step_of
+from kernelgen.families.values import Stored
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.nest import Nest
 
 PAIRS = "pairs"
 """The kernel variable that numbers the elements of a tile's pairs, twice as many as columns."""
@@ -91,6 +94,76 @@ class PairLines(Lines):
 
     def _along_columns(self, index: str | Expr) -> bool:
         return index == PAIRS or super()._along_columns(index)
+
+
+PAIR = ir.Axis("pairs", PAIRS, "pair_mask", "2 * BLOCK_SIZE_N", "2 * N")
+
+
+class PairNest(Nest):
+    """Kernels that access even and odd places of one tensor together."""
+
+    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
+        super().__init__(spec, body, form, schedule)
+        self.read, self.written = paired_loads(body), paired_stores(body)
+        self.builder.together = self._read
+
+    @property
+    def pair_shape(self) -> ir.Shape:
+        return (*self.tile.shape[:-1], PAIR)
+
+    def index(self, name: str) -> ir.Name:
+        return ir.Name(name, (PAIR,)) if name == PAIRS else super().index(name)
+
+    def pair_numbers(self) -> tuple[ir.Let, ...]:
+        """What a kernel says before it reads and writes pairs, after its rows and columns."""
+        if not self.read and not self.written:
+            return ()
+        (row, columns), said = self.tile.shape, "neighbours belong to both parts: they are read and written together"
+        start = ir.Apply("mul", (ir.Apply("mul", (ir.Number(2), ir.Name("pid_n")), ()), ir.Name(columns.block)), ())
+        exist = ir.Apply("lt", (ir.Name(PAIRS, (PAIR,)), ir.Apply("mul", (ir.Number(2), ir.Name("N")), ())), (PAIR,))
+        mask = ir.Apply("and", (ir.Name(row.mask, (row,)), exist), self.pair_shape)
+        found = ir.Let((PAIRS,), ir.Range(PAIR, start), said), ir.Let((PAIR.mask,), mask)
+        loads = self.body.layout.accesses
+        plain = [a.tensor for a in loads if a.load not in self.read and self.level(a.load) == FULL]
+        if not plain:
+            return found
+        why = "8 bytes a thread, half of its pairs: nothing is exchanged between threads"
+        cols = self.index(COLS)
+        return ir.Let((cols.text,), ir.Contiguous(cols, 8, plain[0]), why), *found
+
+    def _read(self, i: int) -> tuple[ir.Let, ...] | None:
+        """The load of pairs; of two loads that are one, the later has nothing to add."""
+        if i not in self.read:
+            return None
+        even, odd, access = self.read[i]
+        if i == max(even, odd):
+            return ()
+        of = self.body.names.of
+        pairs = ir.Name(f"{of[even]}_pairs", self.pair_shape)
+        loaded = ir.Load(self.pointer(access, pairs.shape), self.mask(pairs.shape), None, self.policy(i))
+        parts = ir.Let((of[even], of[odd]), ir.Unpaired(pairs, self.tile.shape))
+        return ir.Let((pairs.text,), self.widened(i, loaded)), parts
+
+    def mask(self, shape: ir.Shape) -> ir.Expr | None:
+        return ir.Name(PAIR.mask, shape) if PAIR in shape else super().mask(shape)
+
+    def stores(self, outputs: Sequence[Stored] | None = None) -> tuple[ir.Stmt, ...]:
+        found: list[ir.Stmt] = []
+        for number, stored in enumerate(self.body.lowered.outputs):
+            if number not in self.written:
+                found += super().stores([stored])
+            elif number == min(self.written[number][:2]):
+                found += self._stored(number)
+        return tuple(found)
+
+    def _stored(self, number: int) -> tuple[ir.Stmt, ...]:
+        outputs = self.body.lowered.outputs
+        even, odd, access = self.written[number]
+        pairs = ir.Name(f"{outputs[even].name}_pairs", self.pair_shape)
+        first, second = (self.stored_value(outputs[part], self.tile.shape) for part in (even, odd))
+        joined = ir.Let((pairs.text,), ir.Paired(first, second, self.tile.shape, pairs.shape))
+        streams = self.schedule.get("stores") == "streaming"
+        return joined, ir.Store(self.pointer(access, pairs.shape), pairs, self.mask(pairs.shape), streams)
 
 
 def paired_loads(body: Body) -> dict[int, Pair]:

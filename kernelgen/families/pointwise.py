@@ -15,20 +15,19 @@ from collections.abc import Sequence
 from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import ELEMENTS, FLAT, LANES, PLANES, TILE
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
 from kernelgen.families.keys import SMALL, TINY
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
-from kernelgen.families.pairs import PairLines, is_paired
-from kernelgen.families.specialize import SPECIALIZE, specialized
+from kernelgen.families.pairs import PairNest, is_paired
+from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.turning import lies_along
 from kernelgen.frontend.graph import Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.tile import grid
-from kernelgen.tile.nest import RUN, Nest
-from kernelgen.tile.walk import trimmed
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import RUN, M, N, Nest
 
 NAME = "pointwise"
 ELEMENTS_A_THREAD = (1, 128)
@@ -263,32 +262,35 @@ def flat(
     """The kernel of one run of elements."""
     nest = Nest(spec, body, FLAT, schedule)
     once = nest.lets(at_levels(body, (SCALAR,)))
-    inside = trimmed((*once, *grid.run(RUN), *nest.lets(output_values(body), late=False), *nest.stores()))
+    inside = (*once, *grid.run(RUN), *nest.lets(output_values(body), late=False), *nest.stores())
     return (nest.kernel(name, inside, ("n_elements",), ("BLOCK_SIZE",)),)
 
 
 def tile(
-    spec: OperatorSpec,
-    body: Body,
-    schedule: Schedule,
-    name: str,
-    helpers: dict[str, None],
-    make: type[Lines] = PairLines,
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel of tiles of rows and columns."""
-    lines = make(spec, body, TILE, schedule, helpers)
-    done: set[int] = set()
-    once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
-    first = lines.index_text.lines(once)
-    places = [line for line in lines.index_text.lines(text) if line not in first]
-    once, text = first + once, lines.row_indices() + lines.pair_lines() + places + text
-    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()))
-    arguments, constexprs, _ = specialized(schedule, lines.arguments("M", "N"), constexprs)
-    made = KernelText(
-        name, TILE, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides()
-    )
-    return (made,)
+    nest = PairNest(spec, body, TILE, schedule)
+    once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
+    first = nest.places_in(once)
+    text = (*nest.lets(output_values(body), late=False), *nest.stores())
+    places = [let for let in nest.places_in(text) if let not in first]
+    start: ir.Expr = ir.Name("pid_m")
+    walked = schedule.int("ROW_TILES") > 1
+    if walked:
+        tiles = ir.Apply("mul", (start, ir.Name("ROW_TILES")), ())
+        start = ir.Apply("add", (tiles, ir.Name("tile")), ())
+    rows = (
+        *grid.numbered(M, grid.block(start, M)), grid.inside(M, N), *nest.row_indices(), *nest.pair_numbers(),
+        *places, *text,
+    )  # fmt: skip
+    loop = ir.For("tile", ir.Number(0), ir.Name("ROW_TILES"), ir.Number(1), rows)
+    inside = (
+        *grid.programs(M, N, columns_fastest=schedule["grid"] == "1d"),
+        *grid.numbered(N, grid.block(ir.Name("pid_n"), N)), *first, *once, *((loop,) if walked else rows),
+    )  # fmt: skip
+    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if walked else ()))
+    return (nest.kernel(name, inside, ("M", "N"), constexprs),)
 
 
 def _in_planes(

@@ -9,20 +9,13 @@ from __future__ import annotations
 
 from kernelgen.families.access import output_groups
 from kernelgen.families.forms import ELEMENTS
-from kernelgen.families.kernel import (
-    LOADS,
-    STORES,
-    Body,
-    KernelText,
-    Lines,
-    at_levels,
-    output_values,
-)
-from kernelgen.families.naming import COLUMN, ROW, SCALAR, mentions
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.naming import COLUMN, ROW, SCALAR
 from kernelgen.families.pairs import is_paired
-from kernelgen.families.specialize import specialized
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid
+from kernelgen.tile.nest import RUN, Nest
 
 
 def applies(body: Body) -> bool:
@@ -58,20 +51,10 @@ def kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    lines = Lines(spec, body, ELEMENTS, schedule, helpers)
-    done: set[int] = set()
-    text = lines.writer.lines(at_levels(body, (COLUMN, SCALAR, ROW)), done)
-    text += lines.writer.lines(output_values(body), done, late=False) + lines.stores()
-    text = [*lines.index_text.lines(text), *text]
-    text = [*lines.row_indices(text), *text]
-    written = "\n".join(text)
-    arguments = lines.arguments("n_elements", "N", "M")
-    arguments = tuple(a for a in arguments if a in ("n_elements", "N") or mentions(written, a))
+    nest = Nest(spec, body, ELEMENTS, schedule)
+    text = nest.lets(at_levels(body, (COLUMN, SCALAR, ROW)))
+    text = (*text, *nest.lets(output_values(body), late=False), *nest.stores())
+    inside = (*grid.elements(RUN), *nest.row_indices(), *nest.places_in(text), *text)
     strides = {s for a in body.layout.all() for s, _ in a.strides}
-    sizes = [a for a in arguments if a.isupper() and a != "M" and a not in strides]
-    arguments, constexprs, passed = specialized(schedule, arguments, ("BLOCK_SIZE",), sizes)
-    made = KernelText(
-        name, ELEMENTS, schedule, arguments, constexprs, lines=tuple(text), wide_strides=lines.wide_strides(),
-        passed=passed,
-    )  # fmt: skip
-    return (made,)
+    also = [a for a in nest.arguments("n_elements", "N") if a.isupper() and a not in strides]
+    return (nest.kernel(name, inside, ("n_elements", "N"), ("BLOCK_SIZE",), also),)

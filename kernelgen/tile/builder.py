@@ -55,6 +55,8 @@ class Builder:
     """Which elements of a tile exist; None: those that the mask of the reduced axis says."""
     by_rows: bool = False
     """Whether an exact quotient by a number of the row is made of one division a row."""
+    together: Callable[[int], tuple[ir.Let, ...] | None] = lambda i: None
+    """The statements that read a load which is not read alone: they come where the first of those is read."""
     narrow: frozenset[int] = frozenset()
     """The places that are counted in int32, whatever their dtype."""
 
@@ -72,7 +74,10 @@ class Builder:
             if i not in self.names.assigned or value.op == "const":
                 continue
             name = ir.Name(self.names.of[i], self.shape(i, tile))
-            if value.op != "iota":  # which the kernel has anyway
+            together = self.together(i) if value.op == "load" else None
+            if together is not None:
+                found += together
+            elif value.op != "iota":  # which the kernel has anyway
                 found.append(self._assigned(i, name, tile))
             self.known[i] = name
         return tuple(found)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from kernelgen.tile import ir
 from kernelgen.tile.places import wide
 
-PID_M, PID_N = ir.Name("pid_m"), ir.Name("pid_n")
 WIDE = "int64: rows * N may pass 2**31"
 
 
@@ -25,3 +24,37 @@ def run(axis: ir.Axis) -> tuple[ir.Let, ...]:
     why = "int64: the offset of the last block passes 2**31 from that many elements on"
     start = ir.Let(("block_start",), block(wide(ir.Program(0)), axis), aside=why)
     return start, *numbered(axis, ir.Name("block_start"))
+
+
+def programs(rows: ir.Axis, columns: ir.Axis, *, columns_fastest: bool) -> tuple[ir.Let, ...]:
+    """The tile of a program, from a grid of two dimensions, or of one."""
+    if not columns_fastest:
+        return ir.Let(("pid_m",), wide(ir.Program(0)), aside=WIDE), ir.Let(("pid_n",), ir.Program(1))
+    count = ir.Apply("cdiv", (ir.Name(columns.size), ir.Name(columns.block)), ())
+    tiles = ir.Name("num_tiles_n")
+    return (
+        ir.Let((tiles.text,), count, "columns fastest: programs that run together write neighbouring memory"),
+        ir.Let(("pid_m",), wide(ir.Apply("int_div", (ir.Program(0), tiles), ())), aside=WIDE),
+        ir.Let(("pid_n",), ir.Apply("int_mod", (ir.Program(0), tiles), ())),
+    )
+
+
+def inside(rows: ir.Axis, columns: ir.Axis) -> ir.Let:
+    """Which elements of a tile of rows and columns exist."""
+    masks = ir.Name(rows.mask, (rows,)), ir.Name(columns.mask, (columns,))
+    return ir.Let(("mask",), ir.Apply("and", masks, (rows, columns)))
+
+
+def elements(axis: ir.Axis) -> tuple[ir.Let, ...]:
+    """A run of elements as they lie in the results, each with its row and its column."""
+    first, n, run = ir.Name("first"), ir.Name("N"), ir.Name("run", (axis,))
+    said = "a run of elements as they lie in the results, each with its row and its column"
+    own = ir.Range(axis, ir.Cast(ir.Apply("int_mod", (first, n), ()), "int32", is_tensor=True))
+    row = ir.Apply("int_div", (first, n), ()), ir.Apply("int_div", (run, n), (axis,))
+    return (
+        ir.Let(("first",), block(wide(ir.Program(0)), axis), said, aside=WIDE),
+        *numbered(axis, first),
+        ir.Let(("run",), own, "counted from the start of the first of its rows"),
+        ir.Let(("rows",), ir.Apply("add", row, (axis,))),
+        ir.Let(("cols",), ir.Apply("int_mod", (run, n), (axis,))),
+    )

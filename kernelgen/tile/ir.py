@@ -154,6 +154,38 @@ class Full:
 
 
 @dataclass(frozen=True)
+class Paired:
+    """The elements of two tiles alternately, along an axis of twice as many, whose mask is that of the whole tile."""
+
+    even: Expr
+    odd: Expr
+    of: Shape
+    """The axes of either."""
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """Of a tile with pairs along its last axis two tiles: the first of every pair, and the second."""
+
+    pairs: Expr
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """A tile of numbers, of which `size` bytes of a tensor's elements stand in their order for sure."""
+
+    arg: Expr
+    size: int
+    tensor: str
+
+    @property
+    def shape(self) -> Shape:
+        return self.arg.shape
+
+
+@dataclass(frozen=True)
 class Reduce:
     """A reduction along one axis. What is beyond its size is neutral."""
 
@@ -221,6 +253,8 @@ class Load:
     """What has to hold beside the mask, which says what of a tile exists, for an element to be read."""
     fill: float | int | bool | None = None
     """What stands where that does not hold; None: nobody looks at it there."""
+    steps: bool = False
+    """Whether the columns that it reads are some apart."""
 
     @property
     def shape(self) -> Shape:
@@ -248,8 +282,8 @@ class Call:
 
 
 Expr = (
-    Name | Number | Size | Part | Apply | Cast | Range | Program | Programs | Zeros | Full | Reduce | Dot | Transposed
-    | Pointer | Load | Box | Call
+    Name | Number | Size | Part | Apply | Cast | Range | Program | Programs | Zeros | Full | Paired | Unpaired
+    | Contiguous | Reduce | Dot | Transposed | Pointer | Load | Box | Call
 )  # fmt: skip
 
 

@@ -6,13 +6,14 @@ the program. Values are written on these axes by the builder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from kernelgen.families.access import COLS, ROWS, Access, output_groups
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.specialize import specialized
 from kernelgen.families.values import Stored
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
@@ -20,8 +21,8 @@ from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
 from kernelgen.tile.builder import Builder
-from kernelgen.tile.places import Places, read_places, taken_apart
-from kernelgen.tile.walk import used_names
+from kernelgen.tile.places import Places, products, read_places, taken_apart
+from kernelgen.tile.walk import trimmed, used_names
 
 RUN = ir.Axis("elements", "offsets", "mask", "BLOCK_SIZE", "n_elements")
 M = ir.Axis("m", "rows", "row_mask", "BLOCK_SIZE_M", "M")
@@ -142,12 +143,21 @@ class Nest:
         if self.body.lowered.space.inner_axes() and self.level(i) in (FULL, COLUMN):
             other = dict(self.body.others).get(i, 0.0) if value.dtype == "float" else 0
         within = tuple(self.places.condition(c) for c in value.conditions)
-        loaded = ir.Load(self.pointer(access, shape), self.mask(shape), other, self._policy(i), within, value.fill)
+        counted = [e for e in value.index if isinstance(e, Expr) and self.place_level(e) == COLUMN]
+        loaded = ir.Load(
+            self.pointer(access, shape), self.mask(shape), other, self.policy(i), within,
+            value.fill if within else None, steps=any(any(products(e)) for e in counted),
+        )  # fmt: skip
+        return self.widened(i, loaded)
+
+    def widened(self, i: int, loaded: ir.Expr) -> ir.Expr:
+        """What is loaded in float32, if it is a float and computed with."""
+        value = self.body.lowered.values[i]
         narrow = next(t for t in self.spec.inputs if t.name == value.tensor).dtype != "float32"
         widen = value.dtype == "float" and not self.body.exact and narrow
         return ir.Cast(loaded, "float32", is_tensor=True) if widen else loaded
 
-    def _policy(self, i: int) -> str:
+    def policy(self, i: int) -> str:
         """How the caches treat what a load reads."""
         every = len(self.body.lowered.values[i].axes) == len(self.body.lowered.space.axes)
         streamed = self.level(i) == FULL if self.body.layout.rows else every
@@ -156,6 +166,11 @@ class Nest:
 
     def lets(self, wanted: Iterable[int], *, late: bool = True) -> tuple[ir.Stmt, ...]:
         return self.builder.lets(wanted, self.tile.shape, late=late)
+
+    def places_in(self, statements: Sequence[ir.Stmt]) -> tuple[ir.Let, ...]:
+        """The places with names that statements mention."""
+        used = used_names(tuple(statements))
+        return tuple(let for let in self.places.lets() if let.names[0] in used)
 
     def stores(self, outputs: Sequence[Stored] | None = None) -> tuple[ir.Stmt, ...]:
         return tuple(self._store(o) for o in (self.body.lowered.outputs if outputs is None else outputs))
@@ -177,9 +192,9 @@ class Nest:
             one = self.form.two_d or self.body.layout.rows
             pointer = ir.Pointer(stored.name, ((rows[0], None),) if one else (), shape)
         streams = full and self.schedule.get("stores") == "streaming"
-        return ir.Store(pointer, self._stored_value(stored, shape), self.mask(shape), streams)
+        return ir.Store(pointer, self.stored_value(stored, shape), self.mask(shape), streams)
 
-    def _stored_value(self, stored: Stored, shape: ir.Shape) -> ir.Expr:
+    def stored_value(self, stored: Stored, shape: ir.Shape) -> ir.Expr:
         value = self.builder.value(stored.value, self.tile.shape)
         if self.body.lowered.values[stored.value].op == "const":
             return ir.Full(value, ir.ElementOf(stored.name), shape)
@@ -237,9 +252,17 @@ class Nest:
         return (*pointers, *dict.fromkeys([*sizes, *divisors, *counted]), *strides)
 
     def kernel(
-        self, name: str, inside: tuple[ir.Stmt, ...], sizes: tuple[str, ...], constexprs: tuple[str, ...]
+        self,
+        name: str,
+        inside: tuple[ir.Stmt, ...],
+        sizes: tuple[str, ...],
+        constexprs: tuple[str, ...],
+        also: Collection[str] = (),
     ) -> KernelText:
-        """The kernel of some statements, with the arguments that they mention, and `sizes`."""
+        """The kernel of some statements, with the arguments that they mention, and `sizes`. `also`: what is compiled in
+        beside the length of a row, where that is."""
+        inside = trimmed((*self.wide_strides(), *inside))
         used = used_names(inside)
-        arguments = [a for a in self.arguments(*sizes) if a in used or a in sizes or a.endswith("_ptr")]
-        return KernelText(name, self.form, self.schedule, tuple(arguments), constexprs, body=inside)
+        arguments = [a for a in self.arguments(*sizes, "M") if a in used or a in sizes or a.endswith("_ptr")]
+        ordered, constexprs, passed = specialized(self.schedule, arguments, constexprs, also)
+        return KernelText(name, self.form, self.schedule, ordered, constexprs, body=inside, passed=passed)

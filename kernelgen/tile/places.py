@@ -29,8 +29,8 @@ def products(expr: Expr) -> Iterator[Expr]:
 
 def whole(op: str, left: ir.Expr, right: ir.Expr, tile: ir.Shape = ()) -> ir.Expr:
     """An operation of whole numbers, along the axes of a tile along which either varies."""
-    if op == "add" and isinstance(right, ir.Apply) and right.op == "add":  # the same sum, without brackets
-        return whole(op, whole(op, left, right.args[0], tile), right.args[1], tile)
+    if op == "add" and isinstance(right, ir.Apply) and right.op in ("add", "sub"):  # the same sum, without brackets
+        return whole(right.op, whole(op, left, right.args[0], tile), right.args[1], tile)
     axes = {*left.shape, *right.shape}
     return ir.Apply(op, (left, right), tuple(a for a in tile or (*left.shape, *right.shape) if a in axes))
 

@@ -93,7 +93,9 @@ def _read(node: object) -> Iterator[str]:
     if isinstance(node, ir.Size):
         yield from re.findall(r"[A-Za-z_]\w*", node.text)
     if isinstance(node, ir.Axis):
-        yield node.block
+        yield from re.findall(r"[A-Za-z_]\w*", node.block)
+    if isinstance(node, ir.Contiguous):
+        yield f"{node.tensor}_ptr"
     if isinstance(node, ir.Pointer):
         yield f"{node.tensor}_ptr"
         for _, stride in node.terms:

@@ -55,7 +55,7 @@ def bias_dropout_add_kernel(
     mask = row_mask[:, None] & col_mask[None, :]
     # in the dtype of M, int32 where that is enough: it divides faster
     short_rows = rows.to((tl.program_id(0) + M).dtype)
-    index_0 = (short_rows).to(tl.int64)
+    index_0 = short_rows.to(tl.int64)
     residual = tl.load(
         residual_ptr
         + rows[:, None] * stride_residual_m
@@ -109,7 +109,7 @@ def bias_dropout_add_1d_grid_kernel(
     mask = row_mask[:, None] & col_mask[None, :]
     # in the dtype of M, int32 where that is enough: it divides faster
     short_rows = rows.to((tl.program_id(0) + M).dtype)
-    index_0 = (short_rows).to(tl.int64)
+    index_0 = short_rows.to(tl.int64)
     residual = tl.load(
         residual_ptr
         + rows[:, None] * stride_residual_m

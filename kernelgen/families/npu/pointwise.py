@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kernelgen.families import pointwise
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import FLAT, TILE
 from kernelgen.families.kernel import Body, KernelText, at_levels, output_values
-from kernelgen.families.naming import SCALAR
+from kernelgen.families.naming import COLUMN, SCALAR
 from kernelgen.families.npu.budget import tile_elements
-from kernelgen.families.npu.lines import PackedLines, PackedNest, column_elements, every, walked
+from kernelgen.families.npu.lines import PackedNest, column_elements, every, walked
 from kernelgen.families.npu.space import HELPERS, MULTIBUFFER
 from kernelgen.families.npu.space import block as block_parameter
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import grid, ir
-from kernelgen.tile.nest import RUN
-from kernelgen.tile.walk import trimmed
+from kernelgen.tile.nest import RUN, M, N
 
 NAME = "pointwise"
 
@@ -74,20 +72,33 @@ def _flat(
     nest = PackedNest(spec, body, FLAT, pointwise.default(FLAT.name))
     once = nest.lets(at_levels(body, (SCALAR,)))
     block = (*grid.numbered(RUN, grid.block(ir.Name("block"), RUN)), *nest.lets(output_values(body), late=False))
-    count = ir.Apply("cdiv", (ir.Name("n_elements"), ir.Name("BLOCK_SIZE")), ())
     comment = "one program a core, which takes every num_programs-th block"
-    walk = every(count, "block", (*block, *nest.stores()), comment)
-    inside = trimmed((*once, walk))
-    text = nest.kernel(name, inside, ("n_elements",), ("BLOCK_SIZE",))
+    walk = every(_tiles(RUN), "block", (*block, *nest.stores()), comment)
+    text = nest.kernel(name, (*once, walk), ("n_elements",), ("BLOCK_SIZE",))
     return (walked(text, schedule, 'triton.cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
 
 
 def _tile(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    (text,) = pointwise.tile(spec, body, pointwise.default(TILE.name), name, helpers, PackedLines)
-    text = replace(text, constexprs=("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
-    return (walked(text, schedule, "", sizes=("M", "N")),)
+    nest = PackedNest(spec, body, TILE, pointwise.default(TILE.name))
+    once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
+    text = (*nest.lets(output_values(body), late=False), *nest.stores())
+    count, across = ir.Name("num_tiles"), ir.Name("num_tiles_n")
+    tiles = ir.Apply("mul", (_tiles(M), across), ())
+    rows, columns = (ir.Apply(op, (ir.Name("tile"), across), ()) for op in ("int_div", "int_mod"))
+    row, col = grid.numbered(M, grid.block(rows, M)), grid.numbered(N, grid.block(columns, N))
+    places = nest.places_in((*once, *text))
+    tile = (row[0], col[0], row[1], col[1], grid.inside(M, N), *once, *nest.row_indices(), *places, *text)
+    comment = "one program a core, which takes every num_programs-th tile"
+    inside = (ir.Let((across.text,), _tiles(N)), ir.Let((count.text,), tiles), every(count, "tile", tile, comment))
+    kernel = nest.kernel(name, inside, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
+    return (walked(kernel, schedule, "", sizes=("M", "N")),)
+
+
+def _tiles(axis: ir.Axis) -> ir.Expr:
+    """How many tiles lie along an axis."""
+    return ir.Apply("cdiv", (ir.Name(axis.size), ir.Name(axis.block)), ())
 
 
 _VARIANTS = {

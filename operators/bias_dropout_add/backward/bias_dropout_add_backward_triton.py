@@ -46,7 +46,7 @@ def bias_dropout_add_backward_kernel(
     mask = row_mask[:, None] & col_mask[None, :]
     # in the dtype of M, int32 where that is enough: it divides faster
     short_rows = rows.to((tl.program_id(0) + M).dtype)
-    index_0 = (short_rows).to(tl.int64)
+    index_0 = short_rows.to(tl.int64)
     grad_out = tl.load(
         grad_out_ptr
         + rows[:, None] * stride_grad_out_m
