@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from kernelgen.families.helpers import with_called
 from kernelgen.families.line import LINE, fit
-from kernelgen.families.triton_text import ATOM, BITAND, PRODUCT, SUM, Text, number, operation, triton_dtype
+from kernelgen.families.triton_text import ATOM, BITAND, PRODUCT, SUM, Text, number, operation, scan_call, triton_dtype
+from kernelgen.families.values import REVERSE
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.tile import ir
 from kernelgen.tile.walk import assigned_names, parts_of
@@ -67,7 +68,7 @@ class Printer:
         """Lines below the statement that they come from, where that says something else."""
         said = re.sub(r"\W", "", comment.removeprefix("return "))
         same = any(said in (re.sub(r"\W", "", t), re.sub(r"\W", "", t.partition(" = ")[2])) for t in lines)
-        above = [] if same or not comment else textwrap.wrap(comment, LINE - indent - 4)
+        above = [] if same or not comment else textwrap.wrap(comment, min(LINE - 8, LINE - indent - 2))
         if aside and len(lines) == 1 and indent + len(f"{lines[0]}  # {aside}") <= LINE:
             lines = [f"{lines[0]}  # {aside}"]
         elif aside:
@@ -135,6 +136,8 @@ class Printer:
                 if not expr.shape and not expr.is_tensor:
                     return Text(f"tl.cast({arg.text}, {self._dtype(expr.dtype)})")
                 return Text(f"{arg.within(ATOM)}.to({self._dtype(expr.dtype)})")
+            case ir.Range() if expr.start == ir.Number(0):
+                return Text(f"tl.arange(0, {expr.axis.block})")
             case ir.Range():
                 return Text(f"{self.text(expr.start).within(SUM)} + tl.arange(0, {expr.axis.block})", SUM)
             case ir.Program():
@@ -156,6 +159,8 @@ class Printer:
                 return Text(f"tl.max_contiguous({self.text(expr.arg).text}, {width})")
             case ir.Reduce():
                 return self._reduce(expr)
+            case ir.Scan():
+                return self._scan(expr)
             case ir.Dot():
                 precision = f", input_precision={expr.precision}" if expr.precision else ""
                 a, b, carry = (self.text(e).text for e in (expr.a, expr.b, expr.carry))
@@ -201,6 +206,16 @@ class Printer:
             function, self.helpers["multiply"] = "tl.reduce", None
             args.append("combine_fn=_multiply")
         return Text(f"{function}({', '.join([*args, f'axis={expr.arg.shape.index(expr.axis)}'])})")
+
+    def _scan(self, expr: ir.Scan) -> Text:
+        inner, axis = self.text(expr.arg).text, f"axis={expr.shape.index(expr.axis)}"
+        if not expr.is_turned:
+            text, helpers = scan_call(expr.op, expr.dtype, (inner, axis), REVERSE if expr.reverse else None)
+        else:
+            text, helpers = scan_call(expr.op, expr.dtype, (f"_turned({inner})", axis), None)
+            text, helpers = Text(f"_turned({text.text})"), ("from_end", "turned", *helpers)
+        self.helpers.update(dict.fromkeys(helpers))
+        return text
 
     def _load(self, load: ir.Load) -> Text:
         pointer = self._pointer(load.pointer)

@@ -286,7 +286,7 @@ def tile(
     )  # fmt: skip
     loop = ir.For("tile", ir.Number(0), ir.Name("ROW_TILES"), ir.Number(1), rows)
     inside = (
-        *grid.programs(M, N, columns_fastest=schedule["grid"] == "1d"),
+        *grid.programs(N, columns_fastest=schedule["grid"] == "1d"),
         *grid.numbered(N, grid.block(ir.Name("pid_n"), N)), *first, *once, *((loop,) if walked else rows),
     )  # fmt: skip
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(("ROW_TILES",) if walked else ()))

@@ -26,7 +26,7 @@ from kernelgen.families.forms import (
     WHOLE_ROWS,
     Form,
 )
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -39,6 +39,9 @@ from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import LONE_N, M, N, Nest
+from kernelgen.tile.walk import trimmed, used_names
 
 NAME = "reduction"
 MAX_ROW = 32768
@@ -350,26 +353,22 @@ def in_blocks(
 
 
 def in_registers(
-    spec: OperatorSpec,
-    body: Body,
-    schedule: Schedule,
-    name: str,
-    helpers: dict[str, None],
-    make: type[Lines] = Lines,
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel of a program that holds whole rows."""
-    form = WHOLE_ROWS[schedule.variant]
-    lines = make(spec, body, form, schedule, helpers)
-    done: set[int] = set()
-    early = at_levels(body, (FULL, ROW, SCALAR) if schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN))
-    text = lines.writer.lines(early, done) + lines.writer.lines(output_values(body), done) + lines.stores()
-    text = lines.row_indices() + lines.at_columns(text)
-    sizes = ("M", "N") if form.two_d else ("N",)
-    constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N") if form.two_d else ("BLOCK_SIZE_N",)
-    kernel = KernelText(
-        name, form, schedule, lines.arguments(*sizes), constexprs, (), tuple(text), wide_strides=lines.wide_strides()
-    )
-    return (kernel,)
+    nest = Nest(spec, body, WHOLE_ROWS[schedule.variant], schedule)
+    text = whole_rows(nest)
+    if nest.form.two_d:
+        return (nest.kernel(name, (*grid.rows(M, N), *text), ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N")),)
+    frame = grid.row(LONE_N, has_row="row" in used_names(trimmed(text)), is_turned=nest.builder.is_turned)
+    return (nest.kernel(name, (*frame, *text), ("N",), ("BLOCK_SIZE_N",)),)
+
+
+def whole_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
+    """What is done with rows that are in registers."""
+    levels = (FULL, ROW, SCALAR) if nest.schedule.get("late_loads") else (FULL, ROW, SCALAR, COLUMN)
+    text = (*nest.lets(at_levels(nest.body, levels)), *nest.lets(output_values(nest.body)), *nest.stores())
+    return (*nest.row_indices(), *nest.column_indices(), *text)
 
 
 def _variants() -> tuple[Variant, ...]:

@@ -15,10 +15,10 @@ from kernelgen.families.folding import is_counted, is_number, is_size
 from kernelgen.families.naming import ROW, SCALAR, Names
 from kernelgen.families.padding import harmless, neutral
 from kernelgen.families.quotients import SMALL, at_least
-from kernelgen.families.values import Length, Lowered, Operand, Use, Value, constant_of
+from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value, constant_of
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import COMPARISONS
-from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, Statement
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import NOUNS
 from kernelgen.tile import ir
@@ -53,6 +53,8 @@ class Builder:
     """What writes places that move with the axes of a tile."""
     mask: Callable[[ir.Shape], ir.Expr | None] | None = None
     """Which elements of a tile exist; None: those that the mask of the reduced axis says."""
+    is_turned: bool = False
+    """Whether the axis that scans run along is numbered from its end."""
     by_rows: bool = False
     """Whether an exact quotient by a number of the row is made of one division a row."""
     together: Callable[[int], tuple[ir.Let, ...] | None] = lambda i: None
@@ -136,6 +138,8 @@ class Builder:
         args = tuple(self._operand(a, tile) for a in value.args)
         if value.op in REDUCTIONS:
             return self._reduction(i, args[0])
+        if value.op in SCANS:
+            return self._scan(i, args[0])
         if value.op == "round":
             known = is_number(self.lowered.values, value.args[0])
             return ir.Cast(ir.Cast(args[0], dtype_of(value), is_tensor=not known), "float32", is_tensor=True)
@@ -172,22 +176,43 @@ class Builder:
         return ir.Cast(chosen, value.dtype, is_tensor=True)
 
     def _reduction(self, i: int, arg: ir.Expr) -> ir.Expr:
-        """What lies beyond the axis is made neutral first, where it is not."""
-        value = self.lowered.values[i]
-        (source,) = value.args
-        assert isinstance(source, Use)
-        of = self.lowered.values[source.value]
-        reduced = {self.axes[a].name: self.axes[a] for a in of.axes - value.axes}
-        (axis,) = reduced.values()
-        if self.others is None or not harmless(self.lowered, self.names.levels, i, dict(self.others)):
-            inside = self.mask(arg.shape) if self.mask else ir.Name(axis.mask, (axis,))
-            assert inside is not None
-            arg = ir.Apply("where", (inside, arg, ir.Number(neutral(self.lowered, i))), arg.shape)
+        value, source = self.lowered.values[i], self.lowered.values[self.source(i)]
+        axis = self._axis(source.axes - value.axes)
         keeps_nan = value.dtype == "float" and i not in self.drops_nan
-        op = "size_max" if value.op == "max" and keeps_nan and of.op == "abs" and self.others is not None else value.op
-        numbers = ir.Name(axis.index, (axis,)) if op in ARG_REDUCTIONS else None
-        found = ir.Reduce(op, arg, axis, keeps_nan, numbers)
+        of_sizes = value.op == "max" and keeps_nan and source.op == "abs" and self.others is not None
+        numbers = ir.Name(axis.index, (axis,)) if value.op in ARG_REDUCTIONS else None
+        found = ir.Reduce("size_max" if of_sizes else value.op, self.guarded(i, arg), axis, keeps_nan, numbers)
         return ir.Cast(found, value.dtype, is_tensor=True) if value.dtype in _NARROW else found
+
+    def _scan(self, i: int, arg: ir.Expr) -> ir.Expr:
+        value, reverse = self.lowered.values[i], self.lowered.values[i].attr == REVERSE
+        axis = self._axis(frozenset(self.lowered.space.inner_axes()))
+        inner = self.guarded(i, arg) if reverse else arg
+        return ir.Scan(value.op, inner, axis, value.dtype, reverse, self.is_turned)
+
+    def _axis(self, axes: frozenset[int]) -> ir.Axis:
+        """The tile's axis that some of the space are."""
+        (axis,) = {self.axes[a].name: self.axes[a] for a in axes}.values()
+        return axis
+
+    def source(self, i: int) -> int:
+        """The value that a reduction or a scan runs over."""
+        source = self.lowered.values[i].args[0]
+        assert isinstance(source, Use)
+        return source.value
+
+    def guarded(self, i: int, arg: ir.Expr) -> ir.Expr:
+        """The operand of a reduction, or of a scan from the end, with what lies beyond the axis made neutral, where it
+        is not."""
+        value, source = self.lowered.values[i], self.lowered.values[self.source(i)]
+        if self.others is not None and harmless(self.lowered, self.names.levels, i, dict(self.others)):
+            return arg
+        axis = self._axis(source.axes - value.axes) if value.op in REDUCTIONS else None
+        inside = self.mask(arg.shape) if self.mask else ir.Name(axis.mask, (axis,)) if axis else None
+        assert inside is not None
+        if value.op in SCANS and value.dtype == "int64" and source.op != "load":
+            arg = ir.Cast(arg, "int64", is_tensor=True)  # places are counted in int32
+        return ir.Apply("where", (inside, arg, ir.Number(neutral(self.lowered, i))), arg.shape)
 
     def _place(self, i: int) -> ir.Expr:
         """A counted place; in int32 where it is only compared, else in its own dtype."""

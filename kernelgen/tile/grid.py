@@ -19,6 +19,11 @@ def block(number: ir.Expr, axis: ir.Axis) -> ir.Expr:
     return ir.Apply("mul", (number, ir.Name(axis.block)), ())
 
 
+def tiles(axis: ir.Axis) -> ir.Expr:
+    """How many tiles lie along an axis."""
+    return ir.Apply("cdiv", (ir.Name(axis.size), ir.Name(axis.block)), ())
+
+
 def run(axis: ir.Axis) -> tuple[ir.Let, ...]:
     """A run of elements a program."""
     why = "int64: the offset of the last block passes 2**31 from that many elements on"
@@ -26,16 +31,15 @@ def run(axis: ir.Axis) -> tuple[ir.Let, ...]:
     return start, *numbered(axis, ir.Name("block_start"))
 
 
-def programs(rows: ir.Axis, columns: ir.Axis, *, columns_fastest: bool) -> tuple[ir.Let, ...]:
+def programs(columns: ir.Axis, *, columns_fastest: bool) -> tuple[ir.Let, ...]:
     """The tile of a program, from a grid of two dimensions, or of one."""
     if not columns_fastest:
         return ir.Let(("pid_m",), wide(ir.Program(0)), aside=WIDE), ir.Let(("pid_n",), ir.Program(1))
-    count = ir.Apply("cdiv", (ir.Name(columns.size), ir.Name(columns.block)), ())
-    tiles = ir.Name("num_tiles_n")
+    across, said = ir.Name("num_tiles_n"), "columns fastest: programs that run together write neighbouring memory"
     return (
-        ir.Let((tiles.text,), count, "columns fastest: programs that run together write neighbouring memory"),
-        ir.Let(("pid_m",), wide(ir.Apply("int_div", (ir.Program(0), tiles), ())), aside=WIDE),
-        ir.Let(("pid_n",), ir.Apply("int_mod", (ir.Program(0), tiles), ())),
+        ir.Let((across.text,), tiles(columns), said),
+        ir.Let(("pid_m",), wide(ir.Apply("int_div", (ir.Program(0), across), ())), aside=WIDE),
+        ir.Let(("pid_n",), ir.Apply("int_mod", (ir.Program(0), across), ())),
     )
 
 
@@ -58,3 +62,24 @@ def elements(axis: ir.Axis) -> tuple[ir.Let, ...]:
         ir.Let(("rows",), ir.Apply("add", row, (axis,))),
         ir.Let(("cols",), ir.Apply("int_mod", (run, n), (axis,))),
     )
+
+
+def row(columns: ir.Axis, *, has_row: bool, is_turned: bool) -> tuple[ir.Let, ...]:
+    """A whole row a program, or everything."""
+    said = f"one program holds {'one row' if has_row else 'everything'} in registers"
+    cols: ir.Expr = ir.Range(columns, ir.Number(0))
+    if is_turned:
+        cols = ir.Call("from_end", (ir.Name(columns.block),), (columns,))
+    own = ir.Let(("row",), wide(ir.Program(0)), said, aside="int64: row * N may pass 2**31")
+    number, exist = numbered(columns, ir.Number(0))
+    number = ir.Let(number.names, cols, "" if has_row else said)
+    return (own, number, exist) if has_row else (number, exist)
+
+
+def rows(row_axis: ir.Axis, columns: ir.Axis) -> tuple[ir.Let, ...]:
+    """Several whole rows a program."""
+    said = "one program holds BLOCK_SIZE_M short rows in registers"
+    numbers, exist = numbered(row_axis, block(ir.Name("pid_m"), row_axis))
+    cols, col_exist = numbered(columns, ir.Number(0))
+    own = ir.Let(("pid_m",), wide(ir.Program(0)), said, aside=WIDE)
+    return own, numbers, cols, exist, col_exist, inside(row_axis, columns)

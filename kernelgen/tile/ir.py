@@ -204,6 +204,26 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Scan:
+    """What every element and those before it come to along one axis."""
+
+    op: str
+    """`cumsum`, `cumprod`, `cummax` or `cummin`."""
+    arg: Expr
+    axis: Axis
+    dtype: str
+    """Of its elements: "float", or an integer's."""
+    reverse: bool = False
+    """Whether it begins at the end of the axis."""
+    is_turned: bool = False
+    """Whether the axis is numbered from its end, where such a scan begins then."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.arg.shape
+
+
+@dataclass(frozen=True)
 class Dot:
     """`carry + a @ b` on the matrix units, with `carry` in float32: a [rows, k], b [k, columns]."""
 
@@ -283,7 +303,7 @@ class Call:
 
 Expr = (
     Name | Number | Size | Part | Apply | Cast | Range | Program | Programs | Zeros | Full | Paired | Unpaired
-    | Contiguous | Reduce | Dot | Transposed | Pointer | Load | Box | Call
+    | Contiguous | Reduce | Scan | Dot | Transposed | Pointer | Load | Box | Call
 )  # fmt: skip
 
 

@@ -14,8 +14,10 @@ from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.specialize import specialized
-from kernelgen.families.values import Stored
+from kernelgen.families.triton_text import is_scaled
+from kernelgen.families.values import REVERSE, Stored
 from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import SCANS
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -54,6 +56,8 @@ class Nest:
     """Writes the loads and stores of one kernel, and hands out the builder of its arithmetic."""
 
     places_type = Places
+    may_turn = True
+    """Whether columns may be numbered from their end."""
 
     def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
         self.spec = spec
@@ -78,6 +82,7 @@ class Nest:
         self.builder = Builder(
             body.lowered, body.names, body.statements, axes, self.load, dict(body.layout.sizes),
             others=dict(body.others), drops_nan=body.keeps_nan, places=self.places, mask=self.mask, by_rows=True,
+            is_turned=self.may_turn and form.turns and _is_turned(body),
         )  # fmt: skip
 
     @property
@@ -266,3 +271,9 @@ class Nest:
         arguments = [a for a in self.arguments(*sizes, "M") if a in used or a in sizes or a.endswith("_ptr")]
         ordered, constexprs, passed = specialized(self.schedule, arguments, constexprs, also)
         return KernelText(name, self.form, self.schedule, ordered, constexprs, body=inside, passed=passed)
+
+
+def _is_turned(body: Body) -> bool:
+    """Whether all scans begin at the end of the rows, and are no pairs."""
+    scans = [v for v in body.lowered.values if v.op in SCANS]
+    return {v.attr for v in scans} == {REVERSE} and not any(is_scaled(v.op, v.dtype) for v in scans)

@@ -122,6 +122,7 @@ class PackedNest(Nest):
     """Kernels whose lanes count in int32."""
 
     places_type = PackedPlaces
+    may_turn = False
 
     def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
         super().__init__(spec, body, form, schedule)

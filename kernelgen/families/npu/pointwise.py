@@ -73,7 +73,7 @@ def _flat(
     once = nest.lets(at_levels(body, (SCALAR,)))
     block = (*grid.numbered(RUN, grid.block(ir.Name("block"), RUN)), *nest.lets(output_values(body), late=False))
     comment = "one program a core, which takes every num_programs-th block"
-    walk = every(_tiles(RUN), "block", (*block, *nest.stores()), comment)
+    walk = every(grid.tiles(RUN), "block", (*block, *nest.stores()), comment)
     text = nest.kernel(name, (*once, walk), ("n_elements",), ("BLOCK_SIZE",))
     return (walked(text, schedule, 'triton.cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
 
@@ -85,20 +85,15 @@ def _tile(
     once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
     text = (*nest.lets(output_values(body), late=False), *nest.stores())
     count, across = ir.Name("num_tiles"), ir.Name("num_tiles_n")
-    tiles = ir.Apply("mul", (_tiles(M), across), ())
+    tiles = ir.Apply("mul", (grid.tiles(M), across), ())
     rows, columns = (ir.Apply(op, (ir.Name("tile"), across), ()) for op in ("int_div", "int_mod"))
     row, col = grid.numbered(M, grid.block(rows, M)), grid.numbered(N, grid.block(columns, N))
     places = nest.places_in((*once, *text))
     tile = (row[0], col[0], row[1], col[1], grid.inside(M, N), *once, *nest.row_indices(), *places, *text)
     comment = "one program a core, which takes every num_programs-th tile"
-    inside = (ir.Let((across.text,), _tiles(N)), ir.Let((count.text,), tiles), every(count, "tile", tile, comment))
+    inside = (ir.Let((across.text,), grid.tiles(N)), ir.Let((count.text,), tiles), every(count, "tile", tile, comment))
     kernel = nest.kernel(name, inside, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
     return (walked(kernel, schedule, "", sizes=("M", "N")),)
-
-
-def _tiles(axis: ir.Axis) -> ir.Expr:
-    """How many tiles lie along an axis."""
-    return ir.Apply("cdiv", (ir.Name(axis.size), ir.Name(axis.block)), ())
 
 
 _VARIANTS = {

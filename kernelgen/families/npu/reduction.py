@@ -13,10 +13,12 @@ from kernelgen.families.looped import looped
 from kernelgen.families.npu import held
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
-from kernelgen.families.npu.lines import PackedLines, column_elements, floor_power, walked
+from kernelgen.families.npu.lines import PackedLines, PackedNest, column_elements, every, floor_power, walked
 from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, block
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import LONE_N, M, N
 
 NAME = "reduction"
 KEY_ITEMSIZE = held.VECTOR_BYTES
@@ -97,12 +99,26 @@ def _kernels(
         plain = plain.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
         text = looped(spec, body, plain, name, helpers, PackedLines)
     else:
-        (text,) = reduction.in_registers(spec, body, plain, name, helpers, PackedLines)
+        text = in_registers(spec, body, plain, name)
     made = one_program_a_core(text, schedule, body)
     if {o.name for o in body.lowered.outputs} - {t.name for t in spec.outputs}:
         # what the rows leave is reduced even where there are none, and no driver takes a launch of no program
         made = replace(made, grid=f"(max(min({_tiles(form)}, num_cores()), 1),)")
     return (made,)
+
+
+def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    """The kernel of a core that holds whole rows."""
+    nest = PackedNest(spec, body, FORMS[schedule.variant], schedule)
+    text = reduction.whole_rows(nest)
+    said = "one program a core, which takes"
+    if nest.form.two_d:
+        tile = (*grid.numbered(M, grid.block(ir.Name("tile"), M)), grid.inside(M, N), *text)
+        walk = every(grid.tiles(M), "tile", tile, f"{said} BLOCK_SIZE_M whole rows at a time")
+        return nest.kernel(name, (*grid.numbered(N, ir.Number(0)), walk), ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
+    if body.layout.rows:
+        text = (every(ir.Name("M"), "row", text, f"{said} every num_programs-th row whole"),)
+    return nest.kernel(name, (*grid.numbered(LONE_N, ir.Number(0)), *text), ("N",), ("BLOCK_SIZE_N",))
 
 
 def one_program_a_core(text: KernelText, schedule: Schedule, body: Body) -> KernelText:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families import reduction as gpu_reduction
 from kernelgen.families import scan
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body, KernelText
@@ -49,9 +48,10 @@ def _kernels(
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
     form, plain = FORMS[schedule.variant], scan.default(schedule.variant)
-    make = scan.in_blocks if form.walks else gpu_reduction.in_registers
-    plain = plain.replace(NUM_STAGES=1) if form.walks else plain
-    (text,) = make(spec, body, plain, name, helpers, PackedLines)
+    if form.walks:
+        (text,) = scan.in_blocks(spec, body, plain.replace(NUM_STAGES=1), name, helpers, PackedLines)
+    else:
+        text = reduction.in_registers(spec, body, plain, name)
     return (reduction.one_program_a_core(text, schedule, body),)
 
 
