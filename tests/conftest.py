@@ -13,6 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from marks import COLLECTED, SLOW
 
+# The search's matrices are small: threads over them cost more than they save, most on a busy machine. Read when numpy is
+# imported, by this process and by those that tests start.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 settings.register_profile("kernelgen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelgen")
 

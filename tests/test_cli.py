@@ -17,6 +17,7 @@ from kernelgen import __version__
 COMMANDS = (
     "new",
     "optimize",
+    "tune",
     "check",
     "bench",
     "list",

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kernelgen import __version__
-from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize
+from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize, tune
 from kernelgen.errors import KernelgenError, NoDeviceError, SpecError, UsageError
 
 INTERRUPTED = 130
@@ -31,6 +31,7 @@ app = typer.Typer(
 for _command in (
     new.new,
     optimize.optimize,
+    tune.tune,
     measure.check,
     measure.bench,
     info.list_,
