@@ -101,7 +101,7 @@ class Fitted:
 
 def _distances(a: Floats, b: Floats) -> Floats:
     squares = (a * a).sum(axis=1)[:, None] + (b * b).sum(axis=1)[None] - 2 * a @ b.T
-    return np.sqrt(np.maximum(squares, 0.0))
+    return np.asarray(np.sqrt(np.maximum(squares, 0.0)))
 
 
 def _kernel(distance: Floats) -> Floats:
