@@ -175,7 +175,7 @@ def evidence(seen: Seen, device: Peaks) -> tuple[Figure, ...]:
     time_from = timing.source
     rows = [
         ("time", f"{timing.time_us:.2f} µs", time_from),
-        ("time over the floor", f"{_over_floor(timing):.2f}x", f"{time_from}, floor from {device.name}'s peaks"),
+        ("share of roofline", _of_roofline(timing), f"{time_from}, roofline of {device.name}'s peaks"),
         (BANDWIDTH, _percent(bandwidth_utilisation(timing, seen.work, device)),
          f"needed bytes over {time_from} time and peak"),
     ]  # fmt: skip
@@ -340,8 +340,8 @@ def headroom(seen: Seen, device: Peaks) -> float:
     return max(1.0, seen.timing.time_us / least)
 
 
-def _over_floor(timing: CaseTiming) -> float:
-    return timing.time_us / timing.floor_us if timing.floor_us else float("nan")
+def _of_roofline(timing: CaseTiming) -> str:
+    return _percent(timing.floor_us / timing.time_us) if timing.floor_us else "unknown"
 
 
 def geomean(values: list[float]) -> float:

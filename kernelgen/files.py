@@ -50,6 +50,8 @@ def _no_number(text: str) -> Any:
 def write_atomic(path: Path, text: str) -> None:
     """Write `text` under a temporary name in the same folder, fsync, rename over `path`, fsync the folder.
 
+    What `read_text` read as surrogates is written as the bytes that it was.
+
     Raises UsageError, naming the path, where the folder cannot be made or written, or the disk is full.
     """
     try:
@@ -58,7 +60,7 @@ def write_atomic(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"{path.parent}: cannot write here: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

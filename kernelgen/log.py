@@ -1,26 +1,26 @@
-"""`optimization_log.md`: what each round did, for a reviewer. Appended to, never rewritten.
+"""`optimization_log.md`: a head that is remade after each round, and below it a section a round, never rewritten.
 
-Every section is written with one write and one fsync and ends in a marker, so a section that a kill or a power
-loss cut short is recognised by its missing marker, said to be cut, and written again in full.
+The file is replaced whole (a temporary file, renamed), so no reader and no kill ever meets half a section. What stands
+between an operator's head markers is ours; everything else, a reader's notes too, stays byte for byte.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
 from kernelgen.errors import UsageError
+from kernelgen.files import write_atomic
 
 FILE = "optimization_log.md"
-TEMPLATE = "optimization_log.md.jinja"
+SECTION, HEAD = "optimization_log.md.jinja", "optimization_head.md.jinja"
 
-MARKER = re.compile(r"^<!-- round \S+/\S+ -->\n", re.MULTILINE)
-HEADING = re.compile(r"^## \S+ · ", re.MULTILINE)
+FORM = 2
+"""Of the entries in a journal: a run that was begun in another form is not gone on with."""
 
 
 class CaseRow(TypedDict):
@@ -41,6 +41,31 @@ class TriedRow(TypedDict):
     outcome: str
 
 
+class RoundRow(TypedDict):
+    """A round's line in the head."""
+
+    strategy: str
+    change: str
+    previous: str
+    """The speedup over the kernel before it."""
+    result: str
+    """kept, no change, or what became of the start."""
+
+
+class Standing(TypedDict):
+    """The kernel that is current after a round."""
+
+    version: str
+    speedup: str
+    """Over eager and torch.compile, with intervals."""
+    roofline: str
+    """Its share of the roofline over the cases; empty where none is known."""
+    targets: list[tuple[str, str]]
+    """Each in words, and reached, missed or unknown."""
+    schedules: dict[str, dict[str, Any]]
+    """What serves each case, by its label: a schedule as JSON."""
+
+
 class Entry(TypedDict):
     """One section, as plain data: it is part of the journal's `round` record, so the section can be written again."""
 
@@ -52,48 +77,38 @@ class Entry(TypedDict):
     source: str
     """measured or predicted: what every figure here is."""
     headline: str
-    summary: list[tuple[str, str]]
-    bottleneck: str
-    evidence: list[tuple[str, str, str]]
-    """Name, value and where it is from."""
-    modification: list[tuple[str, str]]
+    row: RoundRow | None
+    standing: Standing | None
+    points: list[tuple[str, str]]
+    """What is said in a line each: problem, idea, expected, change, result."""
+    profile: list[tuple[str, str, str]]
+    """Name, value and where it is from; empty where it is what an earlier round shows."""
     diff: str
-    tried: list[TriedRow]
     cases: list[CaseRow]
     columns: tuple[str, str, str]
     """What before, after and ratio are called above the cases."""
-    result: list[tuple[str, str]]
-    worked: list[str]
+    tried: list[TriedRow]
+    tried_title: str
     failed: list[str]
     next: list[str]
-    provenance: list[tuple[str, str]]
-    """What made the figures and what they cost: shown below the summary, in its table."""
+    made: str
+    """Hashes, seconds, cost; of the start also the machine."""
 
 
-def append(path: Path, entry: Mapping[str, Any]) -> bool:
-    """Add a section unless it is there already; returns whether it was added."""
-    mark = marker(entry["run"], entry["section"])
-    section = f"{section_text(entry)}\n{mark}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write here: {error.strerror}") from None
-    try:
-        # Operators may share a folder, and so a log.
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if mark in text:
-            return False
-        data = (_joint(text) + section).encode()
-        if os.write(handle, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(handle)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot write: {error.strerror}") from None
-    finally:
-        os.close(handle)
-    return True
+def update(path: Path, head: Mapping[str, Any] | None, entries: Sequence[Mapping[str, Any]]) -> int:
+    """Add the sections that are not there yet and put the head in its place; returns how many sections were added."""
+    with _locked(path.parent):
+        before = _present(path)
+        missing = [entry for entry in entries if marker(entry["run"], entry["section"]) not in before]
+        text = before
+        for entry in missing:
+            joint = "" if text.endswith("\n\n") or not text else "\n" if text.endswith("\n") else "\n\n"
+            text += f"{joint}{section_text(entry)}\n{marker(entry['run'], entry['section'])}"
+        if head is not None:
+            text = _with_head(text, head["operator"], head_text(head))
+        if text != before:
+            write_atomic(path, text)
+        return len(missing)
 
 
 def marker(run: str, section: str) -> str:
@@ -101,11 +116,20 @@ def marker(run: str, section: str) -> str:
     return f"<!-- round {run}/{section} -->\n"
 
 
+def head_markers(operator: str) -> tuple[str, str]:
+    """The lines around an operator's head."""
+    return f"<!-- head {operator}: remade after each round -->\n", f"<!-- end of head {operator} -->\n"
+
+
 def section_text(entry: Mapping[str, Any]) -> str:
     """The section without its marker."""
-    from kernelgen.render import environment
+    return _render(SECTION, entry)
 
-    return environment().get_template(TEMPLATE).render(**entry).rstrip("\n") + "\n"
+
+def head_text(head: Mapping[str, Any]) -> str:
+    """The head with its markers."""
+    first, last = head_markers(head["operator"])
+    return f"{first}{_render(HEAD, head)}\n{last}"
 
 
 def cell(text: str) -> str:
@@ -113,19 +137,42 @@ def cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
-def _joint(text: str) -> str:
-    """What goes between the log so far and the next section: a title, a blank line, or the repair of a cut."""
-    if not text:
-        return "# Optimization log\n\nAppended by `kernelgen optimize`, one section a round.\n\n"
-    ends = [match.end() for match in MARKER.finditer(text)]
-    tail = text[ends[-1] if ends else 0 :]
-    last = tail.rpartition("\n")[2]
-    # A whole section has its marker; what a reader wrote below one has no heading of ours.
-    if not HEADING.search(tail) and not last.startswith("#"):
-        return "\n\n" if last else "\n"
-    closing = "\n" if not tail.endswith("\n") else ""
-    if tail.rfind("<!--") > tail.rfind("-->"):
-        closing += "-->\n"
-    if len(re.findall(r"^```", tail, re.MULTILINE)) % 2:
-        closing += "```\n"
-    return f"{closing}\n**The section above was cut off while it was written; it follows in full.**\n\n"
+def _render(template: str, values: Mapping[str, Any]) -> str:
+    from kernelgen.render import environment
+
+    return environment().get_template(template).render(**values).rstrip("\n") + "\n"
+
+
+def _with_head(text: str, operator: str, head: str) -> str:
+    """The log with this head in place of the operator's old one, or above everything where it has none."""
+    first, last = head_markers(operator)
+    begin = text.find(first)
+    end = text.find(last, begin)
+    if begin < 0 or end < 0:
+        return f"{head}\n{text}" if text else head
+    return text[:begin] + head + text[end + len(last) :]
+
+
+def _present(path: Path) -> str:
+    """The log so far, every byte of it: line ends and what is no UTF-8 are somebody else's."""
+    try:
+        return path.read_bytes().decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Operators may share a folder, and so a log: one writer at a time."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UsageError(f"{folder}: cannot write here: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

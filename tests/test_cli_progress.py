@@ -42,7 +42,7 @@ def test_a_line_a_round_and_no_markup_is_lost(capsys: pytest.CaptureFixture[str]
     assert shown.out == ""
     assert shown.err.splitlines() == [
         "run logs/op/run: up to 1 round",
-        "round 0: start: Right in 3 cases.",
+        "Right in 3 cases.",
         "round 1: block_size: Reverted. Slower for [bold] D=1.",
         "round 2: warp_stage: Kept. 1.100x",
     ]

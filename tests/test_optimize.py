@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
 
-from kernelgen import generate, journal
+from kernelgen import generate, journal, log
 from kernelgen.analysis import Work
 from kernelgen.devices.facts import H200
 from kernelgen.diagnose import Seen
 from kernelgen.errors import HandEditedError, StaleError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import LockedError
-from kernelgen.optimize import Interrupted, RunResult
+from kernelgen.optimize import Interrupted, RoundResult, RunResult, Silent
 from kernelgen.optimize.decide import all_reached, decide, overall, show, targets
 from kernelgen.outcomes import AccuracyResult, CaseTiming, Counters, Evaluation, Interval, Status, to_json
 from kernelgen.plan import Plan
@@ -139,28 +139,95 @@ def test_a_run_makes_the_kernel_faster_and_touches_only_its_file(tmp_path: Path)
     assert journal.source_hash(text) == last.data["hash"]
 
 
+def sections_of(root: Path) -> list[str]:
+    """The log's sections, the start first and the end of the run last."""
+    return re.split(r"^## toy · ", log_of(root), flags=re.MULTILINE)[1:]
+
+
+def head_of(root: Path) -> str:
+    """What stands between the head's markers."""
+    first, last = log.head_markers("toy")
+    return log_of(root).split(first, 1)[1].split(last, 1)[0]
+
+
 def test_the_log_has_every_field_in_every_round(tmp_path: Path) -> None:
     result = begin(tmp_path)
-    text = log_of(tmp_path)
-    sections = re.split(r"^## toy · ", text, flags=re.MULTILINE)[1:]
+    sections = sections_of(tmp_path)
     assert len(sections) == len(result.rounds) + 1
+    for field in ("- **Machine:** NVIDIA H200, arch sm_90, driver 570.1,", ", torch ", ", triton ", "- **Shapes:** ",
+                  "- **Target:** 1.00x over eager; targets met", "2.000x [1.995, 2.005] over eager"):  # fmt: skip
+        assert field in sections[0], field
+    profiles = 0
     for section in sections[1:-1]:
-        for field in (
-            "| version | v1.", "| shapes |", "| current speedup | ", "| target | 1.00x over eager |",
-            "### What holds it back", "| bandwidth utilisation |", "| L2 hit rate | 60 % | ncu |", "| occupancy limit |",
-            "| core (SM) utilisation | 30 % | ncu |", "| type | performance parameters", "| reason |",
-            "| predicted effect |", "### Candidates", "| current / new |", "| change over all cases |", "| speedup | ",
-            "| target | reached: speedup over eager ", "- Next: ", "| device | NVIDIA H200, arch sm_90, driver 570.1,",
-            ", torch ", ", triton ", f"| SHA-256 | spec {'ab' * 8}, toy_triton.py ", "| seconds |", "0 tokens, no cost",
-        ):  # fmt: skip
+        for field in (" · v1.", "- **Problem:** ", "- **Idea:** ", "Searched: ", "- **Expected:** at most +",
+                      "<details><summary>", "\nNext: ", f"spec {'ab' * 8} · toy_triton.py "):  # fmt: skip
             assert field in section, field
-        assert re.search(r"^\| current speedup \| \d\.\d{3}x \[.*\] over eager \(measured, 3 cases\)", section, re.M)
-        for figure in ("bandwidth utilisation", "occupancy limit", "achieved occupancy", "DRAM throughput"):
-            assert section.count(f"| {figure} ") == 1, f"{figure} stands there once"
-        assert "- Worked: " in section or "- Failed: " in section
-    for kept in [s for s in sections[1:-1] if "**Kept.**" in s]:
+        profiled = "| bandwidth utilisation |" in section
+        profiles += profiled
+        assert profiled != ("; profile as in round " in section), "a profile that did not change is not repeated"
+        for figure in ("| L2 hit rate | 60 % | ncu |", "| occupancy limit |", "| core (SM) utilisation | 30 % | ncu |"):
+            assert section.count(figure) == profiled, f"{figure} stands there once"
+        assert ("**Kept:**" in section) != ("**No change:**" in section)
+    assert profiles == 1 + sum(r.kept for r in result.rounds[1:-1]), "one for each kernel that a round looked at"
+    for kept in [s for s in sections[1:-1] if "**Kept:**" in s]:
         assert "```diff\n--- toy_triton.py" in kept
-        assert re.search(r"\| current / new \| \d\.\d{3}x \[", kept)
+        assert "- **Change:** " in kept
+        assert "performance parameters: only `toy_triton.py` changes" in kept
+        assert re.search(r"^\*\*Kept:\*\* .*\d\.\d{3}x \[.* over the previous kernel", kept, re.M)
+        assert re.search(r"^- \*\*Result:\*\* \d\.\d{3}x \[.*\] over eager.* targets met$", kept, re.M)
+
+
+def test_the_head_answers_at_once_and_follows_every_round(tmp_path: Path) -> None:
+    heads: list[str] = []
+
+    class Reader(Silent):
+        def round_ended(self, result: RoundResult) -> None:
+            heads.append(head_of(tmp_path))
+
+    write_kernel(tmp_path, make_plan())
+    result = run(tmp_path, reporter=Reader())
+    assert len(heads) == len(result.rounds)
+    for number, head in enumerate(heads):
+        assert head.count("\n| ") > number
+        assert f"\n| {number} | " in head
+        assert f"\n| {number + 1} | " not in head
+    last = head_of(tmp_path)
+    kept = sum(r.kept for r in result.rounds[1:])
+    assert re.match(
+        rf"# toy: v1\.{kept}, \d\.\d{{3}}x \[.*\] over eager, .* of roofline \(measured\) · targets met\n", last
+    )
+    assert str(result.speedup) in last.splitlines()[0]
+    assert "Ended: finished 5 rounds. Next: " in last
+    for one in result.rounds[1:]:
+        row = next(line for line in last.splitlines() if line.startswith(f"| {one.number} | {one.strategy} | "))
+        assert row.endswith("| kept |" if one.kept else "| no change |")
+    (titles,) = [line for line in last.splitlines() if line.startswith("| cases | parameter |")]
+    assert titles.count("|") == 4 + kept
+    final = table_of((folder(tmp_path) / "toy_triton.py").read_text())
+    blocks = [line.split(" | ")[-1] for line in last.splitlines() if " | BLOCK_SIZE | " in line]
+    assert blocks == [f"{row.schedule['BLOCK_SIZE']} |" for row in final]
+
+
+def test_a_head_goes_above_a_log_without_one_and_changes_nothing_below(tmp_path: Path) -> None:
+    write_kernel(tmp_path, make_plan())
+    path = folder(tmp_path) / "optimization_log.md"
+    old = "# Optimization log\r\n\n## toy · round 1\n\n\udcff a byte that is no UTF-8\n"
+    path.write_bytes(old.encode("utf-8", "surrogateescape"))
+    run(tmp_path, rounds=1)
+    assert path.read_bytes().startswith(log.head_markers("toy")[0].encode())
+    assert old.encode("utf-8", "surrogateescape") in path.read_bytes()
+
+
+def test_what_failed_is_said_with_what_was_measured(tmp_path: Path) -> None:
+    def heavy(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        facts = FakeEvaluator().facts(candidate, CASES)
+        worse = tuple((label, replace(one, registers=128, occupancy=0.25)) for label, one in facts)
+        slower = all_timings(0.90, 0.91, 0.92)(evaluation)
+        return replace(slower, facts=worse) if at == "search" else evaluation
+
+    begin(tmp_path, heavy, rounds=1)
+    assert re.search(r"^- \*\*Failed:\*\* .*: 0\.910x: 0\.910x on \[\d+\] float32: occupancy limit 75 % -> 25 %, "
+                     r"registers 32 -> 128$", log_of(tmp_path), re.M)  # fmt: skip
 
 
 def test_without_a_gpu_everything_is_predicted_and_nothing_measured(tmp_path: Path) -> None:
@@ -169,11 +236,11 @@ def test_without_a_gpu_everything_is_predicted_and_nothing_measured(tmp_path: Pa
     assert result.speedup is None
     assert any(r.kept for r in result.rounds[1:])
     text = log_of(tmp_path)
-    assert "measured" not in text
+    assert "measured" not in text.replace("not measured", "")
     for line in text.splitlines():
         if "µs" in line and line.startswith("| time"):
             assert "predicted" in line
-    assert "### Result, predicted" in text
+    assert "| speedup | predicted |" in text
     for repeated in ("DRAM throughput", "achieved occupancy"):
         assert repeated not in text, "where no counter was read they are the bandwidth and the occupancy's limit"
 
@@ -182,15 +249,16 @@ def test_a_speedup_that_nobody_could_time_is_unknown_and_stops_nothing(tmp_path:
     write_kernel(tmp_path, make_plan())
     plan = make_plan(target=Target(speedup=0.1, bandwidth=0.01))
     result = run(tmp_path, FakeEvaluator(measures=False), plan, rounds=2, stop_at_target=True)
-    assert result.reason == "all 2 rounds are done"
+    assert result.reason == "finished 2 rounds"
     assert [one.state for one in result.targets] == ["unknown", "reached"]
     assert not result.reached
     assert to_json(result.targets)[0] == {
-        "target": "speedup over eager of 0.10x: PyTorch was not timed", "state": "unknown",
+        "target": "speedup over eager: not measured, target >= 0.10x", "state": "unknown",
     }  # fmt: skip
-    for section in re.split(r"^## toy · ", log_of(tmp_path), flags=re.MULTILINE)[1:]:
-        assert "| target | unknown: speedup over eager of 0.10x: PyTorch was not timed |" in section
-        assert re.search(r"\| target \| reached: bandwidth \d+% of 1% \(predicted\) \|", section)
+    head = head_of(tmp_path)
+    assert "1 of 2 targets met (predicted), the rest not measured" in head.splitlines()[0]
+    assert "| speedup over eager: not measured, target >= 0.10x | not measured |" in head
+    assert re.search(r"\| bandwidth: \d+ % of peak, target >= 1 % \| ✓ \(predicted\) \|", head)
 
 
 def test_the_l2_target_counts_once_it_is_read_of_the_kernel(tmp_path: Path) -> None:
@@ -200,10 +268,10 @@ def test_the_l2_target_counts_once_it_is_read_of_the_kernel(tmp_path: Path) -> N
         return run(root, FakeEvaluator(), plan, rounds=50, stop_at_target=True)
 
     met = play(tmp_path / "met", 0.5)
-    assert met.reason == "the target is reached"
+    assert met.reason == "the targets are met"
     assert len(met.rounds) > 1, "not before a round had the counters read"
     assert not met.rounds[-1].kept, "of the kernel that is current"
-    assert play(tmp_path / "missed", 0.7).reason == "no strategy is predicted to gain more than 1 %"
+    assert play(tmp_path / "missed", 0.7).reason == "no untried candidate is predicted to gain more than 1 %"
 
 
 def planted(step: str, change: Callable[[Evaluation], Evaluation]) -> Twist:
@@ -260,7 +328,7 @@ def test_what_cannot_be_kept_is_reverted_and_logged(tmp_path: Path, name: str) -
     assert not any(r.kept for r in result.rounds[1:])
     assert (folder(tmp_path) / "toy_triton.py").read_text() == source(make_plan())
     text = log_of(tmp_path)
-    assert text.count("**Reverted.**") == len(result.rounds) - 1
+    assert text.count("**No change:**") == len(result.rounds) - 1
     assert why in text
     strategies = [r.strategy for r in result.rounds[1:]]
     assert len(set(strategies)) == len(strategies), "no strategy twice on the same kernel"
@@ -307,8 +375,8 @@ def test_a_row_that_got_slower_does_not_cost_the_others_their_gain(tmp_path: Pat
 
 
 def test_it_stops_at_the_target_when_asked(tmp_path: Path) -> None:
-    assert begin(tmp_path, stop_at_target=True).reason == "the target is reached"
-    assert begin(tmp_path, stop_at_target=False, rounds=1).reason == "all 1 rounds are done"
+    assert begin(tmp_path, stop_at_target=True).reason == "the targets are met"
+    assert begin(tmp_path, stop_at_target=False, rounds=1).reason == "finished 1 round"
 
 
 def test_it_starts_no_round_after_the_time_cap(tmp_path: Path) -> None:
@@ -319,7 +387,7 @@ def test_it_starts_no_round_after_the_time_cap(tmp_path: Path) -> None:
 
 def test_it_stops_where_nothing_is_left_to_win(tmp_path: Path) -> None:
     result = begin(tmp_path, rounds=50)
-    assert result.reason == "no strategy is predicted to gain more than 1 %"
+    assert result.reason == "no untried candidate is predicted to gain more than 1 %"
     assert result.reason[1:] in log_of(tmp_path)
 
 
@@ -346,7 +414,7 @@ def left_out(*labels: str) -> Twist:
 def test_a_case_that_does_not_fit_is_named_and_left_out(tmp_path: Path) -> None:
     result = begin(tmp_path, left_out(CASES[2].label))
     assert any(r.kept for r in result.rounds[1:])
-    assert f"| left out | {CASES[2].label}: needs 300 GiB |" in log_of(tmp_path)
+    assert f"- **Left out:** {CASES[2].label}: needs 300 GiB" in log_of(tmp_path)
     tried = [r.data["cases"] for r in journal.read(result.folder) if r.kind == "candidate"]
     assert tried
     assert all(CASES[2].label not in cases for cases in tried)
@@ -368,7 +436,7 @@ def test_the_next_run_starts_from_what_the_last_one_kept(tmp_path: Path) -> None
     assert second.start_speedup == first.speedup
     start = next(r for r in journal.read(second.folder) if r.kind == "run")
     assert start.data["hash"] == journal.source_hash(before)
-    assert "| version | v2.0" in log_of(tmp_path)
+    assert "baseline · v2.0" in log_of(tmp_path)
 
 
 def test_a_kernel_changed_by_hand_is_refused_unless_forced(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def check(root: Path, result: RunResult) -> None:
     assert len(result.rounds) > 1
     folder = root / "operators" / "shift"
     text = (folder / "optimization_log.md").read_text()
-    assert "measured" not in text
+    assert "measured" not in text.replace("not measured", "")
     sections = re.findall(r"^<!-- round \S+/(\w+) -->$", text, re.MULTILINE)
     assert sections == [*(str(r.number) for r in result.rounds), "end"]
     spec = load_spec(root / "shift.yaml")
@@ -90,12 +90,12 @@ def test_a_run_on_a_gpu_is_measured_and_its_rounds_are_quick(tmp_path: Path) -> 
     assert result.speedup is not None
     assert result.speedup.low < result.speedup.estimate < result.speedup.high
     text = (tmp_path / "operators" / "shift" / "optimization_log.md").read_text()
-    assert "| speedup | unknown" not in text
-    assert "over torch.compile (measured, 2 cases)" in text
+    assert "speedup not measured" not in text
+    assert "over torch.compile" in text
     rounds = [r for r in journal.read(result.folder) if r.kind == "round" and r.data["round"] > 0]
     assert rounds
     for one in rounds:
-        seconds = float(dict(one.data["entry"]["provenance"])["seconds"])
+        seconds = float(one.data["entry"]["made"].rpartition(" · ")[2].split()[0])
         assert seconds <= 30, one.data["entry"]["title"]
 
 

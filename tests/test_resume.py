@@ -187,7 +187,6 @@ def test_a_lost_kernel_and_a_lost_section_are_made_again(tmp_path: Path) -> None
     write_kernel(root, make_plan())
     result = run(root, rounds=ROUNDS)
     check(root, result, before)
-    assert "was cut off" in log.read_text()
     assert kernel.is_file()
 
 

@@ -135,7 +135,7 @@ def test_what_was_only_worked_out_is_not_shown_a_second_time() -> None:
     rows = look(seen(counters=computed)).evidence
     figures = {name: (value, source) for name, value, source in rows}
     assert figures["L2, L1 hit rate"] == ("not read", "no counters: computed from bytes and time")
-    assert [name for name, value, _ in rows if value == "50 %"] == ["bandwidth utilisation"]
+    assert [name for name, value, _ in rows if value == "50 %"] == ["share of roofline", "bandwidth utilisation"]
     assert [name for name, value, _ in rows if value == "100 %"] == ["occupancy limit"]
 
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kernelgen.spec.model import Case, OperatorSpec
 
 
+TARGET_MARKS = {"reached": "✓", "missed": "✗", "unknown": ""}
+
 Rounds = Annotated[
     str | None, typer.Option("--rounds", metavar=f"1..{MAX_ROUNDS}", help="At most; by default what the spec says.")
 ]
@@ -222,13 +224,12 @@ def _show(result: RunResult, quartet: Quartet) -> None:
     from kernelgen.optimize.decide import show
 
     kept = sum(r.kept for r in result.rounds if r.number > 0)
-    played = sum(r.number > 0 for r in result.rounds)
-    print(f"{quartet.name}: {kept} of {played} rounds kept; {result.reason}")
+    print(f"{quartet.name}: {result.reason}, {f'{kept} kept' if kept else 'no improvement'}")
     if result.speedup is not None:
         print(f"  {result.source} over eager: {show(result.start_speedup)} -> {show(result.speedup)}")
     for one in result.targets:
         how = f" ({result.source})" if result.source == "predicted" and one.state != "unknown" else ""
-        print(f"  {one.state}{how}: {one.target}")
+        print(f"  {one.target} {TARGET_MARKS[one.state]}{how}".rstrip())
     if result.model and not result.model.startswith("none"):
         print(f"  model    {result.model}")
     print(f"  kernel   {quartet.file('triton')}")

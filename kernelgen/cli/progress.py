@@ -35,7 +35,7 @@ class Progress:
     def round_started(self, number: int, strategy: str, bottleneck: str, candidates: int) -> None:
         self.stop()
         self._done, self._planned = 0, candidates
-        self._title = f"round {number}: {strategy}, against {bottleneck}"
+        self._title = f"round {number}: {strategy} (bottleneck: {bottleneck})" if number else "baseline"
         self._moving = self._console.status(_plain(self._title))
         self._moving.start()
 
@@ -48,7 +48,8 @@ class Progress:
     def round_ended(self, result: RoundResult) -> None:
         self.stop()
         colour = "green" if result.kept else "yellow"
-        self._print(f"round {result.number}: {result.strategy}: [{colour}]{_plain(result.headline)}[/]")
+        what = f"round {result.number}: {result.strategy}: " if result.number else ""
+        self._print(f"{what}[{colour}]{_plain(result.headline)}[/]")
 
     def stop(self) -> None:
         """End the moving line, whatever happened."""

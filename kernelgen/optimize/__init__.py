@@ -8,11 +8,12 @@ from kernelgen.devices import Device
 from kernelgen.journal import locked
 from kernelgen.llm import Author, spent
 from kernelgen.log import FILE
-from kernelgen.log import append as append_log
+from kernelgen.log import update as update_log
 from kernelgen.optimize import resume, rounds
 from kernelgen.optimize.bench import Bench, families_compiler
 from kernelgen.optimize.decide import Judged, all_reached, overall
 from kernelgen.optimize.entries import end_entry
+from kernelgen.optimize.head import head
 from kernelgen.optimize.model import Interrupted, Options, Reporter, RoundResult, RunResult, Silent, Start
 from kernelgen.optimize.outcome import judge_targets
 from kernelgen.optimize.state import State, fold
@@ -57,7 +58,7 @@ def _run(bench: Bench, resumed: bool) -> RunResult:
         bench.reporter.run_started(bench.journal.folder, resumed, bench.options.rounds)
         resume.restore(bench, _state(bench))
         reason = _loop(bench)
-        append_log(bench.log_file, end_entry(bench, _state(bench), reason))
+        update_log(bench.log_file, head(bench.journal.records(), reason), [end_entry(bench, _state(bench), reason)])
         bench.journal.append("finished", {"reason": reason})
         return _result(bench, resumed, reason)
     except KeyboardInterrupt:
@@ -80,9 +81,9 @@ def _loop(bench: Bench) -> str:
             why = next((f"{case}: {why}" for case, why in state.figures.left_out), "there is none")
             return f"no performance case could be compared ({why})"
         if options.stop_at_target and all_reached(_targets(bench, state)):
-            return "the target is reached"
+            return "the targets are met"
         if state.rounds >= options.rounds:
-            return f"all {options.rounds} rounds are done"
+            return f"finished {options.rounds} round{'' if options.rounds == 1 else 's'}"
         if options.max_minutes is not None and time.monotonic() - began > 60 * options.max_minutes:
             return f"the time cap of {options.max_minutes:g} minutes is reached"
         ended = rounds.play(bench, state)

@@ -14,6 +14,7 @@ from kernelgen.spec.model import Target
 MARGIN = 0.01
 """A case is called faster or slower only beyond this; a prediction must promise more than this to be followed."""
 
+NOTHING_LEFT = f"no untried candidate is predicted to gain more than {100 * MARGIN:.0f} %"
 
 IMPOSSIBLE = 0.5
 """No time below this share of the floor is believed. The floor counts every byte at the memory's peak; writes that stay
@@ -35,7 +36,7 @@ class Judged:
     """One of the spec's targets against a kernel's figures."""
 
     target: str
-    """In words, with the figure where there is one: `bandwidth 85% of 60%`."""
+    """In words, with the figure where there is one: `bandwidth: 85 % of peak, target >= 60 %`."""
     state: Literal["reached", "missed", "unknown"]
     """unknown: what it asks for was not timed or not read here, so nothing can be said."""
 
@@ -82,16 +83,22 @@ def decide(timings: tuple[CaseTiming, ...]) -> Decision:
         return Decision(False, mean, f"slower for {', '.join(slower)}")
     if any(t.source == "predicted" for t in timings):
         if mean.estimate <= 1 + MARGIN:
-            return Decision(False, mean, f"predicted to gain {gain(mean.estimate)}, not more than {100 * MARGIN:.0f} %")
-        return Decision(True, mean, f"predicted to gain {gain(mean.estimate)}")
+            why = f"best {gain(mean.estimate)} (predicted), below the {100 * MARGIN:.0f} % threshold"
+            return Decision(False, mean, why)
+        return Decision(True, mean, f"{gain(mean.estimate)} (predicted)")
     if mean.low <= 1:
-        return Decision(False, mean, f"{mean}: the 95 % interval reaches down to {mean.low:.3f}x")
-    return Decision(True, mean, f"{mean}: the whole 95 % interval is above 1")
+        return Decision(False, mean, f"best {mean}: the 95 % interval reaches down to {mean.low:.3f}x")
+    return Decision(True, mean, f"{mean} over the previous kernel")
 
 
 def gain(ratio: float) -> str:
     """A ratio as a change in per cent, such as `+3.1 %`."""
     return f"{100 * (ratio - 1):+.1f} %"
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 in per cent, such as `87 %`."""
+    return f"{100 * share:.0f} %"
 
 
 def targets(
@@ -102,22 +109,25 @@ def targets(
     `l2_read` is whether the L2's counter can be read here as far as is known: where not, its target is not asked for.
     """
     speedup = overall(eager)
+    least = f"target >= {target.speedup:.2f}x"
     if speedup is None:
-        judged = [Judged(f"speedup over eager of {target.speedup:.2f}x: PyTorch was not timed", "unknown")]
+        judged = [Judged(f"speedup over eager: not measured, {least}", "unknown")]
     else:
-        words = f"speedup over eager {show(speedup)} of {target.speedup:.2f}x"
-        judged = [_judged(words, speedup.low >= target.speedup)]
+        judged = [_judged(f"speedup over eager: {show(speedup)}, {least}", speedup.low >= target.speedup)]
     if target.bandwidth is not None:
+        least = f"target >= {percent(target.bandwidth)}"
         if seen:
             share = geomean([bandwidth_utilisation(s.timing, s.work, device) for s in seen])
-            judged.append(_judged(f"bandwidth {share:.0%} of {target.bandwidth:.0%}", share >= target.bandwidth))
+            judged.append(_judged(f"bandwidth: {percent(share)} of peak, {least}", share >= target.bandwidth))
         else:
-            judged.append(Judged(f"bandwidth of {target.bandwidth:.0%}: the kernel was not timed", "unknown"))
+            judged.append(Judged(f"bandwidth: the kernel was not timed, {least}", "unknown"))
     hits = [s.counters.l2_hit for s in seen if s.counters and s.counters.l2_hit is not None]
-    if target.l2_hit is not None and hits:
-        judged.append(_judged(f"L2 hit rate {min(hits):.0%} of {target.l2_hit:.0%}", min(hits) >= target.l2_hit))
-    elif target.l2_hit is not None and l2_read:
-        judged.append(Judged(f"L2 hit rate of {target.l2_hit:.0%}: not read of this kernel", "unknown"))
+    if target.l2_hit is not None:
+        least = f"target >= {percent(target.l2_hit)}"
+        if hits:
+            judged.append(_judged(f"L2 hit rate: {percent(min(hits))}, {least}", min(hits) >= target.l2_hit))
+        elif l2_read:
+            judged.append(Judged(f"L2 hit rate: no counters of this kernel, {least}", "unknown"))
     return tuple(judged)
 
 

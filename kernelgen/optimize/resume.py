@@ -11,6 +11,7 @@ from kernelgen.errors import HandEditedError, KernelgenError, StaleError
 from kernelgen.files import read_text, write_atomic
 from kernelgen.journal import Journal, source_hash
 from kernelgen.optimize.bench import Bench
+from kernelgen.optimize.head import head
 from kernelgen.optimize.model import Options
 from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
 from kernelgen.plan import Plan
@@ -40,6 +41,7 @@ def resume_key(plan: Plan, device: Device, options: Options) -> str:
     return journal.resume_key(
         spec=plan.spec.sha256,
         version=__version__,
+        form=log.FORM,
         device=device.describe(),
         cases=[case.label for case in plan.spec.performance],
         candidates=options.candidates,
@@ -98,8 +100,9 @@ def starting_table(plan: Plan, compiler: Compiler, options: Options) -> Table:
 
 def restore(bench: Bench, state: State) -> None:
     """Do again what follows from the committed rounds, where a kill came between."""
-    for record in bench.journal.records("round"):
-        log.append(bench.log_file, record.data["entry"])
+    played = [record.data["entry"] for record in bench.journal.records("round")]
+    if played:
+        log.update(bench.log_file, head(bench.journal.records()), played)
     if not bench.triton_file.is_file() or _hash(bench.triton_file) != state.hash:
         write_atomic(bench.triton_file, bench.journal.source(state.hash))
     generate.record(state.plan, bench.triton_file.parent)

@@ -16,8 +16,9 @@ from kernelgen.evaluate import Failed
 from kernelgen.files import read_text, write_atomic
 from kernelgen.optimize import authored, search
 from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import MARGIN
+from kernelgen.optimize.decide import MARGIN, NOTHING_LEFT
 from kernelgen.optimize.entries import round_entry, start_entry
+from kernelgen.optimize.head import head
 from kernelgen.optimize.model import RoundResult
 from kernelgen.optimize.outcome import figures, gains, incumbent, settle, times
 from kernelgen.optimize.search import Tried
@@ -28,8 +29,6 @@ from kernelgen.strategies.context import changes
 
 WORTH_A_SECOND_WAVE = 1 + MARGIN
 """A search that found more than this looks once more, from where it got to."""
-NOTHING_LEFT = f"no strategy is predicted to gain more than {100 * MARGIN:.0f} %"
-
 FEW = 2
 """With so many candidates a strategy is taken to realise half of what it promises."""
 
@@ -45,8 +44,8 @@ def begin(bench: Bench, state: State) -> None:
     checked = bench.once("start", 0, lambda: {"evaluation": to_json(bench.evaluator.verify(start))})
     verified = evaluation_from_json(checked["evaluation"])
     known = figures(bench, start) if verified.status is Status.OK else verified
-    confined = bench.once("isolation", 0, lambda: {"lines": _isolation(bench)})["lines"]
-    entry = start_entry(bench, state, verified, known, time.monotonic() - began, confined)
+    bench.once("isolation", 0, lambda: {"lines": _isolation(bench)})
+    entry = start_entry(bench, state, verified, known, time.monotonic() - began)
     data = {
         "round": 0, "kept": True, "strategy": "start", "hash": start.source_hash, "figures": to_json(known),
         "table": table_to_json(state.plan.table), "current": table_to_json(state.plan.table), "entry": entry,
@@ -92,7 +91,7 @@ def publish(bench: Bench, data: dict[str, Any]) -> None:
         if read_text(bench.triton_file) != text:
             write_atomic(bench.triton_file, text)
         generate.record(bench.plan.with_table(table_from_json(data["current"])), bench.triton_file.parent)
-    if log.append(bench.log_file, data["entry"]):
+    if log.update(bench.log_file, head(bench.journal.records()), [data["entry"]]):
         bench.reporter.round_ended(result_of(data))
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from kernelgen import __version__
 from kernelgen.custom import PROPOSED
 from kernelgen.diagnose import BANDWIDTH, Advice, Diagnosis, Seen, bandwidth_utilisation
 from kernelgen.llm import spent
-from kernelgen.log import CaseRow, TriedRow, cell
+from kernelgen.log import CaseRow, Standing, TriedRow, cell
 from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import gain, overall, show, verdict
+from kernelgen.optimize.decide import gain, overall, percent, show, verdict
+from kernelgen.optimize.lessons import where
 from kernelgen.optimize.outcome import Outcome, judge_targets, times
 from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State
+from kernelgen.optimize.state import State, serving
 from kernelgen.outcomes import CaseTiming, Evaluation, Status
+from kernelgen.plan import Plan
 from kernelgen.spec.model import Case, Target
 from kernelgen.strategies import strategies
 from kernelgen.strategies.context import Table
@@ -34,71 +37,87 @@ def diff(name: str, before: str, after: str) -> str:
     return "\n".join(lines)
 
 
+DTYPES = re.compile(r"(?: (?:float|bfloat|u?int|bool)\w*)+$")
+"""At the end of a case's label: the dtypes it is tried in."""
+
+
 def shapes(cases: Sequence[Case]) -> str:
     """The cases in few words: each shape with the dtypes it is tried in."""
+    return shapes_of([case.label for case in cases])
+
+
+def shapes_of(labels: Sequence[str]) -> str:
+    """The same of cases' labels."""
     grouped: dict[str, list[str]] = {}
-    for case in cases:
-        dtype = " ".join(value for _, value in case.dtypes)
-        grouped.setdefault(case.label.removesuffix(dtype).strip() or case.label, []).append(dtype)
+    for label in labels:
+        found = DTYPES.search(label)
+        shape = label[: found.start()] if found else label
+        grouped.setdefault(shape or label, []).append(found.group().strip() if found and shape else "")
     return "; ".join(
         f"{shape} ({', '.join(filter(None, dtypes))})" if any(dtypes) else shape for shape, dtypes in grouped.items()
     )
 
 
-def summary(bench: Bench, before: State, kept: int) -> list[Pair]:
-    """Version, shapes, current speedup and target."""
-    aims = _aims(bench.plan.spec.target)
-    current = _over_baselines(bench, before.figures) if before.figures else "see below"
-    return [
-        ("version", version(bench, before.kept, kept)),
-        ("shapes", cell(shapes(bench.cases))),
-        ("current speedup", current),
-        ("target", ", ".join(aims)),
-    ]
+def version(bench: Bench, kept: int) -> str:
+    """The kernel's version: the how many-th run of the operator, and what this run kept so far."""
+    return f"v{bench.ordinal}.{kept}"
 
 
-def version(bench: Bench, before: int, after: int) -> str:
-    """The kernel's version, counted by what this run kept, and the run."""
-    old, new = f"v{bench.ordinal}.{before}", f"v{bench.ordinal}.{after}"
-    return f"{old if old == new else f'{old} -> {new}'}, run {bench.run}"
-
-
-def _aims(target: Target) -> list[str]:
-    aims = [f"{target.speedup:.2f}x over eager"]
+def aims(target: Target) -> str:
+    """What the spec asks for."""
+    found = [f"{target.speedup:.2f}x over eager"]
     if target.bandwidth is not None:
-        aims.append(f"bandwidth {target.bandwidth:.0%} of the peak")
+        found.append(f"{percent(target.bandwidth)} of peak bandwidth")
     if target.l2_hit is not None:
-        aims.append(f"L2 hit rate {target.l2_hit:.0%} where it can be read")
-    return aims
+        found.append(f"L2 hit rate {percent(target.l2_hit)} where it can be read")
+    return ", ".join(found)
 
 
-def _over_baselines(bench: Bench, figures: Evaluation) -> str:
-    """The mean speedup over each baseline, with its interval and the number of cases it is of."""
-    known = [
-        f"{show(overall(timings))} over {name} ({bench.source}, {len(timings)} cases)"
-        for against, name in (("eager", "eager"), ("compile", "torch.compile"))
-        if (timings := figures.speedups(against))
-    ]
-    return "; ".join(known) or "unknown: PyTorch was not timed"
+def speedups(bench: Bench, figures: Evaluation) -> str:
+    """The mean speedup over each baseline with its interval; over fewer cases than there are, how many."""
+    known = []
+    for against, name in (("eager", "eager"), ("compile", "torch.compile")):
+        if timings := figures.speedups(against):
+            few = f" ({len(timings)} of {len(bench.cases)} cases)" if len(timings) < len(bench.cases) else ""
+            known.append(f"{show(overall(timings))} over {name}{few}")
+    why = "PyTorch was not timed" if bench.device.measures else "no GPU"
+    return ", ".join(known) or f"speedup not measured ({why})"
 
 
-def speedup_row(bench: Bench, figures: Evaluation) -> Pair:
-    """The speedup after the round, over both baselines."""
-    return ("speedup", _over_baselines(bench, figures))
-
-
-def floor_rows(bench: Bench, figures: Evaluation) -> list[Pair]:
-    """How near to the floor; nothing where no floor is known."""
+def roofline(bench: Bench, figures: Evaluation) -> str:
+    """The share of the roofline over the cases; empty where no floor is known."""
     shares = [t.floor_us / t.time_us for t in times(figures).values() if t.floor_us]
-    return [("share of the floor", f"{min(shares):.0%} to {max(shares):.0%} ({bench.source})")] if shares else []
+    if not shares:
+        return ""
+    least, most = percent(min(shares)), percent(max(shares))
+    return f"{most if least == most else f'{least[:-2]} to {most}'} of roofline ({bench.source})"
 
 
-def target_rows(bench: Bench, figures: Evaluation) -> list[Pair]:
-    """Each target: reached, missed, or unknown, which no source vouches for."""
-    return [
-        ("target", f"{one.state}: {one.target}" + (f" ({bench.source})" if one.state != "unknown" else ""))
-        for one in judge_targets(bench, figures)
-    ]
+def standing(bench: Bench, plan: Plan, kept: int, figures: Evaluation) -> Standing:
+    """The kernel that is current after a round."""
+    served = serving(plan, bench.compiler, bench.cases)
+    return {
+        "version": version(bench, kept),
+        "speedup": speedups(bench, figures),
+        "roofline": roofline(bench, figures),
+        "targets": [(one.target, one.state) for one in judge_targets(bench, figures)],
+        "schedules": {case: schedule.to_json() for case, schedule in served.items()},
+    }
+
+
+def targets_text(targets: Sequence[Pair], source: str) -> str:
+    """Whether the targets are met, with what is missed or cannot be said."""
+    states = {state for _, state in targets}
+    how = f" ({source})" if source == "predicted" else ""
+    if states == {"reached"}:
+        return f"targets met{how}"
+    missed = [words.partition(":")[0] for words, state in targets if state == "missed"]
+    if missed:
+        return f"target missed{how}: {', '.join(missed)}"
+    met = sum(state == "reached" for _, state in targets)
+    if not met:
+        return "targets not measured"
+    return f"{met} of {len(targets)} targets met{how}, the rest not measured"
 
 
 def evidence_rows(bench: Bench, seen: tuple[Seen, ...], diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
@@ -108,31 +127,26 @@ def evidence_rows(bench: Bench, seen: tuple[Seen, ...], diagnosis: Diagnosis) ->
     of_all = f"; {100 * min(shares):.0f} to {100 * max(shares):.0f} % over all cases" if len(shares) > 1 else ""
     for name, value, origin in diagnosis.evidence:
         rows.append((cell(name), cell(value + (of_all if name == BANDWIDTH else "")), cell(origin)))
-    rows.append(("time over what is possible, mean", f"{diagnosis.headroom:.2f}x", bench.source))
     return rows
 
 
-def modification(bench: Bench, before: State, advice: Advice, tried: list[Tried], outcome: Outcome) -> list[Pair]:
-    """What kind of change, why, and what it does line by line."""
-    explain = strategies()[advice.strategy].explain
-    structure = _restructured(bench, before, outcome)
-    extent = "performance parameters, some of which change the kernel's text" if structure else "performance parameters"
+def change_type(bench: Bench, before: State, outcome: Outcome) -> str:
+    """Which kind of change it is; performance parameters never touch the interface or what is computed."""
     if any(row.schedule.variant == PROPOSED for row in outcome.proposed):
-        extent = PROPOSED_BY
-    rows = [
-        ("type", f"{extent}: only `{bench.plan.spec.name}_triton.py` changes; interface and logic stay"),
-        ("strategy", advice.strategy),
-        ("reason", cell(advice.reason)),
-        ("searched", cell("; ".join(dict.fromkeys(why for one in tried for why in one.proposal.reason.split("; "))))),
-        ("predicted effect", f"{gain(advice.gain)} (predicted)"),
-    ]
-    if len(before.plan.table) != len(outcome.proposed):
-        rows.append(("schedule table", f"{len(before.plan.table)} -> {len(outcome.proposed)} lines"))
+        return PROPOSED_BY
+    more = " and the kernel's structure" if _restructured(bench, before, outcome) else ""
+    return f"performance parameters{more}: only `{bench.plan.spec.name}_triton.py` changes"
+
+
+def changed(before: State, advice: Advice, outcome: Outcome) -> str:
+    """What the change does, row by row of the schedule table."""
+    explain, old = strategies()[advice.strategy].explain, before.plan.table
+    parts = [] if len(old) == len(outcome.proposed) else [f"schedule table {len(old)} -> {len(outcome.proposed)} rows"]
     for index, row in enumerate(outcome.proposed):
-        was = before.plan.table[min(index, len(before.plan.table) - 1)].schedule
+        was = old[min(index, len(old) - 1)].schedule
         if was != row.schedule:
-            rows.append((f"line {index + 1}", cell(explain(was, row.schedule))))
-    return rows
+            parts.append(where(outcome.proposed, index) + explain(was, row.schedule))
+    return cell("; ".join(parts))
 
 
 def _restructured(bench: Bench, before: State, outcome: Outcome) -> bool:
@@ -156,7 +170,7 @@ def best_first(tried: list[Tried]) -> list[Tried]:
     return sorted(tried, key=lambda one: -(one.score or 0.0))
 
 
-def tried_row(one: Tried) -> TriedRow:
+def tried_row(table: Table, one: Tried) -> TriedRow:
     """One candidate and what became of it."""
     score, slows = one.score, one.slows
     if one.evaluation.status is not Status.OK:
@@ -165,10 +179,9 @@ def tried_row(one: Tried) -> TriedRow:
         outcome = "dropped: clearly slower in the first comparisons"
     else:
         outcome = f"{score:.3f}x" + (f", slower for {len(slows)} of {len(one.candidate.cases)} cases" if slows else "")
-    row = f"line {one.proposal.row + 1}: " if one.proposal.row else ""
     return {
-        "what": cell(row + one.proposal.what),
-        "expected": gain(one.proposal.predicted_gain),
+        "what": cell(where(table, one.proposal.row) + one.proposal.what),
+        "expected": f"at most {gain(one.proposal.predicted_gain)}",
         "outcome": cell(outcome),
     }
 
@@ -189,42 +202,44 @@ def started(t: CaseTiming, compiled: tuple[CaseTiming, ...]) -> CaseRow:
     """One case of the kernel that a run starts from, against PyTorch."""
     row = compared(t)
     if t.against == "current":  # PyTorch was not timed: the kernel's own time is all there is
-        row = {**row, "before": "unknown", "ratio": "unknown", "verdict": ""}
+        row = {**row, "before": "–", "ratio": "–", "verdict": ""}
     extra = [f"{c.speedup:.3f}x over torch.compile" for c in compiled if c.case == t.case]
     if t.floor_us:
-        extra.append(f"{t.floor_us / t.time_us:.0%} of the floor")
+        extra.append(f"{percent(t.floor_us / t.time_us)} of roofline")
     return {**row, "verdict": ", ".join(filter(None, [row["verdict"], *extra]))}
 
 
-def accuracy(verified: Evaluation | None) -> str:
+def accuracy(verified: Evaluation) -> str:
     """What the accuracy test said."""
-    if verified is None:
-        return "not needed: nothing to keep"
     passed = sum(a.passed for a in verified.accuracy)
     failed = [f"{a.case}: {a.message}" for a in verified.accuracy if not a.passed]
     if verified.status is not Status.OK:
         return cell("; ".join([f"{verified.status}: {verified.message}", *failed[:2]]))
     out = f", {len(verified.left_out)} left out: {verified.left_out[0][1]}" if verified.left_out else ""
-    return cell(f"passed, {passed} of {passed} cases{out}")
+    return cell(f"{passed} case{' passes' if passed == 1 else 's pass'}{out}")
 
 
 def _asked(bench: Bench) -> str:
-    """What the round asked of a language model: the round is as many as are finished, round 0 included."""
+    """What the round asked of a language model, empty where nothing: the round is as many as are finished."""
     records = bench.journal.records()
     number = sum(r.kind == "round" for r in records)
     models = dict.fromkeys(r.data["model"] for r in records if r.kind == "asked" and r.data["round"] == number)
-    return cell("; ".join([*models, spent(records, number).line()]))
+    return "; ".join([*models, spent(records, number).line()]) if models else ""
 
 
-def provenance(bench: Bench, before: str, after: str, seconds: float) -> list[Pair]:
-    """All that is needed to judge or repeat the figures."""
-    spec = bench.plan.spec
-    source = before if before == after else f"{before} -> {after}"
+def machine(bench: Bench) -> str:
+    """The device and the versions of everything that made the figures."""
     where = {**bench.device.describe(), "kernelgen": __version__}
     device = where.pop("device")
-    return [
-        ("device", cell(", ".join([device, *(f"{name} {value}" for name, value in where.items())]))),
-        ("SHA-256", f"spec {spec.sha256[:16]}, {spec.name}_triton.py {source}"),
-        ("seconds", f"{seconds:.1f}"),
-        ("language model", _asked(bench)),
-    ]
+    return ", ".join([device, *(f"{name} {value}" for name, value in where.items())])
+
+
+def made(bench: Bench, before: str, after: str, seconds: float) -> str:
+    """What is needed to repeat the round, beside the machine that the start names."""
+    spec = bench.plan.spec
+    source = before if before == after else f"{before} -> {after}"
+    parts = [
+        f"run {bench.run}", f"spec {spec.sha256[:16]}", f"{spec.name}_triton.py {source}", f"{seconds:.1f} s",
+        *filter(None, [_asked(bench)]),
+    ]  # fmt: skip
+    return f"<sub>{cell(' · '.join(parts))}</sub>"
