@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import sys
 import traceback
 import types
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from kernelgen.errors import Mistake
 from kernelgen.importer import source as sources
@@ -35,6 +37,8 @@ class Loaded:
     """The module's class."""
     examples: tuple[Any, ...]
     """What the function is called with; tensors have shapes but perhaps no memory."""
+    made_with: tuple[Any, ...] = ()
+    """What the module was made with."""
 
     def call(self, *arguments: Any) -> Any:
         """What the file itself computes."""
@@ -64,13 +68,31 @@ def load(source: Source, wanted: str | None) -> Loaded:
     torch.manual_seed(0)
     _attempt(source, lambda: exec(code, made.__dict__), "the file fails")
     scope = made.__dict__
-    module = None
+    module, made_with = None, []
     if owner is not None:
         made_with = _attempt(source, lambda: list(scope[INIT_INPUTS]()), f"{INIT_INPUTS} fails")
-        module = _attempt(source, lambda: scope[owner.name](*made_with), f"{owner.name} cannot be made")
+        with _without_draws():
+            module = _attempt(source, lambda: scope[owner.name](*made_with), f"{owner.name} cannot be made")
         if not isinstance(module, torch.nn.Module):
             raise source.mistake(owner, f"{owner.name} is no torch.nn.Module")
-    return Loaded(source, scope, function, module, owner, _examples(source, scope))
+    return Loaded(source, scope, function, module, owner, _examples(source, scope), tuple(made_with))
+
+
+_INITIALISERS = ("uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_",
+                 "kaiming_normal_", "orthogonal_", "sparse_")  # fmt: skip
+
+
+def _without_draws() -> contextlib.AbstractContextManager[Any]:
+    """Layers leave their weights as memory had them: nobody asks for the values, and drawing them takes seconds."""
+    import torch
+
+    def untouched(tensor: Any, *arguments: Any, **options: Any) -> Any:
+        return tensor
+
+    stack = contextlib.ExitStack()
+    for name in _INITIALISERS:
+        stack.enter_context(mock.patch.object(torch.nn.init, name, untouched))
+    return stack
 
 
 def _examples(source: Source, scope: dict[str, Any]) -> tuple[Any, ...]:

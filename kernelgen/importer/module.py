@@ -28,7 +28,7 @@ def module_text(loaded: Loaded, written: Rewritten, declared: Sequence[Sequence[
     own = next(a.arg for a in function.args.args)
     methods = [n for n in owner.body if isinstance(n, ast.FunctionDef)]
     check = f"_{unique(CHECK, {n.name.lstrip('_') for n in methods})}"
-    fixed = [*written.fixed, *_lengths(written, declared)]
+    fixed = [*written.fixed, *(() if written.made_with else _lengths(written, declared))]
     lines = [f"{own}.{check}()"] if fixed else []
     for scalar in written.scalars:
         test = f"{scalar.name} is not None" if scalar.text == "None" else f"{scalar.name} != {scalar.text}"
@@ -43,6 +43,8 @@ def module_text(loaded: Loaded, written: Rewritten, declared: Sequence[Sequence[
         )
         edits[0] = (begin, end, f"{text}\n\n{method}")
         made = next((m for m in methods if m.name == "__init__" and m.args.args), None)
+        if made is not None and written.made_with:
+            edits.append(_before_body(loaded, made, _arguments_checked(name, written.made_with)))
         if made is not None:
             edits.append(_behind_body(loaded, made, f"{made.args.args[0].arg}.{check}()"))
     text = source.text
@@ -72,6 +74,25 @@ def _method(own: str, check: str, name: str, fixed: Sequence[tuple[str, str]]) -
         "",
         *(f"    check({json.dumps(what)}, {what}, {value})" for what, value in fixed),
     ]
+
+
+def _arguments_checked(name: str, made_with: Sequence[tuple[str, str]]) -> list[str]:
+    """The lines that hold the constructor's arguments against those that the reference was traced with."""
+    pairs = ", ".join(f'("{what}", {what}, {value})' for what, value in made_with)
+    comma = "," if len(made_with) == 1 else ""
+    return [
+        f"for what, value, wanted in ({pairs}{comma}):",
+        "    if value != wanted:",
+        f'        raise ValueError(f"{name} is compiled for {{what}} = {{wanted!r}}, not {{value!r}}")',
+    ]
+
+
+def _before_body(loaded: Loaded, function: ast.FunctionDef, lines: list[str]) -> tuple[int, int, str]:
+    """Lines in front of the statements of a function."""
+    begin, _ = _span(loaded, function)
+    if _is_behind_colon(loaded, begin):
+        return begin, begin, "\n" + _indented(lines, function.col_offset + 4) + "\n" + " " * (function.col_offset + 4)
+    return begin, begin, _indented(lines, body_of(function)[0].col_offset) + "\n"
 
 
 def _in_place_of_body(loaded: Loaded, function: ast.FunctionDef, lines: list[str]) -> tuple[int, int, str]:

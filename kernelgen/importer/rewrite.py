@@ -11,12 +11,13 @@ import builtins
 import json
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelgen.importer.layers import functional, literal
 from kernelgen.importer.load import Loaded
 from kernelgen.importer.naming import unique
+from kernelgen.importer.traced import Traced, free_dimensions
 from kernelgen.importer.trees import body_of, body_span, bound, operands, placed
 from kernelgen.spec.reference import BUILTINS, REFUSED
 
@@ -36,6 +37,10 @@ class Input:
     """How forward calls it: `x`, or `self.ln.weight`."""
     value: Any
     """The parameter or buffer itself; for an argument of forward its example, perhaps without memory."""
+    path: str = ""
+    """The parameter or buffer in the state dict, where the reference was written from a trace."""
+    fixed: frozenset[int] = frozenset()
+    """Dimensions that are no sizes but numbers."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,35 @@ class Rewritten:
     scalars: tuple[Scalar, ...]
     fixed: tuple[tuple[str, str], ...]
     """What the module was found to be and the reference counts on: an expression such as `self.norm.eps`, its value."""
+    made_with: tuple[tuple[str, str], ...] = ()
+    """The arguments of the constructor that the reference was traced with, where it was: the name, the value."""
+    traced: Traced | None = None
+    """The trace that it was written from, where it was."""
 
 
 def rewrite(loaded: Loaded, operator: str) -> Rewritten:
     """The reference of what was loaded, under the operator's name. SpecError at the place of what is not understood."""
     return _Rewriter(loaded, operator).reference()
+
+
+def check_examples(loaded: Loaded) -> None:
+    """SpecError for examples that no operator can be made for, however its reference is written."""
+    import torch
+
+    source, function = loaded.source, loaded.function
+    arguments = function.args
+    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    parameters = parameters[1:] if loaded.module is not None else parameters
+    if len(loaded.examples) > len(parameters) and arguments.vararg is None:
+        counts = f"takes {len(parameters)} inputs, and {len(loaded.examples)} are given"
+        raise source.mistake(function, f"'{function.name}' {counts}")
+    for parameter, example in zip(parameters, loaded.examples, strict=False):
+        if not isinstance(example, (torch.Tensor, *_CONSTANTS)):
+            kind = type(example).__name__
+            raise source.mistake(parameter, f"'{parameter.arg}' is a {kind}; an input is a tensor or a number")
+    has_state = loaded.module is not None and any(True for _ in loaded.module.parameters())
+    if not has_state and not any(isinstance(example, torch.Tensor) for example in loaded.examples):
+        raise source.mistake(function, f"'{function.name}' takes no tensor")
 
 
 class _Rewriter:
@@ -112,10 +141,6 @@ class _Rewriter:
         import torch
 
         examples = self.loaded.examples
-        if len(examples) > len(parameters):
-            raise self.source.mistake(
-                function, f"'{function.name}' takes {len(parameters)} inputs, and {len(examples)} are given"
-            )
         inputs, scalars = [], []
         given = self._defaults(function)
         for i, parameter in enumerate(parameters):
@@ -126,11 +151,8 @@ class _Rewriter:
                 scalars.append(Scalar(name, given[name]))
             elif isinstance(examples[i], torch.Tensor):
                 inputs.append(_input(name, examples[i], "data", name))
-            elif isinstance(examples[i], _CONSTANTS):
-                scalars.append(Scalar(name, literal(examples[i])))
             else:
-                kind = type(examples[i]).__name__
-                raise self.source.mistake(parameter, f"'{name}' is a {kind}; an input is a tensor or a number")
+                scalars.append(Scalar(name, literal(examples[i])))
         return tuple(inputs), tuple(scalars)
 
     def _defaults(self, function: ast.FunctionDef) -> dict[str, str]:
@@ -251,8 +273,14 @@ class _Rewriter:
             parts = path.split(".")[1:]
             short = unique(parts[-1], ())
             name = short if short not in self._used() else unique("_".join(parts), self._used())
-            self.tensors[path] = _input(name, value, "parameter", path)
+            self.tensors[path] = replace(_input(name, value, "parameter", path), fixed=self._fixed_dimensions(value))
         return self.tensors[path].name
+
+    def _fixed_dimensions(self, value: Any) -> frozenset[int]:
+        """What are no sizes of a parameter, which the layer that has it says."""
+        owners = (m for m in self.loaded.module.modules() if any(p is value for p in m.parameters(recurse=False)))
+        owner = next(owners, None)
+        return frozenset(range(value.ndim)) - frozenset(free_dimensions(owner, value))
 
     def _used(self) -> set[str]:
         return self.taken | {t.name for t in self.tensors.values()} | {name for name, _ in self.defaults.values()}
@@ -385,6 +413,16 @@ def _constant(value: Any) -> str | None:
     if isinstance(value, tuple | list):
         return literal(tuple(value)) if all(_constant(v) is not None for v in value) else None
     return literal(value) if isinstance(value, _CONSTANTS) and value == value else None
+
+
+def is_literal(value: Any) -> bool:
+    """Whether a constant can be written down."""
+    return _constant(value) is not None
+
+
+def literal_of(value: Any) -> str:
+    """A constant as Python that compares equal to it: a list stays one."""
+    return f"[{', '.join(map(literal_of, value))}]" if isinstance(value, list) else _constant(value) or repr(value)
 
 
 def _indexed(path: str) -> str:

@@ -6,19 +6,19 @@ with free sizes. Two that are equal by chance stay two.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kernelgen.importer.load import said
 from kernelgen.importer.naming import size_names, spare
+from kernelgen.importer.probing import Probe, Size, small_shapes
 from kernelgen.importer.rewrite import Input
+from kernelgen.importer.traced import Traced
 from kernelgen.spec.sizes import check_size, evaluate, multiple, names_in, renamed
 
-Size = int | str
 Function = Any
 """The reference as a Python function."""
 
@@ -39,46 +39,74 @@ class ShapeError(Exception):
     """Why no spec can say what the shapes are; one line."""
 
 
-def derive(function: Function, inputs: Sequence[Input]) -> Shapes:
-    """Sizes, outputs and small shapes of a reference. ShapeError where there are none."""
-    shapes, results_of = _traced(function, inputs, [[True] * len(t.shape) for t in inputs])
-    of_data = {str(size) for t, shape in zip(inputs, shapes, strict=True) if t.role == "data" for size in shape}
-    free = [[str(size) in of_data for size in shape] for shape in shapes]
-    if not all(map(all, free)):  # what only a parameter has is as the module has it; that may settle other sizes
-        shapes, results_of = _traced(function, inputs, free)
-    declared = _named(inputs, shapes)
+LEVELS = 4
+"""Sizes that a spec may leave open: all; those of the data; how many there are of them; none."""
+
+
+def derive(function: Function, inputs: Sequence[Input], traced: Traced | None = None, level: int = 0) -> Shapes:
+    """Sizes, outputs and small shapes of a reference. ShapeError where there are none.
+
+    `traced`: the trace that the reference was written from, where it was. `level`: how few sizes stay open, of LEVELS.
+    """
+    shapes, results_of = _free(function, inputs) if traced is None else _of_trace(inputs, traced)
+    declared, names = _named(inputs, shapes, level)
     pairs = [p for d, t in zip(declared, inputs, strict=True) for p in zip(d, t.shape, strict=True)]
-    sizes = {name: value for name, value in pairs if isinstance(name, str)}
-    factors = _factors(shapes, declared)
-    rows = [binding for binding in _small(sizes) if all(binding[name] % n == 0 for name, n in factors.items())]
-    accepted = [binding for binding in rows if results(function, inputs, declared, binding) is not None]
-    accepted = _grown(function, inputs, declared, sizes, factors) if len(accepted) < 2 else accepted
+    sizes = {name: value for name, value in pairs if isinstance(name, str) and name.isidentifier()}
+    factors = {name: n for name, n in _factors(shapes, declared).items() if sizes[name] % n == 0}
+    probe = Probe(function, inputs, declared)
+    accepted = small_shapes(probe, sizes, factors)
     if sizes and not accepted:
-        raise ShapeError(_returned(function, inputs) or "no small shape was found that the reference accepts")
-    accuracy = tuple(dict(case) for case in dict.fromkeys(tuple(b.items()) for b in accepted))[:6]
-    found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs), accuracy)
-    outputs = _outputs(function, inputs, found, _expressions(results_of, shapes, declared))
-    names = {name: f"{factor} * {name}" for name, factor in factors.items()}
-    fixed = {name: str(value) for name, value in _fixed(function, inputs, declared, sizes, accuracy).items()}
-    return _written(replace(found, outputs=outputs), names | fixed)
+        raise ShapeError("no small shape was found that the reference accepts")
+    found = Shapes(tuple(declared), (), sizes, _least(shapes, inputs, declared), tuple(accepted))
+    outputs = _outputs(probe, found, _expressions(results_of, names))
+    multiples = {name: f"{factor} * {name}" for name, factor in factors.items()}
+    fixed = {name: str(value) for name, value in _fixed(probe, sizes, accepted).items()}
+    return _written(replace(found, outputs=outputs), multiples | fixed)
 
 
-def _returned(function: Function, inputs: Sequence[Input]) -> str | None:
-    """What the reference returns that is no tensor, as a complaint; None where it returns tensors."""
+def no_tensors(results: Sequence[Any]) -> str | None:
+    """What is returned that is no tensor, as a complaint; None where it is tensors."""
     import torch
 
-    try:
-        found = function(*(torch.empty(t.shape, dtype=getattr(torch, t.dtype), device="meta") for t in inputs))
-    except Exception:  # the trace was made in the same way, so it is not this
-        return None
-    wrong = [v for v in (found if isinstance(found, tuple | list) else (found,)) if not isinstance(v, torch.Tensor)]
+    wrong = [value for value in results if not isinstance(value, torch.Tensor)]
     return f"it returns a {type(wrong[0]).__name__}, not a tensor or several" if wrong else None
+
+
+Sizes = list[tuple[Any, ...]]
+"""Shapes as traced: numbers, and symbols for what may vary."""
+
+
+def _of_trace(inputs: Sequence[Input], traced: Traced) -> tuple[Sizes, Sizes]:
+    """Inputs' and results' shapes in the trace that a reference was written from."""
+    nodes = {**{s.path: n for n, s in traced.state.items()}}
+    data = iter([*traced.data, *traced.drawn])
+    given = [nodes[t.path] if t.role == "parameter" else next(data) for t in inputs]
+    return [tuple(n.meta["val"].shape) for n in given], [tuple(n.meta["val"].shape) for n in traced.outputs]
+
+
+def _free(function: Function, inputs: Sequence[Input]) -> tuple[Sizes, Sizes]:
+    """Inputs' and results' shapes with as many free sizes as torch can follow."""
+    free = [[axis not in t.fixed for axis in range(len(t.shape))] for t in inputs]
+    data = [[t.role == "data"] * len(t.shape) for t in inputs]
+    error: ShapeError | None = None
+    for tried in (free, data):
+        try:
+            given, returned, windows = _traced(function, inputs, tried)
+            if any(tried[i][axis] for i, axis in windows):  # the window of a convolution is no size
+                tried = [[f and (i, d) not in windows for d, f in enumerate(dims)] for i, dims in enumerate(tried)]
+                given, returned, _ = _traced(function, inputs, tried)
+            return given, returned
+        except ShapeError as found:
+            error = error or found
+    assert error is not None
+    raise error
 
 
 def _traced(
     function: Function, inputs: Sequence[Input], free: list[list[bool]]
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """Inputs' and results' shapes as traced: numbers, and symbols for what may vary among the free sizes."""
+) -> tuple[Sizes, Sizes, set[tuple[int, int]]]:
+    """Inputs' and results' shapes with what may vary among the free sizes, and the dimensions that are windows of
+    convolutions: the input, its dimension."""
     import torch
 
     from kernelgen.frontend.export import floor_division
@@ -100,21 +128,27 @@ def _traced(
     [last] = [node for node in exported.graph.nodes if node.op == "output"]
     made = [node for node in last.args[0] if hasattr(node, "meta")]
     given, returned = ([tuple(node.meta["val"].shape) for node in found] for found in (nodes, made))
-    return given, returned
+    return given, returned, _windows(exported, nodes)
 
 
-def _expressions(
-    results_of: list[tuple[Any, ...]], shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]
-) -> list[list[str | None]]:
+def _windows(exported: Any, placeholders: list[Any]) -> set[tuple[int, int]]:
+    """The dimensions of weights of convolutions that are no sizes: windows, and all where they are in groups."""
+    found: set[tuple[int, int]] = set()
+    for node in exported.graph.nodes:
+        if str(node.target).startswith("aten.conv") and len(node.args) > 1:
+            groups = next((a for a in (*node.args[6:7], node.kwargs.get("groups")) if isinstance(a, int)), 1)
+            for operand in node.args[1:3]:
+                if operand in placeholders:
+                    rank = len(operand.meta["val"].shape)
+                    found |= {(placeholders.index(operand), d) for d in range(2 if groups == 1 else 0, rank)}
+    return found
+
+
+def _expressions(results_of: Sizes, names: dict[str, Size]) -> list[list[str | None]]:
     """Every size of the results in terms of the declared ones, None where a spec cannot say it."""
-    names = {
-        str(s): str(n)
-        for shape, entries in zip(shapes, declared, strict=True)
-        for s, n in zip(shape, entries, strict=True)
-    }
 
     def expression(size: Any) -> str | None:
-        text = re.sub(r"\b[a-z]+\d+\b", lambda match: names.get(match[0], "?"), str(size))
+        text = re.sub(r"\b[a-z]+\d+\b", lambda match: str(names.get(match[0], "?")), str(size))
         try:
             return check_size(text)
         except ValueError:
@@ -123,38 +157,68 @@ def _expressions(
     return [[expression(size) for size in shape] for shape in results_of]
 
 
-def _named(inputs: Sequence[Input], shapes: list[tuple[Any, ...]]) -> list[tuple[Size, ...]]:
-    """A name for each symbol of the trace, after the tensor in which it comes first; the numbers it insists on."""
-    names: dict[str, str] = {}
+def _named(inputs: Sequence[Input], shapes: Sizes, level: int) -> tuple[list[tuple[Size, ...]], dict[str, Size]]:
+    """A name for each symbol of the trace, after the tensor in which it comes first; the numbers it insists on, and
+    those of the level. What only parameters have is one name where it is one number in the file."""
+    names: dict[str, Size] = _tangled(inputs, shapes)
+    alone = {str(size) for shape in shapes for size in shape} | names.keys()
+    widths: dict[int, str] = {}
     taken = {t.name for t in inputs}
     declared = []
-    for shape in shapes:
+    for tensor, shape in zip(inputs, shapes, strict=True):
         letters = size_names(len(shape), taken)
         entries: list[Size] = []
-        for size in shape:
+        for axis, size in enumerate(shape):
             letter = next(letters)  # drawn for a number too: W stays the last dimension's name
-            if isinstance(size, int):
-                entries.append(size)
+            symbol, value, of_data = str(size), tensor.shape[axis], tensor.role == "data"
+            times = _MULTIPLE.fullmatch(symbol)
+            factor, base = (int(times[1]), times[2]) if times and times[2] in alone else (1, symbol)
+            if isinstance(size, int) or not (symbol.isidentifier() or times):
+                entries.append(value)
                 continue
-            symbol = str(size)
-            if symbol not in names:
-                names[symbol] = letter if letter not in taken else spare(taken)
-                taken.add(names[symbol])
-            entries.append(names[symbol])
+            if base not in names and level >= (1, 3 if axis == 0 else 2)[of_data]:
+                names[base] = value // factor
+            elif base not in names:
+                same = None if of_data else widths.get(value // factor)
+                name = same or (letter if letter not in taken else spare(taken))
+                names[base] = name
+                taken.add(name)
+                if not of_data:
+                    widths[value // factor] = name
+            known = names[base]
+            entries.append(value if isinstance(known, int) else known if factor == 1 else f"{factor} * {known}")
         declared.append(tuple(entries))
-    return declared
+    return declared, names
 
 
-def _factors(shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]) -> dict[str, int]:
+_MULTIPLE = re.compile(r"(\d+)\*(\w+)")
+
+
+def _tangled(inputs: Sequence[Input], shapes: Sizes) -> dict[str, Size]:
+    """The symbols of sizes of inputs that are no multiples of one, such as a product of two, with their values."""
+    found: dict[str, Size] = {}
+    given: dict[str, int] = {}
+    for tensor, shape in zip(inputs, shapes, strict=True):
+        given |= {str(size): value for size, value in zip(shape, tensor.shape, strict=True)}
+    for shape in shapes:
+        for size in shape:
+            if not isinstance(size, int) and not re.fullmatch(r"(\d+\*)?\w+", str(size)):
+                inside = {str(symbol) for symbol in size.node.expr.free_symbols}
+                found |= {symbol: given[symbol] for symbol in inside if symbol in given}
+    return found
+
+
+def _factors(shapes: Sizes, declared: Sequence[tuple[Size, ...]]) -> dict[str, int]:
     """The sizes that the trace needs to be multiples of a number, which it is."""
     names: dict[str, str] = {}
     environment: Any = None
     for shape, entries in zip(shapes, declared, strict=True):
         for size, name in zip(shape, entries, strict=True):
             if not isinstance(size, int):
-                names.setdefault(str(size), str(name))
+                if isinstance(name, str) and name.isidentifier():
+                    names.setdefault(str(size), name)
                 environment = size.node.shape_env
-    found: dict[str, int] = {}
+    found = {name: int(times[1]) for symbol, name in names.items() if (times := _MULTIPLE.fullmatch(symbol))}
     for guard in environment.guards if environment is not None else ():
         match = re.fullmatch(r"Eq\(Mod\((\w+), (\d+)\), 0\)", str(environment.replace(guard.expr)))
         if match and match[1] in names:
@@ -163,15 +227,15 @@ def _factors(shapes: list[tuple[Any, ...]], declared: Sequence[tuple[Size, ...]]
     return found
 
 
-def _least(shapes: list[tuple[Any, ...]], inputs: Sequence[Input]) -> tuple[str, ...]:
+def _least(shapes: Sizes, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]]) -> tuple[str, ...]:
     """Conditions of the trace that sizes are large enough, as constraints: a window that fits, say."""
     import sympy  # type: ignore[import-untyped]
 
     places: dict[str, str] = {}
     environment: Any = None
-    for shape, tensor in zip(shapes, inputs, strict=True):
+    for shape, tensor, entries in zip(shapes, inputs, declared, strict=True):
         for i, size in enumerate(shape):
-            if not isinstance(size, int):
+            if not isinstance(size, int) and isinstance(entries[i], str):
                 places.setdefault(str(size), f"{tensor.name}.shape[{i}]")
                 environment = size.node.shape_env
     found = []
@@ -200,18 +264,12 @@ def _least_of(condition: Any) -> int:
     return least if all(holds[least:]) and not any(holds[:least]) else 0
 
 
-def _fixed(
-    function: Function,
-    inputs: Sequence[Input],
-    declared: Sequence[tuple[Size, ...]],
-    sizes: dict[str, int],
-    accepted: Sequence[dict[str, int]],
-) -> dict[str, int]:
+def _fixed(probe: Probe, sizes: dict[str, int], accepted: Sequence[dict[str, int]]) -> dict[str, int]:
     """The sizes that the reference takes at no other value than the file's, such as channels in a number of groups."""
     same = {name: value for name, value in sizes.items() if accepted and all(c[name] == value for c in accepted)}
 
     def refused(name: str, value: int) -> bool:
-        return results(function, inputs, declared, {**accepted[0], name: value}) is None
+        return not probe.accepts({**accepted[0], name: value})
 
     return {name: value for name, value in same.items() if refused(name, value + 1) and refused(name, 2 * value)}
 
@@ -233,104 +291,23 @@ def _written(shapes: Shapes, names: dict[str, str]) -> Shapes:
     return Shapes(inputs, outputs, counts(shapes.sizes), shapes.constraints, tuple(map(counts, shapes.accuracy)))
 
 
-_SMALL: dict[int, tuple[tuple[int, ...], ...]] = {
-    1: ((1,), (7,), (127,), (1025,)),
-    2: ((1, 1), (1, 7), (5, 129), (33, 64), (3, 1025)),
-    3: ((1, 1, 1), (1, 5, 7), (3, 4, 33), (2, 17, 65)),
-    4: ((1, 1, 1, 1), (1, 3, 5, 7), (2, 4, 9, 17), (3, 8, 5, 33)),
-    5: ((1, 1, 1, 1, 1), (1, 3, 5, 2, 7), (2, 4, 3, 5, 9)),
-}
-"""Small and odd sizes by how many there are."""
-
-
-def _small(sizes: dict[str, int]) -> Iterator[dict[str, int]]:
-    """Shapes for all size names at once, of a few thousand elements each."""
-    count = len(sizes)
-    rows = _SMALL.get(count) or tuple(tuple((1, 3, 5, 2, 7, 4)[(i + s) % 6] for i in range(count)) for s in range(4))
-    for row in rows:
-        yield dict(zip(sizes, row, strict=True))
-
-
-def _grown(
-    function: Function,
-    inputs: Sequence[Input],
-    declared: Sequence[tuple[Size, ...]],
-    sizes: dict[str, int],
-    multiples: dict[str, int],
-) -> list[dict[str, int]]:
-    """Shapes for a reference that wants some sizes large enough, or multiples of something."""
-    found = []
-    factors = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-    for row in _small(sizes):
-        options = [
-            tuple(dict.fromkeys(min(v * f, max(n, 1)) for f in factors))
-            for v, n in zip(row.values(), sizes.values(), strict=True)
-        ]
-        tried = sorted(itertools.product(*options), key=math.prod) if len(sizes) <= 4 else zip(*options, strict=False)
-        for values in itertools.islice(tried, 300):
-            binding = dict(zip(sizes, values, strict=True))
-            if any(binding[name] % factor for name, factor in multiples.items()):
-                continue
-            if binding not in found and results(function, inputs, declared, binding) is not None:
-                found.append(binding)
-                break
-    return found
-
-
-def results(
-    function: Function, inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], binding: dict[str, int]
-) -> tuple[Any, ...] | None:
-    """What the reference returns for these sizes on the CPU, None where it refuses them or returns nothing whole."""
-    import torch
-
-    arguments = tensors(inputs, declared, binding)
-    try:
-        with torch.no_grad():
-            found = function(*arguments)
-    except Exception:  # whatever a user's reference raises: these sizes are not for it
-        return None
-    found = found if isinstance(found, tuple | list) else (found,)
-    if not found or not all(isinstance(value, torch.Tensor) for value in found):
-        return None
-    return tuple(found)
-
-
-def tensors(inputs: Sequence[Input], declared: Sequence[tuple[Size, ...]], binding: dict[str, int]) -> list[Any]:
-    """Random inputs; integers are 0 and 1, which are indices of nearly everything."""
-    import torch
-
-    generator = torch.Generator().manual_seed(0)
-    made = []
-    for tensor, entries in zip(inputs, declared, strict=True):
-        shape = tuple(entry if isinstance(entry, int) else evaluate(entry, binding) for entry in entries)
-        dtype = getattr(torch, tensor.dtype)
-        if dtype.is_floating_point:
-            made.append(torch.rand(shape, generator=generator).add(0.1).to(dtype))
-        else:
-            made.append(torch.randint(0, 2, shape, generator=generator).to(dtype))
-    return made
-
-
-def _outputs(
-    function: Function, inputs: Sequence[Input], shapes: Shapes, traced: list[list[str | None]]
-) -> tuple[tuple[Size, ...], ...]:
-    """The size of every output dimension: the name that has its value in all runs, what the trace says of it, or the
-    number that it always is."""
-    cases = shapes.accuracy or ({},)
-    runs = [(binding, results(function, inputs, shapes.inputs, binding)) for binding in cases]
-    known = [(binding, found) for binding, found in runs if found is not None]
+def _outputs(probe: Probe, shapes: Shapes, traced: list[list[str | None]]) -> tuple[tuple[Size, ...], ...]:
+    """The size of every output dimension: what the trace says of it, else the name that has its value in all runs, or
+    the number that it always is."""
+    cases = shapes.accuracy or (shapes.sizes,)
+    known = [(binding, found) for binding in cases if (found := probe.results(binding)) is not None]
     if not known:
-        raise ShapeError("the reference does not run on the CPU")
-    first = known[0][1]
+        raise ShapeError("the reference takes none of its sizes")
     declared = []
-    for output in range(len(first)):
-        entries = []
-        for axis in range(first[output].ndim):
-            values = [found[output].shape[axis] for _, found in known]
-            same = [n for n in shapes.sizes if [binding[n] for binding, _ in known] == values]
+    for output in range(len(known[0][1])):
+        entries: list[Size] = []
+        for axis in range(len(known[0][1][output])):
+            values = [found[output][axis] for _, found in known]
             formula = traced[output][axis] if output < len(traced) and axis < len(traced[output]) else None
-            if not same and formula and [evaluate(formula, binding) for binding, _ in known] == values:
-                same = [formula] if names_in(formula) else []
+            if formula and [evaluate(formula, binding) for binding, _ in known] == values:
+                entries.append(formula if names_in(formula) else values[0])
+                continue
+            same = [n for n in shapes.sizes if [binding[n] for binding, _ in known] == values]
             if not same and len(set(values)) > 1:
                 raise ShapeError(
                     f"dimension {axis} of the result has a size that no input has "

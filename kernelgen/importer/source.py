@@ -36,6 +36,11 @@ class Source:
     def mistake_at(self, line: int, column: int, message: str) -> SpecError:
         return SpecError([Mistake(self.path, line, column, " ".join(message.split()))])
 
+    def mistake_on(self, line: int, message: str) -> SpecError:
+        """A mistake at the first column of a line that has something."""
+        text = self.text.split("\n")[line - 1]
+        return self.mistake_at(line, len(text) - len(text.lstrip()) + 1, message)
+
     def offset(self, line: int, column: int) -> int:
         """The offset in `text` of a line and a column of the tree, which counts bytes."""
         start = self.starts[line - 1]

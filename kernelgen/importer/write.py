@@ -15,10 +15,14 @@ from typing import Any
 from kernelgen.errors import Mistake, SpecError
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
+from kernelgen.importer.graph_reference import from_graph
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.module import module_text
-from kernelgen.importer.rewrite import Input, Rewritten, rewrite
-from kernelgen.importer.shapes import Shapes, Size
+from kernelgen.importer.probing import Size, tensors
+from kernelgen.importer.rewrite import Input, Rewritten, check_examples, rewrite
+from kernelgen.importer.same_calls import differs
+from kernelgen.importer.shapes import Shapes
+from kernelgen.importer.traced import trace
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.sizes import names_in
@@ -40,16 +44,101 @@ class Imported:
 
 
 def spec_of(loaded: Loaded, name: str) -> Imported:
-    """The spec of what was loaded. SpecError with a place in the user's file where there is none."""
-    written = rewrite(loaded, name)
+    """The spec of what was loaded. SpecError with a place in the user's file where there is none.
+
+    The reference is the file's own text where all of it can stand in one, else it is written from a trace.
+    """
+    check_examples(loaded)
+    written, notes = _reference(loaded, name)
     function = compiled(written.text, name)
-    place = loaded.function
     try:
-        shapes = sizes.derive(function, written.inputs)
         dtypes, inputs, outputs = _dtypes(function, written.inputs)
     except sizes.ShapeError as error:
-        raise loaded.source.mistake(place, str(error)) from None
-    notes = [*_compare(loaded, function, written, shapes), *_notes(loaded)]
+        raise loaded.source.mistake(loaded.function, str(error)) from None
+    text, shapes, refused = _text_that_is_taken(loaded, function, written, name, (dtypes, inputs, outputs))
+    notes += [*_compare(loaded, function, written, shapes), *_notes(loaded), *refused]
+    return Imported(name, text, tuple(notes))
+
+
+COLUMNS = 120
+"""A reference with longer lines, as a long nn.Sequential makes them, is better read call by call."""
+
+
+def _reference(loaded: Loaded, name: str) -> tuple[Rewritten, list[str]]:
+    """The reference, and what its reader should know of how it came about."""
+    try:
+        written = rewrite(loaded, name)
+    except SpecError as refusal:
+        return _from_trace(loaded, name, refusal)
+    if all(len(line) <= COLUMNS for line in written.text.splitlines()):
+        return written, []
+    with contextlib.suppress(SpecError):
+        return from_graph(loaded, trace(loaded), name), []
+    return written, []
+
+
+def _from_trace(loaded: Loaded, name: str, refusal: SpecError) -> tuple[Rewritten, list[str]]:
+    """The reference from a trace. Where that fails too, and for a mistake in the text, the text is what to speak of."""
+    first = refusal.mistakes[0]
+    try:
+        written = from_graph(loaded, trace(loaded), name)
+    except SpecError as error:
+        of_text = isinstance(error.__cause__, NameError | AttributeError | TypeError | RecursionError)
+        raise (refusal if of_text and error.mistakes[0].line == first.line else error) from None
+    return written, [f"the reference was written from a trace, since at {first.path}:{first.line}: {first.message}"]
+
+
+def _text_that_is_taken(
+    loaded: Loaded, function: Any, written: Rewritten, name: str, dtypes: tuple[tuple[str, ...], list[str], list[str]]
+) -> tuple[str, Shapes, list[str]]:
+    """The spec with as many open sizes as a kernel can be made for, and a note where none can."""
+    first: tuple[str, Shapes, list[str]] | None = None
+    error: sizes.ShapeError | None = None
+    for level in range(sizes.LEVELS):
+        try:
+            shapes = sizes.derive(function, written.inputs, written.traced, level)
+        except sizes.ShapeError as found:
+            error = error or found
+            continue
+        text = _spec(loaded, written, shapes, name, dtypes)
+        if first is not None and text == first[0]:
+            continue
+        reason = _refusal(text, name, shapes) if len(written.text) < TRIED_CHARACTERS else None
+        if reason is None:
+            return text, shapes, []
+        first = first or (text, shapes, [f"`kernelgen new` will refuse it: {reason}"])
+        if not re.search(
+            r"\b(size|sizes|equal|number|dimension)\b|" + "|".join(rf"\b{n}\b" for n in shapes.sizes), reason
+        ):
+            break
+    if first is None:
+        assert error is not None
+        raise loaded.source.mistake(loaded.function, str(error)) from None
+    return first
+
+
+SIZE_WORDS = ("size", "sizes", "equal", "number", "dimension", "shape")
+"""What a refusal says where it is for a size, beside the sizes' names."""
+
+TRIED_CHARACTERS = 8000
+"""Longer references are not traced to see whether a kernel can be made: that takes as long as all else."""
+
+
+def _refusal(text: str, name: str, shapes: Shapes) -> str | None:
+    """Why the frontend refuses a spec, None where it takes it."""
+    from kernelgen.frontend.trace import trace as lowered
+
+    try:
+        lowered(parse_spec(text, f"{name}.yaml"))
+    except SpecError as error:
+        return error.mistakes[0].message
+    return None
+
+
+def _spec(
+    loaded: Loaded, written: Rewritten, shapes: Shapes, name: str, dtypes: tuple[tuple[str, ...], list[str], list[str]]
+) -> str:
+    variable, inputs, outputs = dtypes
     cells = _tensors(written, shapes, inputs, outputs)
     text = render(
         "spec.yaml.jinja",
@@ -57,7 +146,7 @@ def spec_of(loaded: Loaded, name: str) -> Imported:
         summary=_summary(loaded, name),
         inputs=cells[: len(inputs)],
         outputs=cells[len(inputs) :],
-        dtypes=dtypes,
+        dtypes=variable,
         constraints=shapes.constraints,
         reference=written.text,
         accuracy=[_binding(case) for case in shapes.accuracy] if shapes.sizes else [],
@@ -69,8 +158,9 @@ def spec_of(loaded: Loaded, name: str) -> Imported:
     except SpecError as error:
         first: Mistake = error.mistakes[0]
         line = text.splitlines()[first.line - 1].strip()
-        raise loaded.source.mistake(place, f"its spec would be wrong at '{line}': {first.message}") from None
-    return Imported(name, text, tuple(notes))
+        message = f"its spec would be wrong at '{line}': {first.message}"
+        raise loaded.source.mistake(loaded.function, message) from None
+    return text
 
 
 def compiled(text: str, name: str) -> Any:
@@ -99,6 +189,8 @@ def _dtypes(function: Any, inputs: Sequence[Input]) -> tuple[tuple[str, ...], li
         except Exception as error:
             raise sizes.ShapeError(f"the reference fails with {dtype or 'its dtypes'}: {said(error)}") from None
         found = found if isinstance(found, tuple | list) else (found,)
+        if (wrong := sizes.no_tensors(found)) is not None:
+            raise sizes.ShapeError(wrong)
         return [str(value.dtype).removeprefix("torch.") for value in found]
 
     if not follows:
@@ -120,6 +212,14 @@ def _compare(loaded: Loaded, function: Any, written: Rewritten, shapes: Shapes) 
     """Hold the reference against the file itself; a note where that cannot be done, SpecError where they differ."""
     import torch
 
+    if written.traced is not None:
+        difference = differs(loaded, function, written.inputs)
+        if difference is not None:
+            raise loaded.source.mistake(
+                loaded.function, f"the reference written from its trace is another: {difference}"
+            )
+        return []
+
     weights = [t for t in written.inputs if t.role == "parameter"]
     fixed = {
         name
@@ -129,14 +229,14 @@ def _compare(loaded: Loaded, function: Any, written: Rewritten, shapes: Shapes) 
         for name in names_in(entry)
     }
     if sum(math.prod(t.shape) for t in weights) > COMPARED_ELEMENTS:
-        return ["the reference was not run beside the file: its parameters are too large"]
+        return _compare_calls(loaded, function, written, "its parameters are too large")
     with torch.no_grad():
         for tensor in weights:  # a fresh layer's ones and zeros would hide a weight that was left out
             if tensor.value.is_floating_point():
                 tensor.value.copy_(torch.rand(tensor.shape) + 0.5)
     for case in reversed(shapes.accuracy or ({},)):
         binding = {name: shapes.sizes[name] if name in fixed else value for name, value in case.items()}
-        made = sizes.tensors(written.inputs, shapes.inputs, binding)
+        made = tensors(written.inputs, shapes.inputs, binding)
         if sum(tensor.numel() for tensor in made) > COMPARED_ELEMENTS:
             continue
         values = [t.value if t.role == "parameter" else m for t, m in zip(written.inputs, made, strict=True)]
@@ -153,7 +253,16 @@ def _compare(loaded: Loaded, function: Any, written: Rewritten, shapes: Shapes) 
                 loaded.function, f"the reference made from '{loaded.function.name}' gives another result"
             )
         return []
-    return ["the reference was not run beside the file, which takes none of the small shapes"]
+    return _compare_calls(loaded, function, written, "it takes none of the small shapes")
+
+
+def _compare_calls(loaded: Loaded, function: Any, written: Rewritten, reason: str) -> list[str]:
+    """Where numbers cannot be compared: a note, unless both make the same calls of the same tensors."""
+    try:
+        same = differs(loaded, function, written.inputs) is None
+    except Exception:  # a file that looks at values
+        same = False
+    return [] if same else [f"the reference was not run beside the file: {reason}"]
 
 
 def _same(wanted: Any, got: Any) -> bool:
