@@ -122,4 +122,4 @@ def test_a_convolution_of_a_module_is_imported_and_generated(tmp_path: Path) -> 
     assert "= torch.nn.functional.conv2d(x, weight, bias).contiguous()" in text
     package = custom_op_files(text, spec, tmp_path, tmp_path / "package")
     made = package[tmp_path / "package" / "conv_scaled_op" / "__init__.py"]
-    assert "x.new_empty((x.shape[0], 8, x.shape[2] - 2, x.shape[3] - 2))" in made
+    assert "x.new_empty((x.shape[0], bias.shape[0], x.shape[2] - 2, x.shape[3] - 2))" in made
