@@ -304,11 +304,10 @@ def _outputs(probe: Probe, shapes: Shapes, traced: list[list[str | None]]) -> tu
         for axis in range(len(known[0][1][output])):
             values = [found[output][axis] for _, found in known]
             formula = traced[output][axis] if output < len(traced) and axis < len(traced[output]) else None
+            # of 4 * C the trace says 4 * (C // 4) too
             same = [n for n in shapes.sizes if [binding[n] for binding, _ in known] == values]
             if formula and [evaluate(formula, binding) for binding, _ in known] == values:
-                plain = [
-                    n for n in same if len(known) > 1 and n in names_in(formula)
-                ]  # 4 * (C // 4) of 4 * C
+                plain = [n for n in same if len(known) > 1 and n in names_in(formula)]  # 4 * (C // 4) of 4 * C
                 entries.append(plain[0] if plain else formula if names_in(formula) else values[0])
                 continue
             if not same and len(set(values)) > 1:
