@@ -81,8 +81,6 @@ SAID = {
     "numbers without a device": ("y = torch.arange(x.shape[-1])\nreturn x * y", ROWS, SAME, CPU),
     "a sum without a device": ("y = torch.tensor(0.0)\ny += x.sum()\nreturn x * y", ROWS, SAME, CPU),
     "returned without a device": ("return torch.ones(x.shape[-1], dtype=x.dtype)", ROWS, "out: [D] T", "9:3: unsupported: a tensor that is made on the CPU"),
-    "several indices": ("return x[i, i]", "x: [D, D] T; i: [D] int64", "out: [D] T", "indexing with several tensors (supported: one, beside torch.arange over other dimensions)"),
-    "an arange of another length": ("return x[torch.arange(x.shape[1], device=x.device), i]", "x: [N, D] T; i: [D] int64", "out: [D] T", "indexing with several tensors"),
 }  # fmt: skip
 
 

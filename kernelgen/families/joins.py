@@ -162,7 +162,7 @@ def _quotient(dim: Dim, of: Dim) -> Dim | None:
     """A size divided by another that it is a multiple of."""
     number, divisor = (prod(a for a in d if isinstance(a, int)) for d in (dim, of))
     names, missing = Counter(_names(dim)), Counter(_names(of))
-    if number % divisor or missing - names:
+    if not divisor or number % divisor or missing - names:
         return None
     rest = tuple((names - missing).elements())
     return rest if number == divisor else (number // divisor, *rest)

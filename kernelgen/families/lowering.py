@@ -6,6 +6,7 @@ different views is two loads.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from kernelgen.families.dtypes import element_types
@@ -98,6 +99,7 @@ class Lowering:
         self.exact = exact_quotients(graph)
         self.values: list[Value] = []
         self.known: dict[Value, int] = {}
+        self.lowered: dict[object, int] = {}
         self.later: dict[int, Expr] = {}
         """Scans that are read later than they begin, and from which place on: before, nothing is added."""
         self.scanned = any(n.op in SCANS for n in graph.nodes)
@@ -139,6 +141,13 @@ class Lowering:
         raise Unlowerable(not_of_rows(node.shape, self.space), node.statement)
 
     def value(self, number: int, index: Index) -> int:
+        """The value of a node at an index, under the conditions at hand; what is used twice is lowered once."""
+        key = (number, index, self.conditions, self.fill, self.flipped)
+        if key not in self.lowered:
+            self.lowered[key] = self.lower(number, index)
+        return self.lowered[key]
+
+    def lower(self, number: int, index: Index) -> int:
         node = self.graph.nodes[number]
         if node.op == "input":
             if self.flipped and {a for dim in index for a in axes_of(dim)} & set(self.space.inner_axes()):
@@ -180,6 +189,9 @@ class Lowering:
         # the first of a dimension is all that is left of one that follows another only where it has no more
         ahead = next((d for d, e in enumerate(index) if e != ix.number(0)), len(index))
         index = tuple(() if e == ix.number(0) and (d < ahead or not node.shape[d]) else e for d, e in enumerate(index))
+        runs = Counter(a for e in index if isinstance(e, tuple) for a in e)
+        # along a diagonal one axis counts in several dimensions, in none of which it is a run of the tensor's
+        index = tuple(self.position(e) if isinstance(e, tuple) and any(runs[a] > 1 for a in e) else e for e in index)
         conditions = tuple(c for c in self.conditions if self.fill is not None or moves_with(c, index, self.values))
         used = [*index, *(side for c in conditions for side in (c.left, c.right))]
         values = tuple(Use(v) for v in values_in(used))

@@ -20,7 +20,9 @@ from kernelgen.frontend import (
     masks,
     moves,
     norms,
+    prims,
     reductions,
+    resampling,
     scans,
     scatters,
     windows,
@@ -164,6 +166,8 @@ def _permute(order: Callable[[Call, int], tuple[int, ...]]) -> Rule:
 
 def _swap(c: Call, rank: int) -> tuple[int, ...]:
     order = list(range(rank))
+    if rank < 2:
+        return tuple(order)
     i, j = (c.args[1] % rank, c.args[2] % rank) if len(c.args) > 1 else (rank - 2, rank - 1)
     order[i], order[j] = order[j], order[i]
     return tuple(order)
@@ -239,6 +243,7 @@ TABLE: dict[str, Rule] = {
     **moves.RULES,
     **gathers.RULES,
     **windows.RULES,
+    **resampling.RULES,
     **masks.RULES,
     **scatters.RULES,
     **constructors.RULES,
@@ -264,9 +269,15 @@ _ALIASES = {
     "__lshift__": "bitwise_left_shift", "__rshift__": "bitwise_right_shift",
 }  # fmt: skip
 """torch's second names."""
-for _alias, _name in _ALIASES.items():
+_COPIED = (
+    *("alias", "diagonal", "expand", "narrow", "permute", "split", "split_with_sizes", "squeeze", "t", "transpose"),
+    *("unbind", "unfold", "unsqueeze", "view", "slice", "select"),
+)
+"""Views that torch also makes as copies."""
+for _alias, _name in [*_ALIASES.items(), *((f"{name}_copy", name) for name in _COPIED)]:
     for _key in [k for k in TABLE if k.startswith(f"aten.{_name}.")]:
         TABLE[_key.replace(_name, _alias, 1)] = TABLE[_key]
+TABLE.update(prims.rules(TABLE))
 
 
 REWRITTEN = ("take_along_dim",)
@@ -275,8 +286,8 @@ REWRITTEN = ("take_along_dim",)
 
 def supported() -> list[str]:
     """The names of the operations that can be lowered, without their overloads, for a message to the user."""
-    names = {name.split(".")[1] for name in TABLE if not name.startswith("aten._")} | set(REWRITTEN)
-    return sorted(names - _ALIASES.keys())
+    names = {name.split(".")[1] for name in TABLE if not name.startswith(("aten._", "prims."))} | set(REWRITTEN)
+    return sorted(names - _ALIASES.keys() - {f"{name}_copy" for name in _COPIED})
 
 
 __all__ = ["TABLE", "supported"]

@@ -10,7 +10,7 @@ import math
 from kernelgen.frontend.arithmetic import overloads
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref
-from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Rule
 
 # signs and kinds of numbers
 
@@ -62,13 +62,21 @@ def heaviside(b: Builder, c: Call) -> Ref:
     return b.map("where", b.map("eq", x, 0), b.hold(at_zero), b.convert(b.map("gt", x, 0), c.dtype), dtype=c.dtype)
 
 
+_MOST = (2 - 2.0**-23) * 2.0**127
+"""The largest float32."""
+
+
 def nan_to_num(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     if c.dtype != "float":
         return x
     nan, high, low = (c.get(i, name) for i, name in ((1, "nan"), (2, "posinf"), (3, "neginf")))
+    if c.torch_dtype == "float32":
+        high, low = (sign * _MOST if given is None else given for sign, given in ((1, high), (-1, low)))
     if high is None or low is None:
-        raise Refused("nan_to_num without posinf and neginf, which then depend on the dtype (pass posinf=, neginf=)")
+        raise NeedsArgument(
+            "nan_to_num without posinf and neginf, which then depend on the dtype (pass posinf=, neginf=)"
+        )
     result = b.map("where", b.map("isnan", x), float(nan or 0.0), x)
     result = b.map("where", b.map("eq", x, math.inf), float(high), result)
     return b.map("where", b.map("eq", x, -math.inf), float(low), result)

@@ -9,7 +9,7 @@ import logging
 import math
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -53,16 +53,23 @@ def export(
             return called(spec, reference, inputs)
 
     Module.forward.__code__ = Module.forward.__code__.replace(co_name="call")  # only the reference's lines are kept
-    for name in _NOISY:
-        logging.getLogger(name).disabled = True
     try:
         # torch prints what it has traced of a reference that it gives up
-        with floor_division(), _without_cache(), contextlib.redirect_stderr(io.StringIO()):
+        with silence(), floor_division(), _without_cache(), contextlib.redirect_stderr(io.StringIO()):
             return torch.export.export(Module(), tuple(args), strict=False, dynamic_shapes=(dynamic,))
     except Refused as refusal:
         raise unsupported(spec, raised_at(refusal, reference.file), named(str(refusal), names)) from None
     except Exception as error:
         raise failed(spec, reference, error, names) from error
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Without the tracebacks that torch's loggers show."""
+    for name in _NOISY:
+        logging.getLogger(name).disabled = True
+    try:
+        yield
     finally:
         for name in _NOISY:
             logging.getLogger(name).disabled = False

@@ -81,8 +81,10 @@ def _per_place(b: Builder, c: Call, x: Ref, used: list[tuple[int, Ref]]) -> Ref:
     shape, after = b.node(x).shape, b.rank(x) - last - 1
     counted = {d: _counted(b, i, shape[d]) for d, i in used}
     rest = [(d, i) for d, i in used if counted[d] is None]
-    if len(rest) != 1 or len(used) != last - first + 1 or b.node(rest[0][1]).dtype == "bool":
-        raise Refused("indexing with several tensors (supported: one, beside torch.arange over other dimensions)")
+    if len(rest) != 1 or len(used) != last - first + 1:
+        return _several(b, c, x, used)
+    if b.node(rest[0][1]).dtype == "bool":
+        raise Refused("indexing with a mask (its result has no fixed size)")
     dim, index = rest[0]
     index = _from_end(b, c, index, x, dim)
     index = b.view("reshape", index, (*b.node(index).shape, *((),) * after))
@@ -92,6 +94,32 @@ def _per_place(b: Builder, c: Call, x: Ref, used: list[tuple[int, Ref]]) -> Ref:
         places.append(ix.value(0) if along is None else ix.axis(along - after))
     places += [ix.axis(i - after) for i in range(after)]
     return _gathered(b, c, x, index, places, shape[dim])
+
+
+def _several(b: Builder, c: Call, x: Ref, used: list[tuple[int, Ref]]) -> Ref:
+    """`x[:, i, j]`: integer tensors that broadcast together. Where they are neighbours their dimensions stand in the
+    place of those that they index, and else first."""
+    shape, rank = b.node(x).shape, b.rank(x)
+    if any(b.node(i).dtype == "bool" for _, i in used):
+        raise Refused("indexing with a mask (its result has no fixed size)")
+    chosen = [d for d, _ in used]
+    own = len(c.shape) - (rank - len(used))
+    before = chosen[0] if chosen == list(range(chosen[0], chosen[-1] + 1)) else 0
+    after = len(c.shape) - before - own
+    b.note(_NOTE)
+    values: list[Ref] = []
+    places, conditions = [], []
+    for d, index in used:
+        index = _from_end(b, c, index, x, d)
+        conditions += [
+            Condition(ix.value(len(values)), ">=", ix.number(0)),
+            Condition(ix.value(len(values)), "<", ix.size(shape[d])),
+        ]
+        values.append(b.view("reshape", index, (*b.node(index).shape, *((),) * after)))
+    free = iter([i - len(c.shape) for i in range(len(c.shape)) if not before <= i < before + own])
+    for d in range(rank):
+        places.append(ix.value(chosen.index(d)) if d in chosen else ix.axis(next(free)))
+    return b.index(x, c.shape, tuple(places), tuple(conditions), converted(0, b.node(x).dtype), tuple(values))
 
 
 def _counted(b: Builder, index: Ref, dim: Dim) -> int | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder, converted
-from kernelgen.frontend.graph import Dim, Ref, SizeOf
+from kernelgen.frontend.graph import Dim, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.rule import Call, Refused, Result, Rule
 
@@ -311,6 +312,45 @@ def arange(b: Builder, c: Call) -> Ref:
     return b.convert(result, c.dtype)
 
 
+def diagonal(b: Builder, c: Call) -> Ref:
+    """Two dimensions read at once, which are the last of the result."""
+    x: Ref = c.args[0]
+    offset, rank = c.get(1, "offset", 0), b.rank(x)
+    first, second = (c.get(i, name, d) % rank for i, name, d in ((2, "dim1", 0), (3, "dim2", 1)))
+    others = iter(axes(len(c.shape)))
+    places = [next(others) if d not in (first, second) else ix.axis(-1) for d in range(rank)]
+    places[first] = ix.plus(ix.axis(-1), ix.number(max(-offset, 0)))
+    places[second] = ix.plus(ix.axis(-1), ix.number(max(offset, 0)))
+    return b.index(x, c.shape, tuple(places))
+
+
+def trace(b: Builder, c: Call) -> Ref:
+    x: Ref = c.args[0]
+    rows, columns = b.node(x).shape
+    whole = all(isinstance(a, int) for a in (*rows, *columns))
+    if not whole and not same_size(rows, columns):
+        raise Refused("the trace of a matrix that is not declared as square")
+    length = min(rows, columns, key=lambda d: math.prod(a for a in d if isinstance(a, int))) if whole else rows
+    on_diagonal = b.index(x, (length,), (ix.axis(-1), ix.axis(-1)))
+    return b.view("reshape", b.reduce("sum", b.convert(on_diagonal, c.dtype), (-1,)), ())
+
+
+def linalg_diagonal(b: Builder, c: Call) -> Ref:
+    offset, first, second = (c.kwargs.get(n, d) for n, d in (("offset", 0), ("dim1", -2), ("dim2", -1)))
+    return diagonal(b, replace(c, args=(c.args[0], offset, first, second), kwargs={}))
+
+
+def unfold(b: Builder, c: Call) -> Ref:
+    """`x.unfold(dim, size, step)`: windows side by side, their elements in a dimension behind the others."""
+    x, dim, _, step = c.args
+    if not b.rank(x):
+        return b.view("reshape", x, c.shape)
+    places = [ix.axis(i - b.rank(x) - 1) for i in range(b.rank(x))]
+    dim %= b.rank(x)
+    places[dim] = ix.plus(ix.times(places[dim], ix.number(step)), ix.axis(-1))
+    return b.index(x, c.shape, tuple(places))
+
+
 def pixel_shuffle(b: Builder, c: Call) -> Ref:
     x: Ref = c.args[0]
     r = ix.number(c.args[1])
@@ -360,4 +400,8 @@ RULES: dict[str, Rule] = {
     "aten.pixel_unshuffle.default": pixel_unshuffle,
     **{f"aten.{op}": split for op in ("split.Tensor", "split_with_sizes.default", "chunk.default", "split.sizes")},
     "aten.unbind.int": unbind,
+    "aten.diagonal.default": diagonal,
+    "aten.linalg_diagonal.default": linalg_diagonal,
+    "aten.trace.default": trace,
+    "aten.unfold.default": unfold,
 }

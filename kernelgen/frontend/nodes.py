@@ -13,15 +13,17 @@ from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.calls import FUNCTIONS, in_memory, torch_call
 from kernelgen.frontend.constructors import check_device, is_unset
+from kernelgen.frontend.decompositions import decomposed
 from kernelgen.frontend.export import dim, dims, kind
 from kernelgen.frontend.graph import Atom, Ref, SizeOf
 from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
 from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
-from kernelgen.frontend.rule import Call, Refused, Result
+from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Result
 from kernelgen.frontend.taken import check_slice
 from kernelgen.spec.model import OperatorSpec
 
+_SYMBOLIC = ("SymInt", "SymFloat", "SymBool")
 _IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "sym_", "_guards", "sym_constrain")
 
 
@@ -59,27 +61,65 @@ def lower_node(
             kwargs = {k: _argument(v, values) for k, v in node.kwargs.items()}
             return Call(args, kwargs, shape, kind(first.dtype), dtype, shapes)
 
-        result = _result(b, node, call, values)
+        result = _result(b, node, call, values, symbols)
         values[node] = writes.as_stored(b, node, result) if writes.written(node) is not None else result
     except Refused as refusal:
         raise unsupported(spec, line_of(reference, node), named(str(refusal), symbols)) from None
 
 
-def _result(b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, Any]) -> Result:
-    """What the table makes of a call; one that it has no rule for, or refuses, may stay a call of torch's."""
+def _result(
+    b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, Any], symbols: dict[Any, Atom]
+) -> Result:
+    """What the table makes of a call; one that it has no rule for, or refuses, may stay a call of torch's, or is what
+    torch decomposes it into."""
     name = writes.functional(node)
     rule, before = TABLE.get(name), len(b.nodes)
-    if rule is None and name not in FUNCTIONS:
-        raise Refused(_unknown(name))
+    refusal = None if rule else Refused(_unknown(name))
     if rule is not None:
         try:
             return rule(b, call())
-        except Refused:
-            if name not in FUNCTIONS:
-                raise
+        except Refused as refused:
+            refusal = refused
             del b.nodes[before:]
-    in_memory(b, node, values)
-    return torch_call(b, node, call())
+    if name in FUNCTIONS:
+        in_memory(b, node, values)
+        return torch_call(b, node, call())
+    assert refusal is not None
+    if writes.written(node) is not None or isinstance(refusal, NeedsArgument) or not name.startswith("aten."):
+        raise refusal
+    try:
+        return _decomposed(b, node, values, symbols)
+    except Refused as deeper:
+        if rule is not None or not str(deeper):
+            raise refusal from None
+        raise Refused(f"{name.removeprefix('aten.')}, which torch computes by {deeper}") from None
+
+
+def _decomposed(b: Builder, node: Any, values: dict[Any, Any], symbols: dict[Any, Atom]) -> Result:
+    def traced(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [traced(v) for v in value]
+        return value.meta["val"] if hasattr(value, "meta") else value
+
+    def valued(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [valued(v) for v in value]
+        return _size_value(b, value, symbols) if type(value).__name__ in _SYMBOLIC else value
+
+    def lower(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Result:
+        rule = TABLE[name]
+        several = isinstance(result, list | tuple)
+        first = result[0] if several else result
+        shapes = tuple(dims(m.shape, symbols) for m in result) if several else ()
+        dtype = str(first.dtype).removeprefix("torch.")
+        given = {k: valued(v) for k, v in kwargs.items()}
+        return rule(
+            b, Call(tuple(map(valued, args)), given, dims(first.shape, symbols), kind(first.dtype), dtype, shapes)
+        )
+
+    known = {id(n.meta["val"]): values[n] for n in node.all_input_nodes if isinstance(values.get(n), Ref)}
+    args, kwargs = tuple(map(traced, node.args)), {k: traced(v) for k, v in node.kwargs.items()}
+    return decomposed(b, node.target, args, kwargs, known, lower)
 
 
 _DRAWN = frozenset(

@@ -7,7 +7,7 @@ import math
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.reductions import as_float, mean_of, moments
-from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Rule
 
 
 def _affine(b: Builder, value: Ref, weight: Ref | None, bias: Ref | None) -> Ref:
@@ -28,12 +28,19 @@ def _normalized(b: Builder, x: Ref, dims: tuple[int, ...], eps: float) -> Ref:
     return b.map("mul", centered, rstd)
 
 
+def default_eps(c: Call) -> float:
+    """What stands for an eps that is left out, of float32 alone: a variable dtype has several."""
+    if c.torch_dtype != "float32":
+        raise NeedsArgument("rms_norm without eps, which then depends on the dtype (pass eps=)")
+    return 2.0**-23
+
+
 def rms_norm(b: Builder, c: Call) -> Ref:
     x = as_float(b, c.args[0])
     dims = tuple(range(-len(c.args[1]), 0))
     eps = c.get(3, "eps")
     if eps is None:
-        raise Refused("rms_norm without eps, which then depends on the dtype (pass eps=)")
+        eps = default_eps(c)
     mean_square = mean_of(b, b.map("mul", x, x), dims, "mean_square", "square_sum")
     rstd = b.map("rsqrt", b.map("add", mean_square, float(eps)), name="rstd")
     return _affine(b, b.map("mul", x, rstd), c.get(2, "weight"), None)

@@ -17,6 +17,8 @@ MOST_SELECTED = 32
 def dims_of(b: Builder, x: Ref, dim: Any) -> tuple[int, ...]:
     """Dimensions counted from the end; none named means all."""
     rank = b.rank(x)
+    if not rank:
+        return ()
     named = list(range(rank)) if dim is None or dim == [] else [dim] if isinstance(dim, int) else list(dim)
     return tuple(sorted((d % rank) - rank for d in named))
 
@@ -49,6 +51,8 @@ def extreme(op: str) -> Rule:
     def rule(b: Builder, c: Call) -> Result:
         if c.dtype == "bool":
             raise Refused(f"the {op} of booleans")
+        if not b.rank(c.args[0]):
+            return c.args[0], b.full(0, (), "int64")
         dims = dims_of(b, c.args[0], c.args[1])
         b.fill(c.args[0], dims)
         return tuple(finish(b, c, b.reduce(o, c.args[0], dims)) for o in (op, f"arg{op}"))
@@ -80,8 +84,11 @@ def topk(b: Builder, c: Call) -> Result:
     """The k greatest of a row in descending order, which is one of the orders that sorted=False allows, and their
     places, NaN counting as the greatest."""
     x, k = c.args[0], c.args[1]
-    if not b.rank(x) or dims_of(b, x, c.get(2, "dim", -1)) != (-1,):
-        raise Refused("topk over another dimension than the last")
+    if not b.rank(x):
+        return x, b.full(0, (), "int64")
+    dim = dims_of(b, x, c.get(2, "dim", -1))[0]
+    if dim != -1:
+        return _along_last(b, c, dim)
     if not c.get(3, "largest", True):
         raise Refused("topk with largest=False")
     if c.dtype != "float":
@@ -90,6 +97,21 @@ def topk(b: Builder, c: Call) -> Result:
         raise Refused(f"topk of {k} elements (supported: 1 to {MOST_SELECTED})")
     b.note("of equal elements topk selects those that stand first in the row, which torch leaves open")
     return b.select("topk", x, k), b.select("argtopk", x, k)
+
+
+def _along_last(b: Builder, c: Call, dim: int) -> Result:
+    """A topk along another dimension than the last."""
+
+    def swapped(x: Ref) -> Ref:
+        order, shape = list(range(b.rank(x))), b.node(x).shape
+        order[dim], order[-1] = order[-1], order[dim]
+        return b.view("permute", x, tuple(shape[d] for d in order), tuple(order))
+
+    given = {name: value for name, value in c.kwargs.items() if name != "dim"}
+    args = (swapped(c.args[0]), c.args[1], *((-1, *c.args[3:]) if len(c.args) > 2 else ()))
+    found = topk(b, replace(c, args=args, kwargs=given))
+    assert isinstance(found, tuple)
+    return tuple(map(swapped, found))
 
 
 def count_nonzero(b: Builder, c: Call) -> Ref:
@@ -135,20 +157,25 @@ def mean(b: Builder, c: Call) -> Ref:
     return finish(b, c, mean_of(b, x, dims_of(b, x, c.get(1, "dim"))))
 
 
-def moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: int) -> tuple[Ref, Ref, Ref]:
+def moments(b: Builder, x: Ref, dims: tuple[int, ...], correction: float) -> tuple[Ref, Ref, Ref]:
     """Mean, deviation from it, and variance. Two passes in registers: E[x²] - E[x]² would cancel."""
     mean = mean_of(b, x, dims, "mean")
     centered = b.deviation(b.map("sub", x, mean, name="centered"))
     count: Arg = b.size(x, dims)
     if correction:
         # a row shorter than the correction divides by zero, as in torch
-        count = b.map("maximum", b.map("sub", count, correction, dtype="int64"), 0, dtype="int64")
+        whole = float(correction).is_integer()
+        left = int(correction) if whole else float(correction)
+        kind = "int64" if whole else "float"
+        count = b.map("maximum", b.map("sub", count, left, dtype=kind), 0 if whole else 0.0, dtype=kind)
     total = b.reduce("sum", b.map("mul", centered, centered), dims, "square_sum")
     return mean, centered, b.map("div", total, count, name="variance")
 
 
-def variance(root: bool) -> Rule:
-    def rule(b: Builder, c: Call) -> Ref:
+def variance(root: bool, *, beside_mean: bool = False) -> Rule:
+    """var and std; `beside_mean`: var_mean and std_mean."""
+
+    def rule(b: Builder, c: Call) -> Result:
         x = as_float(b, c.args[0])
         dim = c.get(1, "dim")
         correction = c.kwargs.get("correction")
@@ -157,10 +184,9 @@ def variance(root: bool) -> Rule:
         elif len(c.args) > 2 or "unbiased" in c.kwargs:
             correction = c.get(2, "unbiased")
         correction = 1.0 if correction is None else float(correction)
-        if not correction.is_integer():
-            raise Refused(f"a variance with correction={correction}")
-        variance = moments(b, x, dims_of(b, x, dim), int(correction))[2]
-        return finish(b, c, b.map("sqrt", variance) if root else variance)
+        mean, _, variance = moments(b, x, dims_of(b, x, dim), correction)
+        spread = finish(b, c, b.map("sqrt", variance) if root else variance)
+        return (spread, finish(b, c, mean)) if beside_mean else spread
 
     return rule
 
@@ -176,7 +202,10 @@ def vector_norm(b: Builder, c: Call) -> Ref:
         if op != "sum":
             b.fill(x, dims)
         return finish(b, c, b.reduce(op, b.map("abs", x), dims))
-    raise Refused(f"the norm of order {order} (supported: 1, 2, inf, -inf)")
+    if order == 0:
+        return finish(b, c, b.reduce("sum", b.convert(b.map("ne", x, 0.0), "float"), dims))
+    total = b.reduce("sum", b.map("pow", b.map("abs", x), float(order)), dims)
+    return finish(b, c, b.map("pow", total, 1.0 / order))
 
 
 def _euclidean(b: Builder, x: Ref, dims: tuple[int, ...]) -> Ref:
@@ -260,6 +289,8 @@ TABLE: dict[str, Rule] = {
     **{f"aten.mean.{kind}": mean for kind in ("dim", "default")},
     **{f"aten.var.{kind}": variance(root=False) for kind in _CORRECTED},
     **{f"aten.std.{kind}": variance(root=True) for kind in _CORRECTED},
+    **{f"aten.var_mean.{kind}": variance(root=False, beside_mean=True) for kind in _CORRECTED},
+    **{f"aten.std_mean.{kind}": variance(root=True, beside_mean=True) for kind in _CORRECTED},
     "aten.linalg_vector_norm.default": vector_norm,
     "aten.norm.ScalarOpt_dim": vector_norm,
     "aten.linalg_norm.default": matrix_norm,

@@ -28,7 +28,11 @@ class Call:
         return self.args[index] if index < len(self.args) else self.kwargs.get(name, default)
 
 
+class NeedsArgument(Refused):
+    """A call that leaves out what depends on the dtype; torch's decomposition chooses it for the one that is traced."""
+
+
 Result = Ref | tuple[Ref, ...]
 Rule = Callable[[Builder, Call], Result]
 
-__all__ = ["Call", "Refused", "Result", "Rule"]
+__all__ = ["Call", "NeedsArgument", "Refused", "Result", "Rule"]

@@ -8,26 +8,29 @@ from kernelgen.frontend.reductions import dims_of
 from kernelgen.frontend.rule import Call, Refused, Result, Rule
 
 
-def _dim(op: str, b: Builder, c: Call) -> int:
-    """The scanned dimension, counted from the end."""
-    if not b.rank(c.args[0]):
-        raise Refused(f"the {op} of a tensor without dimensions")
+def _dim(op: str, b: Builder, c: Call) -> int | None:
+    """The scanned dimension, counted from the end; None of a tensor without dimensions."""
     if c.dtype == "bool":
         raise Refused(f"the {op} of booleans")
     if c.torch_dtype == "float64":
         raise Refused("float64 (arithmetic is done in float32)")
-    return dims_of(b, c.args[0], c.get(1, "dim"))[0]
+    return dims_of(b, c.args[0], c.get(1, "dim"))[0] if b.rank(c.args[0]) else None
 
 
 def scan(op: str) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
-        dim = _dim(op, b, c)
         x = b.convert(c.args[0], c.dtype)  # a running sum or product of integers is int64
+        dim = _dim(op, b, c)
         if c.kwargs.get("dtype") is not None and c.dtype == "float":
             x = b.round(x, c.torch_dtype)
-        return b.scan(op, x, dim)
+        return x if dim is None or _is_single(b, x, dim) else b.scan(op, x, dim)
 
     return rule
+
+
+def _is_single(b: Builder, x: Ref, dim: int) -> bool:
+    """Whether a dimension has one element, along which nothing runs."""
+    return b.node(x).shape[dim] == ()
 
 
 def running_extreme(op: str) -> Rule:
@@ -35,6 +38,8 @@ def running_extreme(op: str) -> Rule:
 
     def rule(b: Builder, c: Call) -> Result:
         x, dim = c.args[0], _dim(op, b, c)
+        if dim is None or _is_single(b, x, dim):
+            return x, b.full(0, b.node(x).shape, "int64")
         values = b.scan(op, x, dim)
         is_extreme = b.map("eq", x, values)
         if c.dtype == "float":

@@ -1,18 +1,20 @@
-"""Windows of fixed size: pools, depthwise convolutions, resizing by whole factors; small ones are written out."""
+"""Windows of fixed size: pools and depthwise convolutions; small ones are written out."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import reduce
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Ref, SizeOf, same_size
+from kernelgen.frontend.graph import Arg, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
-from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.frontend.reductions import mean_of
+from kernelgen.frontend.rule import Call, Refused, Result, Rule
 
 _MOST_TAPS = 64
 """Every tap is a load of its own in the kernel's text."""
@@ -37,6 +39,8 @@ def _taps(
     padding: list[int],
     dilation: list[int],
     fill: float,
+    *,
+    ceil: bool = False,
 ) -> Iterator[tuple[tuple[int, ...], Ref]]:
     """Every place in the window, and the input as it is seen there."""
     if math.prod(kernel) > _MOST_TAPS:
@@ -50,8 +54,8 @@ def _taps(
             at = ix.plus(ix.times(places[dim], ix.number(stride[i])), ix.number(shift))
             if shift < 0:
                 conditions.append(Condition(at, ">=", ix.number(0)))
-            # a window without padding on the right never ends beyond the input
-            if shift + padding[i] > dilation[i] * (kernel[i] - 1) - padding[i]:
+            # a window without padding on the right never ends beyond the input, but for one that is rounded up to
+            if ceil or shift + padding[i] > dilation[i] * (kernel[i] - 1) - padding[i]:
                 conditions.append(Condition(at, "<", ix.size(shape[dim])))
             places[dim] = at
         yield offsets, b.index(x, c.shape, tuple(places), tuple(conditions), fill)
@@ -67,6 +71,8 @@ def _reduced(
     dilation: list[int],
     op: str,
     fill: float,
+    *,
+    ceil: bool,
 ) -> Ref:
     """The windows as rows of a reduction, their elements in a dimension of their own behind the result's."""
     shape, count, elements = b.node(x).shape, len(kernel), math.prod(kernel)
@@ -78,7 +84,7 @@ def _reduced(
         offset = ix.remainder(offset, ix.number(kernel[i])) if i else offset
         at = ix.plus(ix.times(places[dim], ix.number(stride[i])), ix.times(offset, ix.number(dilation[i])))
         at = ix.plus(at, ix.number(-padding[i]))
-        if padding[i]:
+        if padding[i] or ceil:
             conditions += [Condition(at, ">=", ix.number(0)), Condition(at, "<", ix.size(shape[dim]))]
         places[dim] = at
     windows = b.index(x, (*c.shape, (elements,)), tuple(places), tuple(conditions), fill if conditions else None)
@@ -94,14 +100,13 @@ def max_pool(rank: int) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
         x: Ref = c.args[0]
         _floats(b, x)
-        if c.get(5, "ceil_mode", False):
-            raise Refused("a pool with ceil_mode")
+        ceil = c.get(5, "ceil_mode", False)
         kernel = _sizes(c.args[1], rank)
         stride, padding = _sizes(c.get(2, "stride"), rank, kernel), _sizes(c.get(3, "padding", 0), rank)
         dilation = _sizes(c.get(4, "dilation", 1), rank)
         if math.prod(kernel) > _MOST_TAPS:
-            return _reduced(b, c, x, kernel, stride, padding, dilation, "max", -math.inf)
-        taps = _taps(b, c, x, kernel, stride, padding, dilation, -math.inf)
+            return _reduced(b, c, x, kernel, stride, padding, dilation, "max", -math.inf, ceil=ceil)
+        taps = _taps(b, c, x, kernel, stride, padding, dilation, -math.inf, ceil=ceil)
         return reduce(lambda best, tap: b.map("maximum", best, tap), (tap for _, tap in taps))
 
     return rule
@@ -112,17 +117,88 @@ def avg_pool(rank: int) -> Rule:
         x: Ref = c.args[0]
         _floats(b, x)
         kernel, padding = _sizes(c.args[1], rank), _sizes(c.get(3, "padding", 0), rank)
-        if c.get(4, "ceil_mode", False):
-            raise Refused("a pool with ceil_mode")
-        if any(padding) and not c.get(5, "count_include_pad", True):
-            raise Refused("a pool that does not count its padding")
+        ceil, counts_pad = c.get(4, "ceil_mode", False), c.get(5, "count_include_pad", True)
         stride = _sizes(c.get(2, "stride"), rank, kernel)
         if math.prod(kernel) > _MOST_TAPS:
-            total = _reduced(b, c, x, kernel, stride, padding, [1] * rank, "sum", 0.0)
+            total = _reduced(b, c, x, kernel, stride, padding, [1] * rank, "sum", 0.0, ceil=ceil)
         else:
-            taps = _taps(b, c, x, kernel, stride, padding, [1] * rank, 0.0)
+            taps = _taps(b, c, x, kernel, stride, padding, [1] * rank, 0.0, ceil=ceil)
             total = reduce(lambda sum_, tap: b.map("add", sum_, tap), (tap for _, tap in taps))
-        return b.map("div", total, float(c.get(6, "divisor_override") or math.prod(kernel)))
+        divisor: Arg = float(c.get(6, "divisor_override") or math.prod(kernel))
+        if not c.get(6, "divisor_override") and (ceil or (any(padding) and not counts_pad)):
+            divisor = _counted(b, c, x, kernel, stride, padding, counts_pad=counts_pad)
+        return b.map("div", total, divisor)
+
+    return rule
+
+
+def _counted(
+    b: Builder, c: Call, x: Ref, kernel: list[int], stride: list[int], padding: list[int], *, counts_pad: bool
+) -> Ref:
+    """How many elements of a window lie in the input, or in the padding that counts as well."""
+    shape, rank, found = b.node(x).shape, len(kernel), None
+    for i, size in enumerate(kernel):
+        dim, pad = len(shape) - rank + i, padding[i]
+        along = (c.shape[dim], *((),) * (rank - 1 - i))
+        first = ix.plus(ix.times(ix.axis(i - rank), ix.number(stride[i])), ix.number(-pad))
+        start, end = b.place(along, first), b.place(along, ix.plus(first, ix.number(size)))
+        last = b.place((), ix.plus(ix.size(shape[dim]), ix.number(pad if counts_pad else 0)))
+        begin: Arg = start if counts_pad else b.map("maximum", start, 0)
+        count = b.map("sub", b.map("minimum", end, last), begin)
+        found = count if found is None else b.map("mul", found, count)
+    assert found is not None
+    return b.convert(found, "float")
+
+
+def adaptive(rank: int, op: str) -> Rule:
+    """Of each dimension all elements together, or equal parts of a fixed one."""
+
+    def rule(b: Builder, c: Call) -> Result:
+        x: Ref = c.args[0]
+        _floats(b, x)
+        given, shape = c.args[1], b.node(x).shape
+        wanted = list(given) if isinstance(given, list) else [given] * rank
+        if all(size == 1 for size in wanted):
+            dims = tuple(range(-rank, 0))
+            reduced = mean_of(b, x, dims) if op == "mean" else b.reduce("max", x, dims)
+            return reduced if op == "mean" else (reduced, b.reduce("argmax", x, dims))
+        kernel = []
+        for size, dim in zip(wanted, shape[-rank:], strict=True):
+            length = math.prod(a for a in dim if isinstance(a, int))
+            if not isinstance(size, int) or any(isinstance(a, str) for a in dim) or length % size:
+                raise Refused("an adaptive pool whose windows differ, or of a size that is no number")
+            kernel.append(length // size)
+        pool = avg_pool(rank) if op == "mean" else max_pool_places(rank)
+        return pool(b, replace(c, args=(x, kernel), kwargs={}))
+
+    return rule
+
+
+def max_pool_places(rank: int) -> Rule:
+    """Values, and the number of each within its plane: the first of equals, a NaN before any number."""
+
+    def rule(b: Builder, c: Call) -> Result:
+        x: Ref = c.args[0]
+        _floats(b, x)
+        kernel = _sizes(c.args[1], rank)
+        stride, padding = _sizes(c.get(2, "stride"), rank, kernel), _sizes(c.get(3, "padding", 0), rank)
+        dilation, ceil = _sizes(c.get(4, "dilation", 1), rank), c.get(5, "ceil_mode", False)
+        plane = b.node(x).shape[-rank:]
+        best = place = None
+        for offsets, tap in _taps(b, c, x, kernel, stride, padding, dilation, -math.inf, ceil=ceil):
+            own = [
+                ix.plus(ix.times(ix.axis(i - rank), ix.number(stride[i])), ix.number(o * dilation[i] - padding[i]))
+                for i, o in enumerate(offsets)
+            ]
+            at = b.place(c.shape[-rank:], ix.linear(tuple(own), plane))
+            if best is None or place is None:
+                best, place = tap, at
+                continue
+            is_better = b.map("or", b.map("gt", tap, best), b.map("isnan", tap))
+            best, place = b.map("where", is_better, tap, best), b.map("where", is_better, at, place)
+        assert best is not None
+        assert place is not None
+        return best, b.view("expand", place, c.shape)
 
     return rule
 
@@ -159,27 +235,17 @@ def depthwise(rank: int) -> Rule:
     return rule
 
 
-def nearest(rank: int) -> Rule:
-    def rule(b: Builder, c: Call) -> Ref:
-        factors = c.get(2, "scale_factors")
-        if not factors or any(f != int(f) or f < 1 for f in factors):
-            raise Refused("resizing to a size, or by a factor that is not whole")
-        places = axes(len(c.shape))
-        for i, factor in enumerate(factors):
-            dim = len(c.shape) - rank + i
-            places[dim] = ix.quotient(places[dim], ix.number(int(factor)))
-        return b.index(c.args[0], c.shape, tuple(places))
-
-    return rule
-
-
-def _each(name: str, make: Callable[[int], Rule], ending: str = "default") -> dict[str, Rule]:
-    return {f"aten.{name}{rank}d.{ending}": make(rank) for rank in (1, 2, 3)}
+def _each(name: str, make: Callable[[int], Rule]) -> dict[str, Rule]:
+    return {f"aten.{name}{rank}d.default": make(rank) for rank in (1, 2, 3)}
 
 
 RULES: dict[str, Rule] = {
     **_each("max_pool", max_pool),
     **_each("avg_pool", avg_pool),
+    **_each("adaptive_avg_pool", lambda rank: adaptive(rank, "mean")),
+    **_each("adaptive_max_pool", lambda rank: adaptive(rank, "max")),
+    "aten.max_pool1d_with_indices.default": max_pool_places(1),
+    "aten.max_pool2d_with_indices.default": max_pool_places(2),
+    "aten.max_pool3d_with_indices.default": max_pool_places(3),
     **_each("conv", depthwise),
-    **_each("upsample_nearest", nearest, "vec"),
 }

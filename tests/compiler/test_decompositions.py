@@ -1,0 +1,62 @@
+"""Operations without a rule of their own come to what torch decomposes them into; several indices, diagonals, pools."""
+
+from __future__ import annotations
+
+import pytest
+from references import failures, plan_of, sample
+
+from kernelgen.errors import UnsupportedError
+from kernelgen.judge.interpreter import as_on_a_gpu
+
+TAKEN = {
+    "diff": ("return torch.diff(x)", {"x": "A 7"}, {"out": "A 6"}),
+    "addr": ("return torch.addr(x, a, b, beta=0.5)", {"x": "A B", "a": "A", "b": "B"}, {"out": "A B"}),
+    "cross": ("return torch.linalg.cross(x, y)", {"x": "A 3", "y": "A 3"}, {"out": "A 3"}),
+    "shuffle": ("return F.channel_shuffle(x, 2)", {"x": "A 6 B B"}, {"out": "A 6 B B"}),
+    "entropy": ("return torch.special.entr(x)", {"x": "A B"}, {"out": "A B"}),
+    "kron": ("return torch.kron(x, y)", {"x": "4 5", "y": "2 3"}, {"out": "8 15"}),
+    "bilinear": (
+        "return F.interpolate(x, (9, 5), mode='bilinear', align_corners=True)", {"x": "A B 6 7"}, {"out": "A B 9 5"},
+    ),
+    "moments": ("v, m = torch.var_mean(x, -1, correction=0)\nreturn v, m", {"x": "A B"}, {"v": "A", "m": "A"}),
+    "norm": ("return x / x.norm(3, -1, keepdim=True).clamp(min=1e-3)", {"x": "A B"}, {"out": "A B"}),
+    "two indices": ("return x[i, j] * 2", {"x": "A B", "i": "D: int64 < A", "j": "D: int64 < B"}, {"out": "D"}),
+    "indices apart": (
+        "return x[i, :, j]", {"x": "A B C", "i": "D: int64 < A", "j": "D: int64 < C"}, {"out": "D B"},
+    ),
+    "diagonal": ("return torch.diagonal(x)", {"x": "5 5"}, {"out": "5"}),
+    "diagonal of planes": ("return x.diagonal(1, 1, 2).sum(-1)", {"x": "A 5 6"}, {"out": "A"}),
+    "trace": ("return torch.trace(x)", {"x": "A A"}, {"out": ""}),
+    "windows": ("return x.unfold(-1, 3, 2).amax(-1)", {"x": "A 9"}, {"out": "A 4"}),
+    "rounded up": ("return F.avg_pool2d(x, 3, 2, 1, ceil_mode=True)", {"x": "A B 8 8"}, {"out": "A B 5 5"}),
+    "without its padding": (
+        "return F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)", {"x": "A B 8 8"}, {"out": "A B 4 4"},
+    ),
+    "places": ("v, i = F.max_pool1d(x, 2, return_indices=True)\nreturn v, i", {"x": "A 6"}, {"v": "A 3", "i": "A 3: int64"}),
+    "adaptive": ("return F.adaptive_avg_pool2d(x, (2, 4))", {"x": "A B 8 8"}, {"out": "A B 2 4"}),
+    "all of a plane": ("return F.adaptive_avg_pool2d(x, 1) * 2", {"x": "A B H W"}, {"out": "A B 1 1"}),
+    "across rows": ("v, i = x.topk(2, dim=0)\nreturn v, i", {"x": "9 B"}, {"v": "2 B", "i": "2 B: int64"}),
+    "shared steps": (
+        "\n".join(["y = torch.sin(x)", *["y = y * y + y"] * 30, "return y.sin()"]), {"x": "A"}, {"out": "A"},
+    ),
+}  # fmt: skip
+"""References, with inputs and outputs."""
+SIZES = {"A": 5, "B": 6, "C": 4, "D": 37, "H": 5, "W": 7}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_an_operation_by_its_parts(name: str) -> None:
+    lines, inputs, outputs = TAKEN[name]
+    as_on_a_gpu()
+    used = " ".join([*inputs.values()])
+    sizes = {size: number for size, number in SIZES.items() if size in used.replace("int", "")}
+    if name == "shared steps":  # which grow without bound
+        assert plan_of(sample(lines, inputs, outputs).spec())
+        return
+    found = failures(sample(lines, inputs, outputs, sizes), thorough=False, most=2)
+    assert not found, found[0]
+
+
+def test_what_a_decomposition_ends_in_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"msort\.default, which torch computes by sort\.default"):
+        plan_of(sample("return torch.msort(x)", {"x": "A"}, {"out": "A"}).spec())
