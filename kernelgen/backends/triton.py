@@ -14,7 +14,7 @@ from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.tile import ir
 from kernelgen.tile.walk import assigned_names, parts_of
 
-_WHOLE = {"cdiv": "tl.cdiv", "whole_min": "min"}
+_WHOLE = {"cdiv": "tl.cdiv", "whole_min": "min", "whole_max": "max"}
 _WIDEST = LINE - 8
 """Beyond that a line is cut in parts that have names."""
 
@@ -163,8 +163,8 @@ class Printer:
                 return self._scan(expr)
             case ir.Dot():
                 precision = f", input_precision={expr.precision}" if expr.precision else ""
-                a, b, carry = (self.text(e).text for e in (expr.a, expr.b, expr.carry))
-                return Text(f"tl.dot({a}, {b}, {carry}{precision})")
+                operands = ", ".join(self.text(e).text for e in (expr.a, expr.b, expr.carry) if e is not None)
+                return Text(f"tl.dot({operands}{precision})")
             case ir.Transposed():
                 return Text(f"{self.text(expr.arg).within(ATOM)}.T")
             case ir.Pointer():

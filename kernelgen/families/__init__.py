@@ -15,6 +15,7 @@ from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduction
 from kernelgen.families import family as declared
 from kernelgen.families.access import layout
+from kernelgen.families.attention import NAME as ATTENTION
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
 from kernelgen.families.kernel import Body, body_of, make_body
@@ -26,7 +27,8 @@ from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
 from kernelgen.families.values import Unlowerable, axes_of, expressions
-from kernelgen.frontend.graph import SCANS, SELECTIONS, Graph
+from kernelgen.frontend.attention import is_attention
+from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.products import with_products
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Product, Schedule, StepsPlan, TableRow, table_row
@@ -58,14 +60,19 @@ _RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> LoweredPlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
-    parts. Raises UnsupportedError where none do."""
+    parts. Torch's attention is written out where one kernel then computes it, and stays a call otherwise. Raises
+    UnsupportedError where none do."""
     graph = without_ones(graph)
-    products = with_products(graph)
-    if products != graph:
-        try:
-            return _lowered(spec, products, notes)
-        except UnsupportedError:  # the products stay calls of torch's
-            pass
+    tried = [with_products(graph, attention=attention) for attention in (True, False)]
+    wanted = sum(node.op == CALL and is_attention(node) for node in graph.nodes)
+    for products in tried if wanted else tried[1:]:
+        if products != graph:
+            try:
+                plan = _lowered(spec, products, notes)
+            except UnsupportedError:  # the products stay calls of torch's
+                continue
+            if products is not tried[0] or sum(k.family == ATTENTION for k in plan.kernels) >= wanted:
+                return plan
     return _lowered(spec, graph, notes)
 
 

@@ -57,7 +57,8 @@ def number(value: float | int | bool) -> Text:
         value = math.copysign(math.inf, value)
     if isinstance(value, float) and not math.isfinite(value):
         return Text(f'float("{value}")')
-    return Text(repr(value).replace("e-0", "e-"), ATOM if not isinstance(value, int | float) or value >= 0 else UNARY)
+    shown = repr(value).replace("e-0", "e-").replace("e+", "e")
+    return Text(shown, ATOM if not isinstance(value, int | float) or value >= 0 else UNARY)
 
 
 def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:

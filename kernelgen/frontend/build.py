@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.frontend.graph import CALL, Arg, Dim, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.graph import CALL, DOT, Arg, Dim, Node, Ref, SizeOf, broadcast
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 from kernelgen.frontend.operations import OPERATIONS
 
@@ -211,6 +211,16 @@ class Builder:
     ) -> Ref:
         """An operation that may stay a call of torch's; `equation`: of a product."""
         return self._add(Node(CALL, operands, shape, "float", None, self.statement, attrs, equation=equation))
+
+    def dot(self, first: Ref, second: Ref, equation: str) -> Ref:
+        """A product: `equation` has a letter for every dimension, and what the result lacks is summed over."""
+        operands, _, result = equation.partition("->")
+        sizes: dict[str, Dim] = {}
+        for labels, x in zip(operands.split(","), (first, second), strict=True):
+            for label, size in zip(labels, self.node(x).shape, strict=True):
+                sizes[label] = sizes.get(label) or size
+        shape = tuple(sizes[label] for label in result)
+        return self._add(Node(DOT, (first, second), shape, "float", None, self.statement, equation=equation))
 
     def place(self, shape: tuple[Dim, ...], counted: Expr, dtype: str = "int64") -> Ref:
         """A number for every element that follows from its place alone."""

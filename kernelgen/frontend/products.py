@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from string import ascii_letters
 
+from kernelgen.frontend.attention import is_attention, with_nodes, written_out
+from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref
 
 _ADDED_FIRST = ("torch.addmm", "torch.baddbmm")
@@ -56,9 +58,11 @@ def _of_einsum(subscripts: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
     return f"{operands}->{result}" if summed_alone <= set(result) else ""
 
 
-def with_products(graph: Graph) -> Graph:
-    """The graph with the calls that are products as nodes `dot`, what they add to it as an addition."""
-    nodes: list[Node] = []
+def with_products(graph: Graph, *, attention: bool = True) -> Graph:
+    """The graph with the calls that are products as nodes `dot`, what they add to it as an addition; torch's attention
+    as two of these, if so wanted."""
+    b = Builder()
+    nodes = b.nodes
     moved: dict[int, int] = {}
 
     def ref(old: Ref) -> Ref:
@@ -66,6 +70,11 @@ def with_products(graph: Graph) -> Graph:
 
     for i, node in enumerate(graph.nodes):
         args = tuple(ref(a) if isinstance(a, Ref) else a for a in node.args)
+        b.statement = node.statement
+        operands = [a for a in args if isinstance(a, Ref)]
+        if attention and node.op == CALL and is_attention(node) and (out := written_out(b, node, operands)) is not None:
+            moved[i] = out.node
+            continue
         if node.op == CALL and node.equation and (parts := _parts(node, args)):
             factors, added = parts
             name = None if added else node.name
@@ -76,12 +85,7 @@ def with_products(graph: Graph) -> Graph:
         else:
             nodes.append(replace(node, args=args))
         moved[i] = len(nodes) - 1
-    outputs = tuple(replace(o, node=moved[o.node]) for o in graph.outputs)
-    return replace(
-        graph, nodes=tuple(nodes), outputs=outputs,
-        held=frozenset(moved[i] for i in graph.held), deviations=frozenset(moved[i] for i in graph.deviations),
-        shortcuts=tuple((moved[i], what, tuple(map(ref, refs))) for i, what, refs in graph.shortcuts),
-    )  # fmt: skip
+    return with_nodes(graph, b, moved)
 
 
 def _parts(node: Node, args: Sequence[object]) -> tuple[tuple[Ref, Ref], Ref | None] | None:

@@ -42,6 +42,8 @@ class Storing:
     """What they are in a mutant."""
     ours: bool = False
     """They are the kernel's own: the sums are not rounded, float32 is multiplied as CUDA's products are set to."""
+    hides: bool = False
+    """A weight of 0 leaves out what it weighs, be that infinite or NaN: a kernel need not read what a mask hides."""
     known: Known = field(default_factory=Known)
     """Sums of one case."""
 
@@ -54,7 +56,7 @@ class Stored(EagerMode):
     def __init__(self, storing: Storing, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
-        self._errors, self._wrong = storing.errors, storing.wrong
+        self._errors, self._wrong, self._hides = storing.errors, storing.wrong, storing.hides
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
 
@@ -95,9 +97,12 @@ class Stored(EagerMode):
             if self._called:
                 given = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
                 return self._own(torch.nn.functional.scaled_dot_product_attention, (query, key, value), given)
+            if not key.shape[-2]:
+                return query.new_zeros((*query.shape[:-1], value.shape[-1]))
             if enable_gqa:
                 key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
-            scores = self._summed(query, key.mT, at) * (query.shape[-1] ** -0.5 if scale is None else scale)
+            usual = query.shape[-1] ** -0.5 if query.shape[-1] else math.inf
+            scores = self._summed(query, key.mT, at) * (usual if scale is None else scale)
             if is_causal:
                 causal = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
                 scores = torch.where(causal, scores, -math.inf)
@@ -107,6 +112,8 @@ class Stored(EagerMode):
             powers = torch.exp(scores - scores.amax(-1, keepdim=True))
             multiplied = self._rounded(powers) if self._dtype.itemsize < 4 else powers
             weights = multiplied / powers.sum(-1, keepdim=True)
+            if attn_mask is not None:  # a row that sees no key is 0
+                weights = torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0.0, weights)
             return self._written(self._summed(weights, value, at), of_matrices(weights))
         finally:
             self._attends = False
@@ -140,13 +147,15 @@ class Stored(EagerMode):
         """The sums of products of a and b with what they are off by."""
         if self._wrong is not None:
             exact = self._wrong.summed(exact, called, (a, b), at)
+        if self._hides and bool(((a >= 0) | a.isnan()).all()):
+            exact = _hidden(called, a, b)
         return exact if self._errors is None else exact + self._errors.of(called, a, b, at)
 
     def _read(self, x: torch.Tensor, at: Precision) -> torch.Tensor:
         if x.dtype != torch.float64:
             return x
         if x.untyped_storage().data_ptr() not in self._inputs:
-            x = self._rounded(x)
+            x = self._scaled(x) if self._ours and self._errors is not None and x.ndim else self._rounded(x)
         # where sums are disturbed, what operands lose is among the errors
         return tf32(x) if at.operand and self._errors is None else x
 
@@ -156,8 +165,30 @@ class Stored(EagerMode):
             self._wrong.returned(result)
         return result
 
+    def _scaled(self, x: torch.Tensor) -> torch.Tensor:
+        """Rounded as a multiple of it is, one a row: kernels multiply weights before they are divided by their sum."""
+        assert self._errors is not None
+        of_rows = x.new_empty((*x.shape[:-1], 1)).uniform_(1, 2, generator=self._errors.generator)
+        return self._rounded(x * of_rows) / of_rows
+
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._dtype).double() if x.dtype == torch.float64 else x
+
+
+def _hidden(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The sums of products of a and b, of which those with a factor of 0 are 0 whatever the other one is."""
+    (fa, sa, na, ia), (fb, sb, nb, ib) = (
+        (torch.where(x.isfinite(), x, 0), x.sign().nan_to_num(0.0), x.isnan().double(), x.isinf().double())
+        for x in (a, b)
+    )
+    product = called.product
+    infinite = [
+        product(ia * p, q) + product(p, ib * q) - product(ia * p, ib * q) for p, q in ((sa, sb), (sa**2, sb**2))
+    ]
+    is_nan = product(na, (sb != 0).double() + nb) + product((sa != 0).double(), nb) > 0
+    above, below = infinite[1] + infinite[0] > 0, infinite[1] - infinite[0] > 0
+    total = product(fa, fb) + torch.where(above, math.inf, 0.0) + torch.where(below, -math.inf, 0.0)
+    return torch.where(is_nan, math.nan, total)
 
 
 class Attention(TorchFunctionMode):
@@ -171,7 +202,8 @@ class Attention(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is torch.nn.functional.scaled_dot_product_attention:
-            return self._stored.attended(*args, **(kwargs or {}))
+            with torch._C.DisableTorchFunction():  # its roundings are meant, which the oracle's other modes undo
+                return self._stored.attended(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

@@ -210,6 +210,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                 visit(Part(i, box, got, right.to(eager.dtype), right, [], [], oracle.named[i], selects=True))
                 continue
             ref, got = oracle.refs[i], oracle.in_order(i, got)
+            own = [s[i] for s in stored]
             if bool(misplaced(got, eager, ref).any()):
                 if device == "cpu":
                     ref = _one_by_one(operator, cut, i, got, eager, ref)
@@ -217,9 +218,11 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                     ref = _on_host(operator, cut, i, got, ref)
                 ref = _spelled_out(operator, cut, i, got, eager, ref)
                 ref = _added_first(operator, cut, i, got, ref)
+                ref, rounded = _unseen(run, cut, i, got, eager, ref)
+                own.append(rounded)
                 ref = _settled(run, cut, i, got, eager, ref, generator)
             probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
-            part = Part(i, box, got, eager, ref, probed, [s[i] for s in stored], selects=bool(oracle.found))
+            part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
 
@@ -313,6 +316,24 @@ def _added_first(
     other = in_float64(operator.reference, large)[output]
     taken = ref.isnan() & got.isinf() & (got.sign() == other.sign())
     return torch.where(taken, got.to(ref.dtype), ref)
+
+
+def _unseen(
+    run: _Run, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The oracle with what it is in the candidate's doubtful places where a mask keeps what it hides from being read,
+    and that with what sums of products round.
+
+    Of a weight of 0 and an infinite or NaN value the product is NaN, which a kernel that leaves it out never sees.
+    """
+    doubtful = misplaced(got, eager, ref)
+    if run.products is None or not bool(doubtful.any()):
+        return ref, ref
+    exact, rounded = (
+        in_float64(run.operator.reference, cut, stored=replace(run.products, dtype=dtype, hides=True))[output]
+        for dtype in (torch.float64, run.products.dtype)
+    )
+    return torch.where(doubtful, exact, ref), torch.where(doubtful, rounded, ref)
 
 
 def _settled(

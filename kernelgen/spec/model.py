@@ -21,7 +21,7 @@ STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_
 ON_REQUEST = ("llm",)
 """Strategies that a spec or a command must name: they need something that not everybody has."""
 
-FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter", "matmul")
+FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter", "matmul", "attention")
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
 
 CUSTOM = "custom"

@@ -225,17 +225,17 @@ class Scan:
 
 @dataclass(frozen=True)
 class Dot:
-    """`carry + a @ b` on the matrix units, with `carry` in float32: a [rows, k], b [k, columns]."""
+    """`carry + a @ b` on the matrix units, with `carry` in float32: a [rows, k], b [k, columns]. None: the product."""
 
     a: Expr
     b: Expr
-    carry: Name
+    carry: Name | None
     precision: str | None = None
     """How float32 operands are multiplied: the constexpr that says it; None: they are no float32."""
 
     @property
     def shape(self) -> Shape:
-        return self.carry.shape
+        return self.carry.shape if self.carry else (self.a.shape[0], self.b.shape[1])
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,107 @@
+"""Attention: two products and the softmax between them in one kernel, which never writes the scores to memory.
+
+What queries, keys and values are computed from element by element comes before it, what is computed from the scores in
+between, what is computed from the result after it, where all of these are still in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelgen.families.attention import kernels, lowering, schedules
+from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.attention.writer import multiplies_float32
+from kernelgen.families.family import Family, Table
+from kernelgen.families.kernel import Body
+from kernelgen.frontend.graph import DOT, Graph
+from kernelgen.plan import Chip, Product, Schedule
+from kernelgen.schedule.problem import NamedSize
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+
+NAME = "attention"
+
+
+def takes(graph: Graph) -> bool:
+    """Whether a reference may be its own: two products with a maximum between them."""
+    products = [i for i, node in enumerate(graph.nodes) if node.op == DOT]
+    if graph.kind != "product" or len(products) != 2:
+        return False
+    return any(node.op == "max" for node in graph.nodes[products[0] : products[1]])
+
+
+def _own(body: Body) -> AttentionBody:
+    assert isinstance(body, AttentionBody)
+    return body
+
+
+def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
+    """The kernels of a schedule in the order of their launches."""
+    return (kernels.by_pointers(spec, _own(body), schedule, name),)
+
+
+def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
+    """Queries, keys, problems of a batch, the size of a head, and the bytes of an element."""
+    own = _own(body)
+    whats = {
+        "m": ("queries", "{} queries"), "n": ("keys", "{} keys"), "batch": ("heads of a batch", "{} heads of a batch"),
+        "d": ("elements of a head", "heads of {} elements"),
+    }  # fmt: skip
+    found = []
+    for name, said in whats.items():
+        extent = own.extent(name)
+        factors = tuple(own.lowered.space.axes[a] for a in extent.axes)
+        if factors:
+            found.append(NamedSize(extent.size, factors, extent.size, *said))
+    each = f"{own.factor.name}.element_size()"
+    return (*found, NamedSize("itemsize", (), each, "bytes of an element", "elements of {} bytes", own.factor.dtype))
+
+
+def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
+    return schedules.first_table(_own(body))
+
+
+def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
+    return schedules.starts(_own(body))
+
+
+def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
+    own = _own(body)
+    said = [
+        "the softmax is taken block after block of keys, with the maximum and the sum so far; what weights are divided "
+        "by, their weighted sum is divided by at the end"
+    ]
+    if own.softmax.weights is not None:
+        said.append("weights are rounded before they weigh values, as the reference rounds them, but undivided")
+    if multiplies_float32(spec, own):
+        said.append(
+            "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
+        )
+    return tuple(said)
+
+
+def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
+    own = _own(body)
+    batch, rows, columns, keys, heads = (
+        tuple(own.lowered.space.axes[a] for a in own.extent(name).axes) for name in ("batch", "m", "e", "n", "d")
+    )
+    names, softmax = own.names.of, own.softmax
+    return (
+        Product(names[softmax.scores], batch, rows, keys, heads, own.factor.dtype),
+        Product(names[softmax.product], batch, rows, columns, keys, own.factor.dtype),
+    )
+
+
+def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
+    """Tiles are counted in int32, and so is what begins the last of them."""
+    sizes = [e.size for e in _own(body).layout.extents if e.runs]
+    sizes = list(dict.fromkeys(sizes))
+    got = ", ".join(f"{{{size}}}" for size in sizes)
+    return f"max({', '.join(sizes)}) > 2**30", f"{spec.name}: at most 2**30 queries, keys or heads, got {got}"
+
+
+FAMILY = Family(
+    NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    body=lowering.body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
+    build=build, template="printed.py.jinja",
+)  # fmt: skip

@@ -1,0 +1,284 @@
+"""The kernels of attention in the IR.
+
+A program has a tile of queries and walks over the keys in blocks: the scores of a block, its part of the softmax, and
+what that adds to the weighted sum of values. A mask that bounds the keys of a row ends the walk where no row of the
+tile sees more, and only the blocks at its edge are masked element by element.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.attention.masks import Affine, Mask, Term, mask_of
+from kernelgen.families.attention.pattern import Condition
+from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
+from kernelgen.frontend.indices import Expr
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.carries import LOG2_E, OnlineSoftmax
+from kernelgen.tile.walk import trimmed
+
+_SCALE = ir.Name("scale_log2")
+_BLOCK_M, _BLOCK_N = ir.Name("BLOCK_M"), ir.Name("BLOCK_N")
+
+
+def _whole(op: str, *args: ir.Expr) -> ir.Expr:
+    return ir.Apply(op, args, ())
+
+
+def _plus(base: ir.Expr, number: int) -> ir.Expr:
+    if not number:
+        return base
+    return _whole("add" if number > 0 else "sub", base, ir.Number(abs(number)))
+
+
+class Walk:
+    """The walk of one program over the keys, from its queries to its stores."""
+
+    def __init__(self, writer: Writer) -> None:
+        self.writer = writer
+        self.body = writer.body
+        self.softmax = writer.body.softmax
+        self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
+        self.precision = PRECISION if multiplies_float32(writer.spec, writer.body) else None
+        extents = {e.name: e.axes for e in self.body.layout.extents}
+        self.mask: Mask = mask_of(self.body.lowered.values, self.softmax.conditions, extents["m"], extents["n"])
+        names = self.body.names.of
+        self.out = ir.Name(names[self.softmax.product], (self.m, self.e))
+        self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))
+        total = names[self.softmax.row_sums[0]] if self.softmax.row_sums else "row_sum"
+        self.carry = OnlineSoftmax(ir.Name(names[self.softmax.row_max], (self.m,)), ir.Name(total, (self.m,)))
+        self.scale: ir.Expr = _SCALE
+        self.query: ir.Expr = ir.Name("")
+
+    @property
+    def is_longer_later(self) -> bool:
+        """Whether later rows see more keys."""
+        return any(limit.m > 0 for limit in self.mask.upper()) and not self.mask.lower()
+
+    # Before the walk
+
+    def begin(self) -> tuple[ir.Stmt, ...]:
+        """The tile of queries and what the walk carries."""
+        w, s = self.writer, self.softmax
+        lets, query = w.factor(s.query, (self.m, self.d), self.d)
+        self.query = self._aligned(s.query, s.key, query)
+        total = None if s.hidden_is_zero else _whole("eq", ir.Name("N"), ir.Number(0))
+        start, begun = self.carry.begin(total)
+        if total is not None:  # a sum of 1 leaves zeros where there are no keys at all, as a product over none is
+            begun = ir.Let(begun.names, begun.value, "without any key the result is 0, and so it is divided by 1")
+        return (*lets, *self._factors(), start, begun, ir.Let((self.out.text,), ir.Zeros(self.out.shape)))
+
+    def _aligned(self, own: int, other: int, factor: ir.Expr) -> ir.Expr:
+        """A factor in float32, where the one that it is multiplied by is."""
+        if self._is_float32(other) and not self._is_float32(own):
+            return ir.Cast(factor, "float32")
+        return factor
+
+    def _is_float32(self, i: int) -> bool:
+        value = self.body.lowered.values[i]
+        if value.op == "load":
+            return self.writer.types[str(value.tensor)] == "float32"
+        return value.op != "round" or value.attr == "float32"
+
+    def _factors(self) -> tuple[ir.Stmt, ...]:
+        """What scores are multiplied by in the exponents of two."""
+        scale = self.softmax.scale
+        if not scale.times and not scale.over:
+            self.scale = ir.Number(scale.number * LOG2_E)
+            return ()
+        builder = self.writer.builder
+        lets = builder.lets((*scale.times, *scale.over), ())
+        whole: ir.Expr = ir.Number(scale.number * LOG2_E)
+        for op, others in (("mul", scale.times), ("div", scale.over)):
+            for i in others:
+                whole = _whole(op, whole, builder.value(i, ()))
+        self.scale = _SCALE
+        return (*lets, ir.Let((_SCALE.text,), whole, "exponentials are powers of two: the factor holds log2(e)"))
+
+    # The walk
+
+    def blocks(self) -> tuple[ir.Stmt, ...]:
+        """The blocks of keys that the rows of the tile see, and of these, where a mask bounds them, those that all
+        rows see first."""
+        upper, lower = self.mask.upper(), self.mask.lower()
+        lets = self.writer.builder.lets(self._mentioned(), ())
+        end = self._least([self._limit(limit, last=True) for limit in upper])
+        statements: list[ir.Stmt] = [*lets, ir.Let(("end",), end)]
+        if lower:
+            first = self._greatest([self._limit(limit, last=False) for limit in lower])
+            statements.append(ir.Let(("first",), _whole("mul", _whole("int_div", first, _BLOCK_N), _BLOCK_N)))
+            return (*statements, self.loop(ir.Name("first"), ir.Name("end"), masked=True, comment=self._said()))
+        if self.mask.opaque:
+            return (*statements, self.loop(ir.Number(0), ir.Name("end"), masked=True, comment=self._said()))
+        full = self._least([self._limit(limit, last=False) for limit in upper])
+        if any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
+            full = _whole("whole_max", full, ir.Number(0))
+        rounded = _whole("mul", _whole("int_div", full, _BLOCK_N), _BLOCK_N)
+        inside = self.loop(ir.Number(0), ir.Name("full_end"), masked=False, comment=self._said())
+        edge = "the block at the edge of the mask, and what is left" if upper else "what is left of the keys"
+        outside = self.loop(ir.Name("full_end"), ir.Name("end"), masked=True, comment=edge)
+        said = "up to here every row of the tile sees every key" if upper else ""
+        return (*statements, ir.Let(("full_end",), rounded, said), inside, outside)
+
+    def _said(self) -> str:
+        value = self.body.lowered.values[self.softmax.scores]
+        if value.statement is None or value.statement in self.writer.builder.quoted:
+            return ""
+        self.writer.builder.quoted.add(value.statement)
+        return self.body.statements[value.statement].text
+
+    def _mentioned(self) -> list[int]:
+        return [t.of for b in self.mask.bounds for t in b.limit.terms if isinstance(t.of, int)]
+
+    def _limit(self, limit: Affine, *, last: bool) -> ir.Expr:
+        """Where the keys of the first or the last row of the tile end or begin."""
+        number, parts = limit.number, list[tuple[int, ir.Expr]]()
+        if limit.m:
+            later = last is (limit.m > 0)
+            parts.append((limit.m, ir.Name("first_row")))
+            if later:
+                parts.append((limit.m, _BLOCK_M))
+                number -= limit.m
+        parts += [(t.sign, self._term(t)) for t in limit.terms]
+        parts.sort(key=lambda part: part[0] < 0)
+        found: ir.Expr | None = None
+        for sign, part in parts:
+            if found is None:
+                found = part if sign > 0 else _whole("sub", ir.Number(number), part)
+                number = number if sign > 0 else 0
+            else:
+                found = _whole("add" if sign > 0 else "sub", found, part)
+        return ir.Number(number) if found is None else _plus(found, number)
+
+    def _term(self, term: Term) -> ir.Expr:
+        builder = self.writer.builder
+        return self.writer.places.place(term.of) if isinstance(term.of, Expr) else builder.value(term.of, ())
+
+    def _least(self, limits: list[ir.Expr]) -> ir.Expr:
+        found: ir.Expr = ir.Name("N")
+        for limit in limits:
+            found = _whole("whole_min", limit, found)
+        return found
+
+    def _greatest(self, limits: list[ir.Expr]) -> ir.Expr:
+        found: ir.Expr = ir.Number(0)
+        for limit in limits:
+            found = _whole("whole_max", limit, found)
+        return found
+
+    def _ends_with_mask(self) -> bool:
+        """Whether the mask hides what is beyond the last key: of the last row it leaves no more keys than rows."""
+        axes = self.body.lowered.space.axes
+        sizes = [[axes[a] for a in self.body.extent(name).axes] for name in "mn"]
+        within = [b for b in self.mask.upper() if b.m == 1 and not b.terms and b.number <= 1]
+        return bool(within) and sizes[0] == sizes[1]
+
+    def loop(self, start: ir.Expr, stop: ir.Expr, *, masked: bool, comment: str) -> ir.For:
+        """One walk over blocks of keys. `masked`: a block may have keys that do not exist or that some rows do not
+        see."""
+        w, s, builder = self.writer, self.softmax, self.writer.builder
+        known, whole = dict(builder.known), set(w.whole)
+        if not masked:
+            w.whole.add(self.n)
+        key_lets, key = w.factor(s.key, (self.n, self.d), self.d)
+        product = ir.Dot(self.query, ir.Transposed(self._aligned(s.key, s.query, key)), None, self.precision)
+        builder.known[s.scores] = self.scores
+        logits, elements = self._logits(masked=masked)
+        exponentials = ir.Name("exponentials", self.scores.shape)
+        weighing = self._weights(exponentials)
+        softmax, correction = self.carry.step(elements, self.n, self.scale, exponentials)
+        value_lets, value = w.factor(s.value, (self.n, self.e), self.n)
+        value = ir.Cast(value, "float32") if s.weights is None and not self._is_float32(s.value) else value
+        corrected = ir.Apply("mul", (self.out, correction), self.out.shape)
+        dot = ir.Dot(weighing, value, self.out, self.precision)
+        body = (
+            *w.numbers(self.n, ir.Name("start")), *key_lets, ir.Let((self.scores.text,), product),
+            *logits, *softmax, *value_lets, ir.Let((self.out.text,), corrected),
+            ir.Let((self.out.text,), dot), self.carry.end(),
+        )  # fmt: skip
+        builder.known, w.whole = known, whole
+        return ir.For("start", start, stop, _BLOCK_N, body, comment=comment)
+
+    def _weights(self, exponentials: ir.Name) -> ir.Expr:
+        """The weights as they are multiplied."""
+        value = self.softmax.weights
+        if value is None:
+            return exponentials
+        tensor, pointer, _ = value.partition("_ptr.dtype")
+        return ir.Cast(exponentials, ir.ElementOf(tensor) if pointer else value)
+
+    def _logits(self, *, masked: bool) -> tuple[tuple[ir.Stmt, ...], ir.Name]:
+        """What exponentials are taken of, with the statements that compute it."""
+        s, builder, tile = self.softmax, self.writer.builder, self.scores.shape
+        found: list[ir.Stmt] = [*builder.lets([s.logits], tile)]
+        current = builder.value(s.logits, tile)
+        if not isinstance(current, ir.Name):
+            found.append(ir.Let(("logits",), current))
+            current = ir.Name("logits", tile)
+        for condition in s.conditions if masked else ():
+            found += builder.lets([condition.value], tile)
+            found.append(ir.Let((current.text,), self._seen(condition, current), self._quoted(condition)))
+        if masked and not self._ends_with_mask():
+            exists = ir.Apply("where", (ir.Name(self.n.mask, (self.n,)), current, ir.Number(float("-inf"))), tile)
+            found.append(ir.Let((current.text,), exists))
+        return tuple(found), current
+
+    def _seen(self, condition: Condition, current: ir.Name) -> ir.Expr:
+        test = self.writer.builder.value(condition.value, self.scores.shape)
+        hidden = ir.Number(float("-inf"))
+        sides = (current, hidden) if condition.holds else (hidden, current)
+        return ir.Apply("where", (test, *sides), self.scores.shape)
+
+    def _quoted(self, condition: Condition) -> str:
+        if condition.statement is None or condition.statement in self.writer.builder.quoted:
+            return ""
+        self.writer.builder.quoted.add(condition.statement)
+        return self.body.statements[condition.statement].text
+
+    # After the walk
+
+    def finish(self) -> tuple[ir.Stmt, ...]:
+        """The weighted sums divided by the weights' own, and what is computed from them."""
+        s, builder = self.softmax, self.writer.builder
+        row_max = ir.Apply("mul", (self.carry.row_max, ir.Number(log(2))), self.carry.row_max.shape)
+        builder.known |= dict.fromkeys(s.row_sums, self.carry.row_sum) | {s.row_max: row_max, s.product: self.out}
+        statement = self.body.lowered.values[s.product].statement
+        builder.quoted |= {statement} if statement is not None else set()
+        if not s.divided:
+            return self.writer.stores()
+        total: ir.Expr = self.carry.row_sum
+        if s.hidden_is_zero:
+            is_zero = ir.Apply("eq", (total, ir.Number(0)), total.shape)
+            total = ir.Apply("where", (is_zero, ir.Number(1.0), total), total.shape)
+        divided = ir.Apply("div", (self.out, total), self.out.shape)
+        comment = "a row that sees no key is 0" if s.hidden_is_zero else ""
+        return (ir.Let((self.out.text,), divided, comment), *self.writer.stores())
+
+
+def by_pointers(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """A program has a tile of queries and walks over the keys that these see."""
+    writer = Writer(spec, body)
+    walk = Walk(writer)
+    tiles = ir.Apply("cdiv", (ir.Name("M"), _BLOCK_M), ())
+    batched = bool(body.extent("batch").runs)
+    program: ir.Expr = ir.Program(0)
+    tile = _whole("int_mod", program, ir.Name("num_tiles")) if batched else program
+    long_first = walk.is_longer_later
+    tile = _whole("sub", _plus(ir.Name("num_tiles"), -1), tile) if long_first else tile
+    batch = ir.Cast(_whole("int_div", program, ir.Name("num_tiles")), "int64")
+    inside = trimmed((
+        ir.Let(("num_tiles",), tiles),
+        *((ir.Let(("batch",), batch), *writer.batches()) if batched else ()),
+        ir.Let(("tile_m",), tile, "later rows see more keys: they begin first" if long_first else ""),
+        ir.Let(("first_row",), _whole("mul", ir.Name("tile_m"), _BLOCK_M)),
+        *writer.numbers(walk.m, ir.Name("first_row")), *writer.rows(),
+        *dict.fromkeys((*writer.numbers(walk.d, ir.Number(0)), *writer.numbers(walk.e, ir.Number(0)))),
+        *walk.begin(), *walk.blocks(), *walk.finish(),
+    ))  # fmt: skip
+    grid = "tiles_m * BATCH" if batched else "tiles_m"
+    counts = (("tiles_m", 'triton.cdiv(M, options["BLOCK_M"])'),)
+    constexprs = writer.constexprs("BLOCK_M", "BLOCK_N")
+    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=counts)

@@ -1,0 +1,199 @@
+"""Which keys a mask leaves to a row: the walk over keys begins and ends where it does.
+
+A condition on places, such as `col <= row`, `row - col < 256` or `col < lengths[b]`, bounds the keys of a row from
+above or below by the row's number, or nothing, plus what does not change along a tile. Any other condition hides
+elements and leaves no block out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kernelgen.families.attention.pattern import Condition
+from kernelgen.families.values import Use, Value
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.indices import Expr
+
+_OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+_MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
+@dataclass(frozen=True)
+class Term:
+    """What does not change along a tile, times a sign: a value, or an expression of sizes and axes of the batch."""
+
+    sign: int
+    of: int | Expr
+
+
+@dataclass(frozen=True)
+class Affine:
+    """`n * key + m * row + terms + number`."""
+
+    n: int = 0
+    m: int = 0
+    terms: tuple[Term, ...] = ()
+    number: int = 0
+
+    def __neg__(self) -> Affine:
+        terms = tuple(replace(t, sign=-t.sign) for t in self.terms)
+        return Affine(-self.n, -self.m, terms, -self.number)
+
+    def __add__(self, other: Affine) -> Affine:
+        terms = [t for t in self.terms if replace(t, sign=-t.sign) not in other.terms]
+        terms += [t for t in other.terms if replace(t, sign=-t.sign) not in self.terms]
+        return Affine(self.n + other.n, self.m + other.m, tuple(terms), self.number + other.number)
+
+    def __sub__(self, other: Affine) -> Affine:
+        return self + -other
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The keys of a row lie below `limit`, or from it on; `limit` has no key in it."""
+
+    is_upper: bool
+    limit: Affine
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What conditions come to."""
+
+    bounds: tuple[Bound, ...]
+    opaque: tuple[Condition, ...]
+    """The conditions that bound nothing."""
+
+    def upper(self) -> tuple[Affine, ...]:
+        return tuple(b.limit for b in self.bounds if b.is_upper)
+
+    def lower(self) -> tuple[Affine, ...]:
+        return tuple(b.limit for b in self.bounds if not b.is_upper)
+
+
+def mask_of(
+    values: Sequence[Value], conditions: Sequence[Condition], rows: tuple[int, ...], keys: tuple[int, ...]
+) -> Mask:
+    """`rows`, `keys`: the axes along which a tile of scores moves."""
+    reader = _Reader(values, rows, keys)
+    bounds: list[Bound] = []
+    opaque = []
+    for condition in conditions:
+        found = reader.bounds(condition.value, condition.holds)
+        bounds += found or ()
+        opaque += [condition] if found is None else []
+    return Mask(tuple(dict.fromkeys(bounds)), tuple(opaque))
+
+
+class _Reader:
+    def __init__(self, values: Sequence[Value], rows: tuple[int, ...], keys: tuple[int, ...]) -> None:
+        self.values = values
+        self.row = rows[0] if len(rows) == 1 else None
+        self.key = keys[0] if len(keys) == 1 else None
+        self.moving = frozenset((*rows, *keys))
+
+    def bounds(self, i: int, holds: bool) -> tuple[Bound, ...] | None:
+        """The bounds that a value is true under, all together; None where it says something else."""
+        value = self.values[i]
+        uses = [a.value for a in value.args if isinstance(a, Use)]
+        match value.op:
+            case "logical_not" | "invert":
+                return self.bounds(uses[0], not holds)
+            case "convert" if value.dtype == "bool" and self.values[uses[0]].dtype == "bool":
+                return self.bounds(uses[0], holds)
+            case "and" | "or" if (value.op == "and") is holds and len(uses) == 2:
+                parts = [self.bounds(j, holds) for j in uses]
+                return None if None in parts else tuple(b for part in parts for b in part or ())
+            case "where":
+                return self._of_where(i, holds)
+            case "eq" | "ne":
+                return self._of_numbers(i, holds)
+            case "lt" | "le" | "gt" | "ge":
+                return self._compared(value, value.op if holds else _OPPOSITE[value.op])
+        return None
+
+    def _of_where(self, i: int, holds: bool) -> tuple[Bound, ...] | None:
+        """`where(test, True, False)`, as torch.tril writes it of ones."""
+        test, one, other = self.values[i].args
+        truths = [self._number(a) for a in (one, other)]
+        if not isinstance(test, Use) or None in truths or bool(truths[0]) == bool(truths[1]):
+            return None
+        return self.bounds(test.value, holds == bool(truths[0]))
+
+    def _of_numbers(self, i: int, holds: bool) -> tuple[Bound, ...] | None:
+        """`where(test, 1.0, 0.0) == 0`."""
+        value = self.values[i]
+        chosen, number = value.args
+        wanted = self._number(number)
+        if not isinstance(chosen, Use) or wanted is None or self.values[chosen.value].op != "where":
+            return None
+        test, one, other = self.values[chosen.value].args
+        sides = [self._number(a) for a in (one, other)]
+        if not isinstance(test, Use) or None in sides:
+            return None
+        first, second = ((side == wanted) is (value.op == "eq") for side in sides)
+        return None if first == second else self.bounds(test.value, holds == first)
+
+    def _number(self, operand: object) -> float | None:
+        if isinstance(operand, Use):
+            value = self.values[operand.value]
+            return self._number(value.args[0]) if value.op == "const" else None
+        return float(operand) if isinstance(operand, int | float) else None
+
+    def _compared(self, value: Value, op: str) -> tuple[Bound, ...] | None:
+        left, right = (self._affine(a) for a in value.args)
+        if left is None or right is None:
+            return None
+        # key on the left alone: key op rest
+        whole = right - left
+        if whole.n == 1:
+            whole, op = -whole, _MIRRORED[op]
+        if whole.n != -1 or abs(whole.m) > 1:
+            return None
+        limit = replace(whole, n=0)
+        if op in ("le", "gt"):
+            limit = limit + Affine(number=1)
+        return (Bound(op in ("lt", "le"), limit),)
+
+    def _affine(self, operand: object) -> Affine | None:
+        if isinstance(operand, int | float):
+            return Affine(number=int(operand)) if math.isfinite(operand) and operand == int(operand) else None
+        if not isinstance(operand, Use):
+            return None
+        value = self.values[operand.value]
+        if value.op == "const":
+            return self._affine(value.args[0])
+        if value.op == "place" and isinstance(value.index[0], Expr):
+            return self._of_place(value.index[0])
+        if value.op in ("add", "sub") and value.dtype != "float":
+            left, right = (self._affine(a) for a in value.args)
+            if left is None or right is None:
+                return None
+            return left + right if value.op == "add" else left - right
+        if value.op == "neg" and value.dtype != "float":
+            inner = self._affine(value.args[0])
+            return None if inner is None else -inner
+        if value.op == "convert" and "int" in value.dtype:
+            return self._affine(value.args[0])
+        if value.dtype == "float" or value.dtype == "bool" or value.axes & self.moving:
+            return None
+        return Affine(terms=(Term(1, operand.value),))
+
+    def _of_place(self, expr: Expr) -> Affine | None:
+        if expr.op == "axis" and expr.number == self.key:
+            return Affine(n=1)
+        if expr.op == "axis" and expr.number == self.row:
+            return Affine(m=1)
+        if expr.op == "number":
+            return Affine(number=expr.number)
+        if expr.op == "value":
+            return self._affine(Use(expr.number))
+        if expr.op in ("+", "-"):
+            left, right = (self._of_place(e) for e in expr.args)
+            if left is None or right is None:
+                return None
+            return left + right if expr.op == "+" else left - right
+        moving = {leaf.number for leaf in ix.leaves(expr) if leaf.op == "axis"} & self.moving
+        return None if moving or any(leaf.op == "value" for leaf in ix.leaves(expr)) else Affine(terms=(Term(1, expr),))

@@ -1,0 +1,220 @@
+"""What the kernels of attention have in common: where elements are, what is loaded, and what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kernelgen.families.access import Access, Extent
+from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.values import Stored, Use, axes_of
+from kernelgen.frontend.graph import Atom
+from kernelgen.frontend.indices import Condition, Expr
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.builder import Builder, dtype_of
+from kernelgen.tile.places import Places, taken_apart
+from kernelgen.tile.walk import used_names
+
+PRECISION = "PRECISION"
+"""The constexpr that says how float32 is multiplied."""
+_MASKS = {"rows": "row_mask", "keys": "key_mask", "dims": "dim_mask", "cols": "col_mask"}
+_BLOCKS = {"M": "BLOCK_M", "N": "BLOCK_N", "D": "BLOCK_D", "E": "BLOCK_E"}
+_INDICES = {"M": "rows", "N": "keys", "D": "dims", "E": "cols"}
+SMALLEST = 16
+"""The least extent of what the matrix units multiply."""
+
+
+def axis_of(extent: Extent) -> ir.Axis:
+    index = _INDICES[extent.size]
+    return ir.Axis(extent.size.lower(), index, _MASKS[index], _BLOCKS[extent.size], extent.size)
+
+
+def length(body: AttentionBody, name: str) -> int | None:
+    """The length of an extent, where the spec gives it as a number."""
+    total = 1
+    for a in body.extent(name).axes:
+        size: Atom = body.lowered.space.axes[a]
+        if not isinstance(size, int):
+            return None
+        total *= size
+    return total
+
+
+def power(body: AttentionBody, name: str) -> int | None:
+    """The power of two that holds an extent which the spec gives as a number."""
+    known = length(body, name)
+    return None if known is None else max(SMALLEST, 1 << (known - 1).bit_length())
+
+
+class Writer:
+    """Writes one kernel of attention: `boxed` says which tensors are copied by descriptors."""
+
+    def __init__(self, spec: OperatorSpec, body: AttentionBody, boxed: frozenset[str] = frozenset()) -> None:
+        self.spec = spec
+        self.body = body
+        self.boxed = boxed
+        self.m, self.n, self.d, self.e = (axis_of(body.extent(name)) for name in "mnde")
+        self.reads = {a.load: a for a in body.layout.accesses}
+        self.types = {t.name: t.dtype for t in (*spec.inputs, *spec.outputs)}
+        self.extents = {a: extent for extent in body.layout.extents for a in extent.axes}
+        of_space = {a: axis_of(extent) for a, extent in self.extents.items() if extent.name != "batch"}
+        sizes = dict(body.layout.sizes)
+        self.builder = Builder(body.lowered, body.names, body.statements, of_space, self._load, sizes)
+        tile = tuple(dict.fromkeys((self.m, self.n, self.d, self.e)))
+        self.places = Places(
+            body.lowered, body.names, sizes, self._variables(), lambda i: self.builder.shape(i, tile), tile
+        )
+        self.builder.places = self.places
+        sides = (("d", self.d), ("e", self.e))
+        self.whole = {axis for name, axis in sides if power(body, name) == (length(body, name) or 0)}
+        """The axes of which every element of a tile exists."""
+        self.raw: set[int] = set()
+        """Loads whose elements are multiplied as memory holds them."""
+
+    # Where elements are
+
+    def _variables(self) -> dict[int, ir.Name]:
+        """What counts along every axis that stands alone."""
+        found = {}
+        for extent in self.body.layout.extents:
+            for run in extent.runs:
+                shape = () if extent.name == "batch" else (axis_of(extent),)
+                if len(run.axes) == 1:
+                    found[run.axes[0]] = ir.Name(run.index, shape)
+        return found
+
+    def index(self, run: str) -> ir.Expr:
+        """The numbers along one run of an extent."""
+        extent = next(e for e in self.body.layout.extents if any(g.index == run for g in e.runs))
+        if extent.name == "batch":
+            return ir.Name(run)
+        return ir.Name(run, (axis_of(extent),))
+
+    def batches(self) -> tuple[ir.Let, ...]:
+        """The numbers of the runs of a batch, from that of the whole."""
+        extent = self.body.extent("batch")
+        if len(extent.runs) < 2:
+            return ()
+        whole = ir.Name("batch")
+        return tuple(ir.Let((run.index,), taken_apart(extent.runs, i, whole)) for i, run in enumerate(extent.runs))
+
+    def rows(self) -> tuple[ir.Let, ...]:
+        """The numbers of the runs of rows, where a tile has several."""
+        runs = self.body.extent("m").runs
+        whole = ir.Name(self.m.index, (self.m,))
+        return tuple(ir.Let((g.index,), taken_apart(runs, i, whole)) for i, g in enumerate(runs) if len(runs) > 1)
+
+    def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
+        terms = []
+        for index, stride in access.terms:
+            place = self.places.place(index) if isinstance(index, Expr) else self.index(index)
+            terms.append((place, stride))
+        return ir.Pointer(access.tensor, tuple(terms), shape)
+
+    def mask(self, shape: ir.Shape, conditions: Iterable[Condition] = ()) -> ir.Expr | None:
+        """Which elements of a tile exist, and meet some conditions."""
+        parts: list[ir.Expr] = [ir.Name(axis.mask, (axis,)) for axis in shape if axis not in self.whole]
+        for c in conditions:
+            sides = tuple(self.places.place(side) for side in (c.left, c.right))
+            along = tuple(a for a in shape if any(a in side.shape for side in sides))
+            parts.append(ir.Apply("lt" if c.op == "<" else "ge", sides, along))
+        if not parts:
+            return None
+        joined = parts[0]
+        for part in parts[1:]:
+            both = tuple(a for a in shape if a in (*joined.shape, *part.shape))
+            joined = ir.Apply("and", (joined, part), both)
+        return joined
+
+    def numbers(self, axis: ir.Axis, start: ir.Expr) -> tuple[ir.Let, ...]:
+        """The numbers of a tile's elements along an axis, in int64 because an offset may pass 2**31; which exist."""
+        exists = ir.Apply("lt", (ir.Name(axis.index, (axis,)), ir.Name(axis.size)), (axis,))
+        return (
+            ir.Let((axis.index,), ir.Cast(ir.Range(axis, start), "int64")),
+            *(() if axis in self.whole else (ir.Let((axis.mask,), exists),)),
+        )
+
+    # What is loaded and stored
+
+    def _load(self, i: int, shape: ir.Shape) -> ir.Expr:
+        """A load in float32, unless it is multiplied as it is."""
+        access, value = self.reads[i], self.body.lowered.values[i]
+        other = value.fill if value.fill is not None else 0.0 if value.dtype == "float" else 0
+        loaded = ir.Load(self.pointer(access, shape), self.mask(shape, value.conditions), other)
+        widen = value.dtype == "float" and i not in self.raw and self.types[access.tensor] != "float32"
+        return ir.Cast(loaded, "float32") if widen else loaded
+
+    def stores(self) -> tuple[ir.Stmt, ...]:
+        """The outputs, after what they need."""
+        tile = (self.m, self.e)
+        found: list[ir.Stmt] = [*self.builder.lets((s.value for s, _ in self.body.layout.stores), tile)]
+        return (*found, *(self._store(stored, access) for stored, access in self.body.layout.stores))
+
+    def _store(self, stored: Stored, access: Access) -> ir.Stmt:
+        value = self.builder.value(stored.value, (self.m, self.e))
+        own = {a for dim in stored.index for a in axes_of(dim)}
+        shape = tuple(x for x in (self.m, self.e) if own & self._axes(x))
+        return ir.Store(self.pointer(access, shape), value, self.mask(shape))
+
+    def _axes(self, axis: ir.Axis) -> set[int]:
+        names = [name for name, own in zip("mnde", (self.m, self.n, self.d, self.e), strict=True) if own == axis]
+        return {a for name in names for a in self.body.extent(name).axes}
+
+    # Factors
+
+    def factor(self, i: int, shape: ir.Shape, summed: ir.Axis) -> tuple[tuple[ir.Stmt, ...], ir.Expr]:
+        """A tile as it is multiplied: in the dtype that the reference multiplies, zero beyond what is summed."""
+        value = self.body.lowered.values[i]
+        if value.op == "load":
+            self.raw.add(i)
+            lets = self.builder.lets([i], shape)
+            return lets, self.builder.value(i, shape)
+        source = i
+        if value.op == "round":
+            (arg,) = value.args
+            assert isinstance(arg, Use)
+            source = arg.value
+        lets = self.builder.lets([source], shape)
+        inside = self.builder.value(source, shape)
+        if summed not in self.whole:  # what the reference makes of a zero beyond the end may be none
+            inside = ir.Apply("where", (ir.Name(summed.mask, (summed,)), inside, ir.Number(0.0)), shape)
+        roles = {self.body.softmax.query: "query", self.body.softmax.key: "key", self.body.softmax.value: "value"}
+        side = ir.Name(f"{roles[i]}_tile", shape)
+        whole = ir.Cast(inside, dtype_of(value)) if value.op == "round" else inside
+        return (*lets, ir.Let((side.text,), whole)), side
+
+    # What the host passes
+
+    def arguments(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Argument, ...]:
+        """What the statements mention of tensors, strides and sizes, in that order."""
+        used = used_names(body)
+        tensors = [*dict.fromkeys(a.tensor for a in self.body.layout.accesses), *(o.name for o in self.spec.outputs)]
+        views = {a.tensor: a.view[0] for a in self.body.layout.accesses if a.view}
+        found = [
+            ir.Argument(f"{name}_ptr", "pointer", views.get(name, name))
+            for name in tensors
+            if f"{name}_ptr" in used or f"{name}:type" in used
+        ]
+        sizes = [(e.size, e.size) for e in self.body.layout.extents]
+        sizes += [(g.size, g.size) for e in self.body.layout.extents for g in e.runs if g.size.isidentifier()]
+        sizes += [(parameter, name) for name, parameter in self.body.layout.sizes]
+        found += [ir.Argument(n, "number", host) for n, host in dict(sizes).items() if n in used]
+        strides = dict(s for a in self.body.layout.accesses for s in a.strides)
+        return (*found, *(ir.Argument(n, "number", host) for n, host in strides.items() if n in used))
+
+    def constexprs(self, *names: str) -> tuple[tuple[str, str | None], ...]:
+        """Those that the table's line says, the sizes of heads, and how float32 is multiplied."""
+        found: dict[str, str | None] = dict.fromkeys(names)
+        for name, axis in (("d", self.d), ("e", self.e)):
+            known = power(self.body, name)
+            host = f"max({SMALLEST}, triton.next_power_of_2({axis.size}))"
+            found[axis.block] = str(known) if known is not None else host
+        if multiplies_float32(self.spec, self.body):
+            found[PRECISION] = "precision()"
+        return tuple(found.items())
+
+
+def multiplies_float32(spec: OperatorSpec, body: AttentionBody) -> bool:
+    """Whether a product's factors may be float32, of which torch's setting says how they are multiplied."""
+    kinds = dict(spec.dtypes).get(body.factor.dtype, (body.factor.dtype,))
+    return "float32" in kinds or body.softmax.weights is None

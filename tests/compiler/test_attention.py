@@ -1,0 +1,160 @@
+"""Attention as one kernel: every form of it against float64, and which blocks of keys a mask leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from references import Sample, load, plan_of, sample
+
+from kernelgen import render
+from kernelgen.judge.interpreter import as_on_a_gpu
+from kernelgen.judge.oracle import as_tuple
+from kernelgen.plan import KernelPlan, TableRow
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WITHIN = {"float32": 4e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+"""What a result may be off by, as a part of the largest."""
+SIZES = {"B": 2, "H": 2, "S": 21, "L": 37, "D": 24, "E": 40}
+
+
+@pytest.fixture(autouse=True)
+def _interpreter() -> None:
+    as_on_a_gpu()
+
+
+def attention(lines: str, inputs: dict[str, str] | None = None, out: str = "B H S E", **more: Any) -> Sample:
+    given = {"q": "B H S D", "k": "B H L D", "v": "B H L E"} | (inputs or {})
+    outputs = {"out": out, **more.pop("outputs", {})}
+    used = " ".join(text.partition(":")[0] for text in (*given.values(), *outputs.values())).replace("*", " ").split()
+    return sample(lines, given, outputs, {name: size for name, size in SIZES.items() if name in used}, **more)
+
+
+SQUARE = {"k": "B H S D", "v": "B H S E"}
+PLACES = "row = torch.arange(q.shape[2], device=q.device)[:, None]\ncol = torch.arange(k.shape[2], device=q.device)\n"
+SCORES = "s = q @ k.mT * q.shape[-1] ** -0.5\n"
+WEIGH = "return torch.softmax(s, -1).to(q.dtype) @ v"
+GROUPED = {"q": "B 6 S D", "k": "B 2 L D", "v": "B 2 L E"}
+SDPA = "return F.scaled_dot_product_attention"
+FORMS = {
+    "sdpa": attention(f"{SDPA}(q, k, v)"),
+    "sdpa, causal": attention(f"{SDPA}(q, k, v, is_causal=True)"),
+    "sdpa of a scale": attention(f"{SDPA}(q, k, v, scale=0.3)"),
+    "sdpa with a bias": attention(f"{SDPA}(q, k, v, attn_mask=m)", {"m": "H S L"}),
+    "sdpa with heads that share keys": attention(f"{SDPA}(q, k, v, enable_gqa=True)", GROUPED, "B 6 S E"),
+    "sdpa of three dimensions": attention(f"{SDPA}(q, k, v)", {"q": "B S D", "k": "B L D", "v": "B L E"}, "B S E"),
+    "sdpa of two": attention(f"{SDPA}(q, k, v)", {"q": "S D", "k": "L D", "v": "L E"}, "S E"),
+    "a product, a softmax, a product": attention(f"{SCORES}{WEIGH}"),
+    "divided by a root": attention("s = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[-1])\n" + WEIGH),
+    "einsum": attention(
+        "s = torch.einsum('bshd,blhd->bhsl', q, k) * 0.2\nreturn torch.einsum('bhsl,blhe->bshe', s.softmax(-1), v)",
+        {"q": "B S H D", "k": "B L H D", "v": "B L H E"}, "B S H E",
+    ),
+    "softmax by hand": attention(
+        f"{SCORES}e = torch.exp(s - s.amax(-1, keepdim=True))\nreturn (e / e.sum(-1, keepdim=True)).to(q.dtype) @ v"
+    ),
+    "divided at the end": attention(
+        f"{SCORES}e = torch.exp(s - s.amax(-1, keepdim=True))\nreturn ((e.to(q.dtype) @ v) / e.sum(-1, keepdim=True))"
+    ),
+    "scaled queries": attention("s = (q * q.shape[-1] ** -0.5) @ k.mT\n" + WEIGH),
+    "triu of ones": attention(
+        f"{SCORES}m = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)\n"
+        f"s = s.masked_fill(m, float('-inf'))\n{WEIGH}"
+    ),
+    "tril of ones == 0": attention(
+        f"{SCORES}m = torch.tril(torch.ones(q.shape[2], k.shape[2], device=q.device))\n"
+        f"s = s.masked_fill(m == 0, float('-inf'))\n{WEIGH}"
+    ),
+    "a causal mask that is added": attention(
+        f"{SCORES}m = torch.full((q.shape[2], k.shape[2]), float('-inf'), device=q.device).triu(1)\ns = s + m\n{WEIGH}"
+    ),
+    "causal from the end": attention(
+        f"{PLACES}{SCORES}s = torch.where(col <= row + (k.shape[2] - q.shape[2]), s, float('-inf'))\n{WEIGH}"
+    ),
+    "a window": attention(
+        f"{PLACES}{SCORES}s = s.masked_fill((col > row) | (row - col >= 8), float('-inf'))\n{WEIGH}", SQUARE
+    ),
+    "slopes": attention(
+        f"{PLACES}{SCORES}s = s + m[:, None, None] * (col - row)\n"
+        f"s = s.masked_fill(col > row, float('-inf'))\n{WEIGH}", {**SQUARE, "m": "H"},
+    ),
+    "a soft cap": attention(f"{SCORES}s = 5.0 * torch.tanh(s / 5.0)\n{WEIGH}"),
+    "a mask of every element": attention(
+        f"{SCORES}s = s.masked_fill(~m, float('-inf'))\n{WEIGH}", {"m": "B 1 S L: bool"}
+    ),
+    "hidden by a finite number": attention(
+        f"{PLACES}{SCORES}s = s.masked_fill(col > row, -1e4)\n{WEIGH}"
+    ),
+    "repeated heads": attention(
+        f"k, v = k.repeat_interleave(3, 1), v.repeat_interleave(3, 1)\n{SCORES}{WEIGH}", GROUPED, "B 6 S E"
+    ),
+    "expanded heads": attention(
+        "k, v = (x[:, :, None].expand(-1, -1, 3, -1, -1).flatten(1, 2) for x in (k, v))\n" + SCORES + WEIGH,
+        GROUPED, "B 6 S E",
+    ),
+    "one query of grouped heads": attention(
+        f"{SDPA}(q, k, v, enable_gqa=True)", {"q": "B 6 1 D", "k": "B 2 L D", "v": "B 2 L E"}, "B 6 1 E"
+    ),
+    "lengths": attention(
+        "col = torch.arange(k.shape[2], device=q.device)\n"
+        f"{SCORES}s = torch.where(col < n[:, None, None, None], s, float('-inf'))\n{WEIGH}",
+        {"n": "B: int32"},
+    ),
+    "the logsumexp as well": attention(
+        f"{SCORES}lse = torch.logsumexp(s.float(), -1)\nreturn torch.softmax(s, -1).to(q.dtype) @ v, lse",
+        outputs={"lse": "B H S: float32"},
+    ),
+    "joined heads": attention(
+        f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)",
+        out="B S H*E",
+    ),
+    "gated": attention(f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y * torch.sigmoid(g)", {"g": "B H S E"}),
+}  # fmt: skip
+
+
+def kernel_of(found: Sample) -> KernelPlan:
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan), [k.family for k in plan.kernels]
+    assert plan.family == "attention"
+    return plan
+
+
+def inputs_of(found: Sample, dtype: str) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(found.source()))
+    sizes = dict(found.sizes[0])
+    made = []
+    for t in found.inputs:
+        shape = [eval(str(size), {}, sizes) for size in t.shape]
+        kind = dtype if t.dtype == "T" else t.dtype
+        if kind == "bool":
+            values = torch.rand(shape, generator=generator) < 0.7
+        elif kind == "int32":
+            values = torch.tensor([0, sizes["L"] - 1][: shape[0]], dtype=torch.int32)
+        else:
+            values = torch.randn(shape, generator=generator).to(getattr(torch, dtype))
+        made.append(values.to(DEVICE))
+    return made
+
+
+def exact(found: Sample, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math")}
+    exec(found.source().replace(".float()", ".double()"), scope)
+    return as_tuple(scope["op"](*(t.double() if t.is_floating_point() else t for t in tensors)))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_is_one_kernel_and_right(name: str) -> None:
+    """In small blocks, of which several are whole, one is cut by the mask, and one by the last key."""
+    found = FORMS[name]
+    plan = kernel_of(found)
+    for at, variant in enumerate(dict.fromkeys(row.schedule for row in plan.table)):
+        schedule = variant.replace(**{n: 16 for n in ("BLOCK_M", "BLOCK_N") if variant.get(n)})
+        op = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+        dtype = ("float32", "float16")[(at + len(name)) % 2]
+        tensors = inputs_of(found, dtype)
+        for got, right in zip(as_tuple(op(*tensors)), exact(found, tensors), strict=True):
+            assert torch.equal(got.isnan(), right.isnan())
+            off = float((got.double() - right).nan_to_num(0.0).abs().max())
+            assert off <= WITHIN[dtype] * float(right.nan_to_num(0.0, 0.0, 0.0).abs().max()), (schedule, dtype, off)
+        break
