@@ -24,6 +24,17 @@ DEVICE_FUNCTIONS = frozenset().union(*_DEFINED.values())
 """The names of all of them, which nothing else in a kernel may have."""
 
 
+LIBRARY = "from triton.language.extra import libdevice"
+"""What imports CUDA's own functions, which Triton has for NVIDIA alone."""
+OF_LIBRARY = frozenset(helper for helper, text in _TEXTS.items() if "libdevice." in text)
+"""The device functions that call these."""
+
+
+def imports_of(helpers: Collection[str]) -> tuple[str, ...]:
+    """What a file imports for some device functions."""
+    return (LIBRARY,) if OF_LIBRARY & frozenset(helpers) else ()
+
+
 def with_called(used: Collection[str]) -> tuple[str, ...]:
     """Some device functions and those that these call, in the order of their definitions."""
     mentioned = frozenset[str]().union(*(_MENTIONED[helper] for helper in used))

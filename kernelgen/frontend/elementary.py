@@ -9,7 +9,7 @@ import math
 
 from kernelgen.frontend.arithmetic import overloads
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Ref
+from kernelgen.frontend.graph import Arg, Ref
 from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Rule
 
 # signs and kinds of numbers
@@ -169,6 +169,29 @@ def frac(b: Builder, c: Call) -> Ref:
     return b.shortcut(b.map("sub", x, b.map("trunc", x)), "frac", x)
 
 
+_EXPONENT_ALONE = 60.0
+"""From here on the asymptotic series below are right to 1e-8, and far below where I0 overflows."""
+
+
+def _scaled_bessel(op: str, odd: bool, terms: tuple[float, ...]) -> Rule:
+    """i0e and i1e: I(x) * exp(-|x|), for large x by the asymptotic series (Abramowitz and Stegun, 9.7.1)."""
+
+    def rule(b: Builder, c: Call) -> Ref:
+        x = b.convert(c.args[0], "float")
+        size = b.map("abs", x)
+        near = b.map("minimum", size, _EXPONENT_ALONE)
+        small = b.map("mul", b.map(op, near), b.map("exp", b.map("neg", near)))
+        inverse = b.map("div", 1.0, size)
+        series: Arg = terms[-1]
+        for term in reversed(terms[:-1]):
+            series = b.map("add", b.map("mul", series, inverse), term)
+        large = b.map("mul", series, b.map("rsqrt", b.map("mul", size, 2 * math.pi)))
+        value = b.map("where", b.map("gt", size, _EXPONENT_ALONE), large, small)
+        return b.map("copysign", value, x) if odd else value
+
+    return rule
+
+
 def round_to(b: Builder, c: Call) -> Ref:
     """To so many decimals, negative ones counting before the point."""
     x, decimals = c.args[0], c.kwargs.get("decimals", 0)
@@ -202,6 +225,7 @@ def _of_float(op: str) -> Rule:
     return lambda b, c: b.map(op, *(a if isinstance(a, Ref) else float(a) for a in c.args))
 
 
+_SPECIAL = ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1")
 _FLOATS = ("erfc", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 TABLE: dict[str, Rule] = {
     **{f"aten.{op}.default": _of_float(op) for op in (*_FLOATS, "atan2")},
@@ -224,6 +248,13 @@ TABLE: dict[str, Rule] = {
     "aten.sinc.default": sinc,
     "aten.logit.default": logit,
     "aten.tan.default": tan,
+    **{f"aten.{op}.default": _of_float(op) for op in ("lgamma", "digamma", "erfinv", "nextafter")},
+    **{f"aten.special_{op}.default": _of_float(op) for op in (*_SPECIAL, "erfcx", "ndtri")},
+    "aten.i0.default": _of_float("bessel_i0"),
+    "aten.special_i1.default": _of_float("bessel_i1"),
+    **{f"aten.special_modified_bessel_{op}.default": _of_float(f"bessel_{op}") for op in ("i0", "i1")},
+    "aten.special_i0e.default": _scaled_bessel("bessel_i0", False, (1.0, 1 / 8, 9 / 128, 225 / 3072)),
+    "aten.special_i1e.default": _scaled_bessel("bessel_i1", True, (1.0, -3 / 8, -15 / 128, -315 / 3072)),
     "aten.frac.default": frac,
     "aten.log10.default": lambda b, c: b.map("mul", b.map("log2", c.args[0]), math.log10(2)),
     "aten.round.decimals": round_to,

@@ -80,6 +80,11 @@ def _chain(name: str, noun: str = "", python: Callable[..., float] | None = None
     return Operation(name, "map", noun, "float", python=python, is_chain=True)
 
 
+def _special(name: str, torch: str = "") -> Operation:
+    """One of torch.special."""
+    return Operation(name, "map", "", "float", torch=f"special.{torch or name}", is_chain=True)
+
+
 _ALL = (
     Operation("input", "source"),
     Operation("load", "source", flops=0),
@@ -156,6 +161,10 @@ _ALL = (
     _function("rsqrt", "inverse_root"),
     _function("copysign", "signed"),
     *map(_chain, ("log1p", "erfc", "asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh")),
+    *map(_chain, ("lgamma", "digamma", "erfinv", "nextafter")),
+    *map(_special, ("erfcx", "ndtri", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1")),
+    _special("bessel_i0", "i0"),
+    _special("bessel_i1", "i1"),
     _chain("expm1", "grown"),
     _chain("tanh", python=math.tanh),
     _chain("erf", python=math.erf),

@@ -20,9 +20,9 @@ import torch
 
 @functools.cache
 def as_on_a_gpu() -> None:
-    """Mend the interpreter for the whole process: its scans, its casts to and from bfloat16 and float8 and what it
-    computes with these, products of matrices, comparisons, sums and complements of bools, fused multiply-adds, and NaN
-    in extremes."""
+    """Mend the interpreter for the whole process: CUDA's library, scans, casts to and from bfloat16 and float8 and what
+    it computes with these, products of matrices, comparisons, sums and complements of bools, fused multiply-adds,
+    NaN in extremes."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -42,6 +42,7 @@ def as_on_a_gpu() -> None:
     builder.create_maxnumf = _number("fmax")
     builder.create_minnumf = _number("fmin")
     tl.flip = _flip
+    _have_library()
     prepared = set[Any]()
     interpreter._patch_lang = _once(interpreter._patch_lang, prepared)
     interpreter.GridExecutor.__call__ = _launched(interpreter.GridExecutor.__call__, prepared)
@@ -311,6 +312,33 @@ def _flip(x: Any, dim: Any = None) -> Any:
 
     axis = getattr(dim, "value", dim)
     return tl.tensor(TensorHandle(x.handle.data.take(range(x.shape[axis])[::-1], axis), x.dtype), x.type)
+
+
+_LIBRARY: dict[str, Callable[..., torch.Tensor]] = {
+    "lgamma": torch.lgamma, "erfinv": torch.erfinv, "erfcx": torch.special.erfcx, "normcdfinv": torch.special.ndtri,
+    "nextafter": torch.nextafter, "cyl_bessel_i0": torch.special.i0, "cyl_bessel_i1": torch.special.i1,
+    "j0": torch.special.bessel_j0, "j1": torch.special.bessel_j1, "y0": torch.special.bessel_y0,
+    "y1": torch.special.bessel_y1,
+}  # fmt: skip
+"""Functions of CUDA's library, which the interpreter lacks, by torch's own."""
+
+
+def _have_library() -> None:
+    from triton.language.extra import libdevice
+
+    for name, function in _LIBRARY.items():
+        setattr(libdevice, name, _of_torch(function))
+
+
+def _of_torch(function: Callable[..., torch.Tensor]) -> Callable[..., Any]:
+    def called(*operands: Any) -> Any:
+        import triton.language as tl
+
+        numbers = [torch.from_numpy(_numbers(x.handle).copy()) for x in operands]
+        made = function(*numbers).numpy()
+        return tl.tensor(_handle(made, operands[0].dtype), operands[0].type)
+
+    return called
 
 
 def _bfloat16(builder: Any, value: float) -> Any:

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kernelgen.backends import ascend, triton
-from kernelgen.errors import Mistake, SpecError
+from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import family_of, named_sizes
 from kernelgen.families.access import COLS, group_sizes
-from kernelgen.families.helpers import with_called
+from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
 from kernelgen.families.kernel import Body, KernelText, Passed, body_of
 from kernelgen.families.values import axes_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
@@ -160,6 +160,10 @@ def file_text(plan: KernelPlan) -> FileText:
         )
         for row in plan.table
     )  # fmt: skip
+    if plan.chip and (of_cuda := [h for h in helpers if h in OF_LIBRARY]):
+        place = plan.spec.reference_place
+        said = f"unsupported: {of_cuda[0]} on an NPU, which is a function of CUDA's library"
+        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
     printer = ascend.Printer if plan.chip else triton.Printer
     printed = tuple(_printed(kernel, printer, helpers) if kernel.body else kernel for kernel in kernels)
     return FileText(
@@ -169,7 +173,7 @@ def file_text(plan: KernelPlan) -> FileText:
         too_large(plan, own),
         tuple(_branch(plan, sequence, own) for sequence in sequences), plan.chip.cores if plan.chip else None,
         _called(_left(plan), own), tuple(_launch_last(plan, kernel, own) for kernel in last), _returned(plan),
-        refused_empty(plan), guard(plan.spec, plan.chip), own,
+        refused_empty(plan), guard(plan.spec, plan.chip), own, imports=imports_of(helpers),
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from kernelgen.backends import triton
 from kernelgen.families import family_of
 from kernelgen.families.access import group_sizes
+from kernelgen.families.helpers import imports_of
 from kernelgen.families.kernel import body_of
 from kernelgen.plan import KernelPlan
 from kernelgen.spec.model import ELLIPSIS
@@ -84,7 +85,8 @@ def _of_ir(plan: KernelPlan) -> FileText:
         too_large=too_large and (with_own(too_large[0], own), _in_fields(too_large[1], own)),
         branches=branches, filled=refused_empty(plan), guard=guard(spec), own=own,
         functions=tuple(f for f in _FUNCTIONS if f"{f}(" in called),
-        reroute=_reroute(sequences, own), imports=(_DESCRIPTOR,) if "TensorDescriptor" in called else (),
+        reroute=_reroute(sequences, own),
+        imports=((_DESCRIPTOR,) if "TensorDescriptor" in called else ()) + imports_of(helpers),
     )  # fmt: skip
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from references import failures, plan_of, sample
+import torch
+from references import failures, load, plan_of, sample
 
+from kernelgen import render
 from kernelgen.errors import UnsupportedError
+from kernelgen.families.helpers import LIBRARY
 from kernelgen.judge.interpreter import as_on_a_gpu
 
 TAKEN = {
@@ -55,6 +58,46 @@ def test_an_operation_by_its_parts(name: str) -> None:
         return
     found = failures(sample(lines, inputs, outputs, sizes), thorough=False, most=2)
     assert not found, found[0]
+
+
+SPECIAL = {
+    "lgamma": "torch.lgamma(x)", "erfinv": "torch.erfinv(x)", "erfcx": "torch.special.erfcx(x)",
+    "ndtri": "torch.special.ndtri(x)", "nextafter": "torch.nextafter(x, x * 0)", "i0": "torch.i0(x)",
+    "i1": "torch.special.i1(x)", "j0": "torch.special.bessel_j0(x)", "j1": "torch.special.bessel_j1(x)",
+    "y0": "torch.special.bessel_y0(x)", "y1": "torch.special.bessel_y1(x)", "log_ndtr": "torch.special.log_ndtr(x)",
+    "digamma": "torch.digamma(x)", "i0e": "torch.special.i0e(x)", "i1e": "torch.special.i1e(x)",
+}  # fmt: skip
+
+
+def test_special_functions_are_those_of_cuda_or_written_out() -> None:
+    """The library's own are torch's in the interpreter: what is compared is which one is called, and with what."""
+    as_on_a_gpu()
+    names = [f"out_{name}" for name in SPECIAL]
+    lines = [
+        *(f"{out} = {call}" for out, call in zip(names, SPECIAL.values(), strict=True)),
+        f"return {', '.join(names)}",
+    ]
+    found = sample("\n".join(lines), {"x": "A"}, dict.fromkeys(names, "A"), {"A": 2037}, dtypes=(("T", ("float32",)),))
+    assert not failures(found, thorough=False, most=1)
+
+
+def test_digamma_and_scaled_bessel_functions_are_near_torchs_in_float64() -> None:
+    as_on_a_gpu()
+    numbers = torch.cat([torch.linspace(-30, 200, 9999), torch.logspace(-20, 20, 999), torch.tensor([0.0, -0.0, -3.0])])
+    for call in ("torch.digamma(x)", "torch.special.i0e(x)", "torch.special.i1e(x)"):
+        found = sample(f"return {call}", {"x": "A: float32"}, {"out": "A: float32"}, dtypes=())
+        kernel = load(render.triton_source(plan_of(found.spec()))).op
+        exact = eval(call, {"torch": torch, "x": numbers.double()})
+        torch.testing.assert_close(kernel(numbers).double(), exact, rtol=2e-6, atol=2e-6, equal_nan=True)
+
+
+def test_a_library_of_cuda_is_imported_where_it_is_called() -> None:
+    called, not_called = (
+        render.triton_source(plan_of(sample(f"return torch.{f}(x)", {"x": "A"}, {"out": "A"}).spec()))
+        for f in ("lgamma", "digamma")
+    )
+    assert LIBRARY in called
+    assert LIBRARY not in not_called
 
 
 def test_what_a_decomposition_ends_in_is_named() -> None:
