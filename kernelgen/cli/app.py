@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kernelgen import __version__
-from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize, tune
+from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize, report, tune
 from kernelgen.errors import KernelgenError, NoDeviceError, SpecError, UsageError
 
 INTERRUPTED = 130
@@ -42,6 +42,7 @@ for _command in (
     draft.draft,
     kernelbench.kernelbench,
     export.export,
+    report.report,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 

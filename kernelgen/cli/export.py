@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from kernelgen.cli.names import Quartet, find_quartet, spec_of
-from kernelgen.cli.terminal import Force, Json, Name, emit
+from kernelgen.cli.names import Quartet, chosen_quartets, spec_of
+from kernelgen.cli.terminal import All, Force, Json, Names, emit
 from kernelgen.errors import UsageError
 
 
 def export(
-    name: Name,
+    names: Names = None,
+    every: All = False,
     form: Annotated[
         str, typer.Option("--format", metavar="folder|kernelbench|custom_op", help="What to write.")
     ] = "folder",
@@ -30,16 +31,21 @@ def export(
 
     if form not in exporting.FORMATS:
         raise UsageError(f"--format: must be one of {', '.join(exporting.FORMATS)}, not {form!r}")
-    quartet = find_quartet(name)
-    target = to or Path("exported") / {"folder": name, "kernelbench": f"{name}.py", "custom_op": f"{name}_op"}[form]
-    written = [str(path) for path in _write(form, quartet, target, force)]
+    chosen = chosen_quartets(names or [], every)
+    if to is not None and len(chosen) > 1:
+        raise UsageError(f"--to names one place, and {len(chosen)} operators are to be exported")
+    documents = []
+    for quartet in chosen:
+        name = quartet.name
+        target = to or Path("exported") / {"folder": name, "kernelbench": f"{name}.py", "custom_op": f"{name}_op"}[form]
+        written = [str(path) for path in _write(form, quartet, target, force)]
+        documents.append({"folder" if form != "kernelbench" else "file": str(target), "written": written})
+        if not json:
+            count = "" if form == "kernelbench" else f"{len(written)} files; "
+            print(f"{target}: {count}it needs torch and triton, not kernelgen")
+            print("".join(f"  {line}\n" for line in _next(form, quartet, target)), end="")
     if json:
-        emit({"folder" if form != "kernelbench" else "file": str(target), "written": written})
-        return
-    count = "" if form == "kernelbench" else f"{len(written)} files; "
-    print(f"{target}: {count}it needs torch and triton, not kernelgen")
-    for line in _next(form, quartet, target):
-        print(f"  {line}")
+        emit(documents[0] if len(documents) == 1 else documents)
 
 
 def _write(form: str, quartet: Quartet, to: Path, force: bool) -> list[Path]:

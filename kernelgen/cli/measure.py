@@ -7,12 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from typing import Annotated
+from json import loads as parse
+from tempfile import TemporaryFile
+from typing import IO, Annotated
 
 import typer
 
-from kernelgen.cli.names import find_quartet
-from kernelgen.cli.terminal import DeviceName, Json, Names, Only, OptionalName, Skip, Target
+from kernelgen.cli.names import Quartet, chosen_quartets, root_of
+from kernelgen.cli.terminal import All, DeviceName, Json, Names, Only, Skip, Target, emit
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
 
@@ -20,7 +22,8 @@ SELF_TEST = ["-c", "import sys; from kernelgen.judge.selftest import main; sys.e
 
 
 def check(
-    names: Names,
+    names: Names = None,
+    every: All = False,
     device: DeviceName = None,
     target: Target = None,
     only: Only = None,
@@ -37,19 +40,18 @@ def check(
         from kernelgen.cli.lowered import Chosen, check_lowered
         from kernelgen.devices import find
 
-        return check_lowered(names, find("npu", target), Chosen(tuple(only or ()), tuple(skip or ())), json)
-    if len(names) > 1:
-        raise UsageError("check takes one NAME; several only with --target")
-    name = names[0]
-    test = find_quartet(name).file("accuracy")
+        made_for = find("npu", target)
+        found = [quartet.name for quartet in chosen_quartets(names or [], every, root_of(made_for))]
+        return check_lowered(found, made_for, Chosen(tuple(only or ()), tuple(skip or ())), json)
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--verbose", verbose), *_flag("--json", json)]
     if seed is not None:
         arguments += ["--seed", str(seed)]
-    return _run(str(test), [str(test), *arguments], device)
+    return _each_test("accuracy", chosen_quartets(names or [], every), arguments, device, json)
 
 
 def bench(
-    name: OptionalName = None,
+    names: Names = None,
+    every: All = False,
     min_speedup: Annotated[
         str | None, typer.Option("--min-speedup", metavar="X", help="Exit 1 where a case is below X, 3 without a GPU.")
     ] = None,
@@ -64,18 +66,37 @@ def bench(
 ) -> int:
     """Run an operator's performance test: how fast is the kernel?"""
     if self_test:
-        if name is not None:
+        if names or every:
             raise UsageError("--self-test judges the judge and takes no NAME")
         count = [] if runs is None else ["--runs", str(checked("--runs", runs, whole(1)))]
         return _run("the self-test", [*SELF_TEST, *count, *_flag("--json", json)], None)
-    if name is None:
-        raise UsageError("bench needs the NAME of an operator, or --self-test")
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--json", json)]
     arguments += _flag("--require-gpu", require_gpu)
     if min_speedup is not None:
         arguments += ["--min-speedup", str(checked("--min-speedup", min_speedup, positive()))]
-    test = find_quartet(name).file("performance")
-    return _run(str(test), [str(test), *arguments], None)
+    return _each_test("performance", chosen_quartets(names or [], every), arguments, None, json)
+
+
+def _each_test(kind: str, tested: list[Quartet], arguments: list[str], device: str | None, json: bool) -> int:
+    """One kind of test of each operator, one after the other; with --json several are one document, by name."""
+    if len(tested) == 1:
+        test = tested[0].file(kind)
+        return _run(str(test), [str(test), *arguments], device)
+    codes, documents = [], {}
+    for quartet in tested:
+        test = quartet.file(kind)
+        if not json:
+            print(f"{quartet.name}:", flush=True)
+            codes.append(_run(str(test), [str(test), *arguments], device))
+            continue
+        with TemporaryFile() as said:
+            codes.append(_run(str(test), [str(test), *arguments], device, said))
+            said.seek(0)
+            text = said.read()
+            documents[quartet.name] = parse(text) if text.strip() else None
+    if json:
+        emit(documents)
+    return WrongOrSlowError.exit_code if WrongOrSlowError.exit_code in codes else max(codes)
 
 
 def _flag(name: str, wanted: bool) -> list[str]:
@@ -86,12 +107,12 @@ def _each(name: str, texts: list[str] | None) -> list[str]:
     return [f"{name}={text}" for text in texts or []]
 
 
-def _run(what: str, arguments: list[str], device: str | None) -> int:
+def _run(what: str, arguments: list[str], device: str | None, stdout: IO[bytes] | None = None) -> int:
     """Run Python on the arguments with this terminal's streams, and return its exit code."""
     for module in ("torch", "triton"):
         if importlib.util.find_spec(module) is None:
             raise NoDeviceError(f"{module} is not installed: `kernelgen doctor` says how to get it")
-    process = subprocess.Popen([sys.executable, *arguments], env=_environment(device))
+    process = subprocess.Popen([sys.executable, *arguments], env=_environment(device), stdout=stdout)
     try:
         code = process.wait()
     except KeyboardInterrupt:  # the terminal sent it to the test as well, which ends in its own way

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,19 +50,54 @@ def no_kernels(root: Path) -> str:
 
 
 def find_quartet(name: str, root: Path = ROOT) -> Quartet:
-    """The quartet of an operator. Raises UsageError with the nearest name, or with what to run where only a spec is."""
+    """The quartet of an operator, by its name or a spec's file.
+
+    Raises UsageError with the nearest name, or with what to run where only a spec is.
+    """
     known = {quartet.name: quartet for quartet in quartets(root)}
     if name in known:
         return known[name]
+    if name.endswith(".yaml"):
+        return _of_spec(name, known, root)
     specs = spec_names()
-    stem = name.removesuffix(".yaml")
-    if stem in known:
-        raise UsageError(f"{name} is a spec; its kernel is called {stem}")
-    if stem in specs:
+    if name in specs:
         raise UsageError(f"{name} has a spec but no kernel in {root}/ yet: run `kernelgen new {name}` first")
     near = get_close_matches(name, [*known, *specs], n=1)
     hint = f"did you mean {near[0]!r}?" if near else "`kernelgen list` shows what there is"
     raise UsageError(f"there is no operator {name!r}; {hint}")
+
+
+def _of_spec(file: str, known: dict[str, Quartet], root: Path) -> Quartet:
+    """The quartet that was generated from a spec's file."""
+    from kernelgen.spec import find_spec, load_spec
+
+    name = load_spec(find_spec(file)[0]).name
+    if name not in known:
+        raise UsageError(f"{file} has no kernel in {root}/ yet: run `kernelgen new {file}` first")
+    return known[name]
+
+
+def chosen_quartets(names: Sequence[str], every: bool, root: Path = ROOT) -> list[Quartet]:
+    """The quartets that a command was given: names, globs and files of specs, or all of them, each once."""
+    if every:
+        if names:
+            raise UsageError("--all takes no NAME")
+        found = list(quartets(root))
+        if not found:
+            raise UsageError(f"{no_kernels(root)}: `kernelgen new SPEC` writes one")
+        return found
+    if not names:
+        raise UsageError("which operator? A NAME, a glob such as 'quantize_*', a spec's file, or --all")
+    found = []
+    for name in names:
+        if not set(name) & set("*?["):
+            found.append(find_quartet(name, root))
+            continue
+        matched = [quartet for quartet in quartets(root) if fnmatchcase(quartet.name, name)]
+        if not matched:
+            raise UsageError(f"no operator in {root}/ is called {name}; `kernelgen list` shows what there is")
+        found += matched
+    return list(dict.fromkeys(found))
 
 
 def spec_of(quartet: Quartet) -> str:

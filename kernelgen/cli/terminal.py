@@ -34,12 +34,13 @@ def table(rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-_name = typer.Argument(metavar="NAME", help="An operator below operators/.", autocompletion=complete_quartet)
+_names = typer.Argument(
+    metavar="NAME...", help="Operators below operators/: names, globs, files of specs.", autocompletion=complete_quartet
+)
 _spec = typer.Argument(metavar="SPEC", help="A spec file, or the name of a shipped one.", autocompletion=complete_spec)
 
-Name = Annotated[str, _name]
-Names = Annotated[list[str], _name]
-OptionalName = Annotated[str | None, _name]
+Names = Annotated[list[str] | None, _names]
+All = Annotated[bool, typer.Option("--all", help="Every operator below operators/.")]
 OptionalSpec = Annotated[str | None, _spec]
 NameOrSpec = Annotated[
     str, typer.Argument(metavar="NAME|SPEC", help="An operator or its spec.", autocompletion=complete_spec)

@@ -49,8 +49,20 @@ def begin(bench: Bench, state: State) -> None:
     data = {
         "round": 0, "kept": True, "strategy": "start", "hash": start.source_hash, "figures": to_json(known),
         "table": table_to_json(state.plan.table), "current": table_to_json(state.plan.table), "entry": entry,
+        "work": _work(bench),
     }  # fmt: skip
     publish(bench, bench.journal.append("round", data).data)
+
+
+def _work(bench: Bench) -> dict[str, Any]:
+    """The roofline of the cases: bytes, operations and the least time of these, and the memory's peak."""
+    facts = bench.device.facts
+    found = {case.label: bench.evaluator.work(case) for case in bench.cases}
+    cases = {
+        label: {"bytes": w.bytes_read + w.bytes_written, "flops": w.all_flops, "seconds": w.arithmetic_seconds(facts)}
+        for label, w in found.items()
+    }
+    return {"cases": cases, "bytes_per_s": facts.dram_bytes_per_s}
 
 
 def _isolation(bench: Bench) -> list[str]:

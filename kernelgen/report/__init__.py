@@ -1,0 +1,8 @@
+"""Runs of operators as one HTML page that needs no network: what they came to, and how."""
+
+from __future__ import annotations
+
+from kernelgen.report.page import page
+from kernelgen.report.story import Story, story
+
+__all__ = ["Story", "page", "story"]
