@@ -52,7 +52,10 @@ _TAKEN = frozenset(
     ]
 )
 """What a wrapper calls its own variables, unless an input or output is called so: values in between are not."""
-_FUNCTIONS = ("check_inputs", "npu_of", "num_cores", "num_sms", "num_waiting", "pick_schedule")
+_FUNCTIONS = (
+    *("cdiv", "check_inputs", "fit_descriptors", "has_copy_engine", "next_power_of_2", "npu_of", "num_cores"),
+    *("num_programs", "num_sms", "num_waiting", "pick_schedule", "precision"),
+)
 """What a generated file calls its own functions."""
 _RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
 """What a wrapper or a baseline finds in its file, which an input of that name would hide."""

@@ -330,10 +330,9 @@ def strided_access(
     if merged:
         if tuple(a for _, _, axes in ordered for a in axes) != flat or (rows is None and not all(dims.values())):
             raise Unlowerable(f"{tensor.name} is read with dimensions merged and moved at once")
-        view = (
-            view_name,
-            f"{tensor.name}.reshape({', '.join(_extent(tensor, run, dims[run[2]], rows) for run in ordered)})",
-        )
+        view = view_name, _viewed(tensor, [dims[axes] for _, _, axes in ordered], [
+            _extent(tensor, run, dims[run[2]], rows) for run in ordered
+        ])  # fmt: skip
     for position, (variable, suffix, axes) in enumerate(ordered):
         if rows is None and len(dims[axes]) == 1:
             suffix = _suffix(tensor, dims[axes][0])
@@ -352,6 +351,16 @@ def _suffix(tensor: TensorSpec, dim: int) -> str:
     entry = tensor.shape[dim]
     own = isinstance(entry, str) and entry.isidentifier() and tensor.shape.count(entry) == 1
     return f"{entry}".lower() if own and f"{entry}" not in ("M", "N") else f"{dim}"
+
+
+def _viewed(tensor: TensorSpec, dims: list[list[int]], extents: list[str]) -> str:
+    """A tensor with runs of its dimensions merged: itself where it has that many, which spares the host a view."""
+    merged = f"{tensor.name}.reshape({', '.join(extents)})"
+    elastic = tensor.shape.index(ELLIPSIS) if ELLIPSIS in tensor.shape else None
+    fixed = sorted(d for own in dims for d in own) == list(range(len(tensor.shape)))
+    if fixed and elastic is not None and all(len(own) == 1 or elastic in own for own in dims):
+        return f"{tensor.name} if {tensor.name}.ndim == {len(dims)} else {merged}"
+    return merged
 
 
 def _extent(

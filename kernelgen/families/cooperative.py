@@ -35,7 +35,7 @@ from kernelgen.spec.model import OperatorSpec
 
 MOST_REGISTERS = 128 * 65536 // 2
 """Of all programs that share a row: half of what 128 SMs have (facts.py), each program's rounded to a power of two."""
-SPLITS = "max(triton.next_power_of_2(num_parts), 32)"
+SPLITS = "max(next_power_of_2(num_parts), 32)"
 """Words that a program reads, one a lane at least: lanes that read the same one need not see it at the same time."""
 _REGISTERS = (64, 80, 96, 128)
 """Of a thread. The launch asks for so many at most, which is how many programs run at once for sure."""
@@ -187,7 +187,7 @@ def kernel_text(
     return replace(
         bare, arguments=ordered, constexprs=constexprs, passed=(*passed, Passed("SPLITS", splits)),
         wide_strides=tuple(s for s in lines.wide_strides() if s in ordered), grid="(M * num_parts,)",
-        sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),), scratch=tuple(left), fits=fits,
+        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),), scratch=tuple(left), fits=fits,
     )  # fmt: skip
 
 

@@ -49,12 +49,12 @@ class Form:
 def _tiles(schedule: Schedule, rows: bool) -> str:
     """One program a tile, in a grid of two dimensions or of one."""
     walked = ' * options["ROW_TILES"]' if schedule.int("ROW_TILES") > 1 else ""
-    down, across = f'triton.cdiv(M, options["BLOCK_SIZE_M"]{walked})', 'triton.cdiv(N, options["BLOCK_SIZE_N"])'
+    down, across = f'cdiv(M, options["BLOCK_SIZE_M"]{walked})', 'cdiv(N, options["BLOCK_SIZE_N"])'
     return f"({down} * {across},)" if schedule["grid"] == "1d" else f"({down}, {across})"
 
 
 def _elements(schedule: Schedule, rows: bool) -> str:
-    return '(triton.cdiv(n_elements, options["BLOCK_SIZE"]),)'
+    return '(cdiv(n_elements, options["BLOCK_SIZE"]),)'
 
 
 def _a_row(schedule: Schedule, rows: bool) -> str:
@@ -62,7 +62,7 @@ def _a_row(schedule: Schedule, rows: bool) -> str:
 
 
 def _some_rows(schedule: Schedule, rows: bool) -> str:
-    return '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
+    return '(cdiv(M, options["BLOCK_SIZE_M"]),)'
 
 
 def _parts(schedule: Schedule, rows: bool) -> str:
@@ -70,7 +70,7 @@ def _parts(schedule: Schedule, rows: bool) -> str:
 
 
 def _parts_of_some_rows(schedule: Schedule, rows: bool) -> str:
-    return '(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])'
+    return '(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])'
 
 
 FLAT = Form("flat", _elements, is_run=True, has_rows=False)

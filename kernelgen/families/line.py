@@ -8,6 +8,8 @@ LINE = 88
 """ruff format's default line length."""
 _SUM = re.compile(r"(\w+ = )(\w+ \+ .*)")
 """What a pointer and offsets are added to."""
+_CHOICE = re.compile(r"(\w+) = (\w+) (if [\w.]+ == \d+) (else \S.*)")
+"""One of two values, by a number."""
 
 
 def call(target: str, function: str, args: list[str], suffix: str = "") -> str:
@@ -23,6 +25,12 @@ def fit(line: str, indent: int) -> str:
     sum_of = _SUM.match(line)
     if sum_of:
         return f"{space}{sum_of[1]}(\n{_terms(sum_of[2], indent + 4, '')}\n{space})"
+    chosen = _CHOICE.fullmatch(line)
+    if chosen:
+        target, value = chosen[1], " ".join(chosen.groups()[1:])
+        whole = len(value) + indent + 4 <= LINE
+        pieces = [fit(piece, indent + 4) for piece in ([value] if whole else chosen.groups()[1:])]
+        return "\n".join([f"{space}{target} = (", *pieces, f"{space})"])
     if "(" not in line:
         target, equals, value = line.partition("= ")
         return f"{space}{target}{equals}(\n{space}    {value}\n{space})" if equals else space + line

@@ -93,7 +93,7 @@ def _of_a_block(
     return KernelText(
         name, PARTIALS, schedule, (*read, *pointers, *(a for a in known if a not in read)), ("BLOCK_SIZE_N",), (),
         tuple(text), wide_strides=tuple(s for s in lines.wide_strides() if s in known), grid="(num_parts,)",
-        sizes=(("num_parts", 'triton.cdiv(N, options["BLOCK_SIZE_N"])'),),
+        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),),
         scratch=tuple(Scratch(f"{names[i]}_parts", _torch_dtype(lines, i), "num_parts") for i in walk),
     )  # fmt: skip
 

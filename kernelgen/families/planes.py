@@ -352,5 +352,5 @@ def _moving(body: Body) -> set[str]:
 
 def _grid(schedule: Schedule, rows: str) -> str:
     walked = ' * options["ROW_TILES"]' if schedule.int("ROW_TILES") > 1 else ""
-    tiles = f'triton.cdiv({rows}, options["BLOCK_SIZE_M"]{walked})'
-    return f'(M // {rows} * {tiles}, triton.cdiv(N, options["BLOCK_SIZE_N"]))'
+    tiles = f'cdiv({rows}, options["BLOCK_SIZE_M"]{walked})'
+    return f'(M // {rows} * {tiles}, cdiv(N, options["BLOCK_SIZE_N"]))'

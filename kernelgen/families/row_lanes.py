@@ -137,7 +137,7 @@ def kernels(
     arguments, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
     made = KernelText(
         name, LANES, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides(),
-        grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
+        grid='(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)',
         passed=passed, named_sizes=body.layout.sizes, lane=schedule.int("lane_columns"),
     )  # fmt: skip
     return (made,)

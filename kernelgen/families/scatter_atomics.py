@@ -47,7 +47,7 @@ def line(spec: OperatorSpec, body: Body) -> Made:
         f'tl.atomic_add({out}_ptr + {index}, {source}, mask=is_place, sem="relaxed")',
     ]
     sizes = ["N", *([size] if not size.isdigit() else [])]
-    grid = '(triton.cdiv(N, options["BLOCK_SIZE"]),)'
+    grid = '(cdiv(N, options["BLOCK_SIZE"]),)'
     return (f"{index}_ptr", f"{source}_ptr", f"{out}_ptr", *sizes), ("BLOCK_SIZE",), lines, grid
 
 
@@ -108,7 +108,7 @@ def tile(spec: OperatorSpec, body: Body) -> Made:
         f'tl.atomic_add({out}_ptr + {place}, {source}, mask=is_place, sem="relaxed")',
     ]
     needed = ["M", "N", *([size] if not size.isdigit() else [])]
-    grid = '(triton.cdiv(M, options["BLOCK_SIZE_M"]) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)'
+    grid = '(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)'
     arguments = (f"{index}_ptr", f"{source}_ptr", f"{out}_ptr", *needed)
     return arguments, ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), lines, grid
 

@@ -23,7 +23,7 @@ LONGER = 4
 """Up to so many elements of the result for each that is added, a program starts its rows itself. Rows that are longer
 are copied faster by a kernel of their own, to which rows that are few make no difference."""
 
-GRID = '(triton.cdiv(M, options["BLOCK_SIZE_M"]),)'
+GRID = '(cdiv(M, options["BLOCK_SIZE_M"]),)'
 STARTED = Passed("BLOCK_SIZE_V", '1024 * options["num_warps"] // options["BLOCK_SIZE_M"]')
 """What is passed to kernels that start their rows: 32 places a thread at a time."""
 

@@ -62,8 +62,8 @@ def _buckets(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> K
     sizes = ["M", *([size] if not size.isdigit() else [])]
     return KernelText(
         name, PRINTED, schedule, (f"{index}_ptr", "counts_ptr", "buckets_ptr", *sizes), ("SLOTS", "BLOCK_SIZE_M"), (),
-        tuple(lines), grid='(triton.cdiv(M, options["BLOCK_SIZE_M"]),)', passed=(Passed("num_warps", "4"), _SLOTS),
-        sizes=(("slots", f"min(triton.next_power_of_2(2 * (M // {size}) + 8), {MOST})"),),
+        tuple(lines), grid='(cdiv(M, options["BLOCK_SIZE_M"]),)', passed=(Passed("num_warps", "4"), _SLOTS),
+        sizes=(("slots", f"min(next_power_of_2(2 * (M // {size}) + 8), {MOST})"),),
         scratch=(Scratch("counts", "int32", size, zeros=True), Scratch("buckets", "int32", f"({size}, slots)")),
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     return KernelText(
         f"{name.removesuffix('_kernel')}_sums_kernel", PRINTED, schedule, (*pointers, "M", "N"),
         ("SLOTS", "BLOCK_SIZE_K", "BLOCK_SIZE_N"), (), tuple(lines),
-        grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
+        grid=f'({size} * cdiv(N, options["BLOCK_SIZE_N"]),)',
         passed=(WARPS, _SLOTS),
     )  # fmt: skip
 
@@ -133,7 +133,7 @@ def _rest(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     return KernelText(
         f"{name.removesuffix('_kernel')}_rest_kernel", PRINTED, schedule, (*pointers, *sizes),
         ("SLOTS", "BLOCK_SIZE_V", "BLOCK_SIZE_K", "BLOCK_SIZE_L", "BLOCK_SIZE_N"), (), tuple(lines),
-        grid=f'(triton.cdiv({size}, {ROWS_LOOKED_AT}) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)',
+        grid=f'(cdiv({size}, {ROWS_LOOKED_AT}) * cdiv(N, options["BLOCK_SIZE_N"]),)',
         passed=(
             Passed("num_warps", "4"), _SLOTS, Passed("BLOCK_SIZE_V", f"{ROWS_LOOKED_AT}"), Passed("BLOCK_SIZE_K", "8"),
         ),

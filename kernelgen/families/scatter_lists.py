@@ -62,7 +62,7 @@ def _lists(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Ker
         "    end += tl.sum(is_own.to(tl.int32), axis=0)",
         "tl.store(bounds + 1, end)",
     ]
-    parts = f'triton.cdiv({size}, options["BLOCK_SIZE_V"])'
+    parts = f'cdiv({size}, options["BLOCK_SIZE_V"])'
     return KernelText(
         name, PRINTED, schedule, (f"{index}_ptr", "listed_ptr", "bounds_ptr", "M"),
         ("BLOCK_SIZE_M", "BLOCK_SIZE_V"), (), tuple(lines), grid=f"({parts},)", passed=(Passed("num_warps", "16"),),
@@ -111,7 +111,7 @@ def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> Kern
     return KernelText(
         f"{name.removesuffix('_kernel')}_sums_kernel", PRINTED, schedule, (*pointers, "M", "N"),
         ("BLOCK_SIZE_L", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (), tuple(lines),
-        grid=f'({size} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)', passed=(WARPS,),
+        grid=f'({size} * cdiv(N, options["BLOCK_SIZE_N"]),)', passed=(WARPS,),
     )  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def histogram(spec: OperatorSpec, body: Body) -> Made:
         f"bins = tl.arange(0, {slots})",
         f'tl.atomic_add({out}_ptr + bins, counts.to(tl.int64), mask=counts > 0, sem="relaxed")',
     ]
-    grid = '(triton.cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)'
+    grid = '(cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)'
     return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE", "TILES"), lines, grid
 
 
@@ -90,7 +90,7 @@ def atomics(spec: OperatorSpec, body: Body) -> Made:
         f"is_bin &= {x} < {bins}",
         f'tl.atomic_add({out}_ptr + {x}, 1, mask=is_bin, sem="relaxed")',
     ]
-    return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE",), lines, '(triton.cdiv(N, options["BLOCK_SIZE"]),)'
+    return (f"{x}_ptr", f"{out}_ptr", "N"), ("BLOCK_SIZE",), lines, '(cdiv(N, options["BLOCK_SIZE"]),)'
 
 
 def owners(spec: OperatorSpec, body: Body) -> Made:
@@ -131,8 +131,8 @@ def owners(spec: OperatorSpec, body: Body) -> Made:
     pointers = [f"{t}_ptr" for t in (*base, index, source, out)]
     sizes = ["M", "N", *([size] if not size.isdigit() else [])]
     constexprs = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V")
-    rows = f'triton.cdiv({size}, options["BLOCK_SIZE_V"])'
-    return (*pointers, *sizes), constexprs, lines, f'({rows} * triton.cdiv(N, options["BLOCK_SIZE_N"]),)'
+    rows = f'cdiv({size}, options["BLOCK_SIZE_V"])'
+    return (*pointers, *sizes), constexprs, lines, f'({rows} * cdiv(N, options["BLOCK_SIZE_N"]),)'
 
 
 _LOST = (

@@ -304,9 +304,9 @@ def kernel_text(
         split.schedule, sorted(arguments, key=place), (*rows, *blocks, *splits, *stages), parts
     )
     length = "max(N, 1)" if bare.once_a_row else "N"  # rows of no element have results all the same
-    sizes = [("num_tiles", ("M * " if bare.uses("row") else "") + f'triton.cdiv({length}, options["BLOCK_SIZE_N"])')]
+    sizes = [("num_tiles", ("M * " if bare.uses("row") else "") + f'cdiv({length}, options["BLOCK_SIZE_N"])')]
     if between:
-        every = f'M * tiles * triton.cdiv({length}, options["BLOCK_SIZE_N"] * tiles)'
+        every = f'M * tiles * cdiv({length}, options["BLOCK_SIZE_N"] * tiles)'
         sizes = [("tiles", f'max({between} // options["BLOCK_SIZE_N"], 1)'), ("num_tiles", every)]
     return replace(
         bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *((WARPS,) if block else ())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelgen.spec.constraints import conjuncts, failing, message
@@ -54,7 +55,11 @@ def _shape_checks(spec: OperatorSpec) -> list[Check]:
         for position, entry in enumerate(tensor.shape)
         if isinstance(entry, str) and not is_expression(entry)
     }
-    for tensor in spec.inputs:
+    for number, tensor in enumerate(spec.inputs):
+        whole = _whole_check(spec, tensor, spec.inputs[:number], known)
+        if whole is not None:
+            found.append(whole)
+            continue
         found += _rank_check(spec, tensor)
         got = f"{{tuple({tensor.name}.shape)}}"
         for position, entry in enumerate(tensor.shape):
@@ -77,6 +82,26 @@ def _shape_checks(spec: OperatorSpec) -> list[Check]:
             else:
                 known[entry] = tensor.name, place
     return found
+
+
+def _whole_check(
+    spec: OperatorSpec, tensor: TensorSpec, before: Sequence[TensorSpec], known: Mapping[Size, tuple[str, str]]
+) -> Check | None:
+    """One check of a whole shape, which costs a call less than one of every dimension; None where sizes are new."""
+    shape, got = f"{tensor.name}.shape", f"{{tuple({tensor.name}.shape)}}"
+    like = next((t.name for t in before if t.shape == tensor.shape and t.shape), None)
+    if like is not None:
+        both = f"got shapes {got} and {{tuple({like}.shape)}}"
+        return Check(f"{shape} != {like}.shape", f"{spec.name}: {shape} must equal {like}.shape, {both}")
+    if not tensor.shape or not all(isinstance(e, int) or (e in known and not is_expression(e)) for e in tensor.shape):
+        return None
+    entries = [str(known.get(e, ("", e))[1]) for e in tensor.shape]
+    entries = [f"*{place}" if e == ELLIPSIS else place for e, place in zip(tensor.shape, entries, strict=True)]
+    wanted = f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+    origins = dict.fromkeys(known[e][0] for e in tensor.shape if isinstance(e, str))
+    others = [f" and {{tuple({name}.shape)}}" for name in origins]
+    said = f"got shape{'s' if others else ''} {got}{''.join(others)}"
+    return Check(f"{shape} != {wanted}", f"{spec.name}: {shape} must be {wanted}, {said}")
 
 
 def _rank_check(spec: OperatorSpec, tensor: TensorSpec) -> list[Check]:

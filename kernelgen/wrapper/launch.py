@@ -153,6 +153,9 @@ def file_text(plan: KernelPlan) -> FileText:
     check_beside(plan.spec, {kernel.name for kernel in kernels})
     own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
     keys = table_keys(plan)
+    branches = tuple(_branch(plan, sequence, own) for sequence in sequences)
+    after, sizes = tuple(_launch_last(plan, kernel, own) for kernel in last), _called(_sizes(plan, kernels), own)
+    waits = any(kernel.fits for kernel in kernels)
     table = tuple(
         TableLine(
             tuple(row.limit(key.name) for key in keys),
@@ -169,11 +172,12 @@ def file_text(plan: KernelPlan) -> FileText:
     return FileText(
         printed, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
         table_key(keys, own),
-        _prepare(plan), output_allocations(plan), _called(_sizes(plan, kernels), own), _called(_views(body), own),
+        _prepare(plan), output_allocations(plan), sizes, _called(_views(body), own),
         too_large(plan, own),
-        tuple(_branch(plan, sequence, own) for sequence in sequences), plan.chip.cores if plan.chip else None,
-        _called(_left(plan), own), tuple(_launch_last(plan, kernel, own) for kernel in last), _returned(plan),
-        refused_empty(plan), guard(plan.spec, plan.chip), own, imports=imports_of(helpers),
+        branches, plan.chip.cores if plan.chip else None,
+        _called(_left(plan), own), after, _returned(plan),
+        refused_empty(plan), guard(plan.spec, plan.chip), own, called_functions(sizes, branches, after, waits=waits),
+        imports_of(helpers),
     )  # fmt: skip
 
 
@@ -183,6 +187,17 @@ def _printed(kernel: KernelText, printer: type[triton.Printer], helpers: dict[st
     constexprs = tuple((name, None) for name in kernel.constexprs)
     whole = ir.Kernel(kernel.name, kernel.schedule, arguments, constexprs, kernel.body, ())
     return Printed(kernel.name, printer(whole, helpers).source())
+
+
+_FUNCTIONS = ("cdiv", "next_power_of_2", "num_programs", "precision", "fit_descriptors")
+"""The functions of the generated file that expressions of the wrapper may call, in its order."""
+
+
+def called_functions(*parts: object, waits: bool = False) -> tuple[str, ...]:
+    """Those that the expressions in some parts of a file's text call. `waits`: its functions for programs that wait for
+    one another are printed too."""
+    text = " ".join(map(str, parts))
+    return tuple(f for f in _FUNCTIONS if re.search(rf"(?<![\w.]){f}\(", text) or (waits and f == "next_power_of_2"))
 
 
 def table_keys(plan: KernelPlan) -> tuple[NamedSize, ...]:
@@ -338,6 +353,7 @@ def _sizes(plan: KernelPlan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str
     sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
     sizes += [("M", "1")] if not outer and any("M" in k.arguments for k in kernels) else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
+    sizes = _divided(plan.spec, sizes)
     needed = {a for k in kernels for a in (*k.arguments, *k.constexprs)}
     needed |= {word for _, view in _views(body) for word in _words(view)}
     needed |= {word for k in kernels for text in (k.grid, *(s.shape for s in k.scratch)) for word in _words(text)}
@@ -354,6 +370,18 @@ def _sizes(plan: KernelPlan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str
     named = dict.fromkeys([*own, *(size for k in kernels for size in k.named_sizes)])
     sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
     return tuple(dict.fromkeys(sizes))
+
+
+def _divided(spec: OperatorSpec, sizes: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The rows as a quotient, where no output without elements comes this far: a slice of a shape takes the host three
+    times as long."""
+    first = spec.inputs[0]
+    last = str(first.shape[-1]) if first.shape else ""
+    if dict(sizes) != {"M": f"{first.name}.shape[:-1].numel()", "N": f"{first.name}.shape[-1]"} or not all(
+        o.shape and _has(o.shape[-1], last) for o in spec.outputs
+    ):
+        return sizes
+    return [("N", f"{first.name}.shape[-1]"), ("M", f"{first.name}.numel() // N")]
 
 
 def _words(text: str) -> list[str]:
@@ -422,7 +450,7 @@ def _launch(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str], *, fir
     if kernel.form.whole and not kernel.passed:
         axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
         length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
-        passed.append(Passed("BLOCK_SIZE_N", f"triton.next_power_of_2({length})"))
+        passed.append(Passed("BLOCK_SIZE_N", f"next_power_of_2({length})"))
     if not every:
         given = {p.name for p in passed}
         passed += [Passed(name) for name in kernel.constexprs if name not in given]

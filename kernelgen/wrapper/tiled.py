@@ -23,6 +23,7 @@ from kernelgen.wrapper.launch import (
     Printed,
     Reroute,
     TableLine,
+    called_functions,
     check_beside,
     guard,
     output_allocations,
@@ -42,8 +43,6 @@ _OTHERWISE = {
 """What the wrapper's variables that only products have are called where a tensor has their names."""
 _DESCRIPTOR = "from triton.tools.tensor_descriptor import TensorDescriptor"
 _INSTEAD = "no boxes in memory"
-_FUNCTIONS = ("num_programs", "precision", "fit_descriptors")
-"""The functions of the generated file that launches may call, in its order."""
 
 
 def file_text(plan: KernelPlan) -> FileText:
@@ -76,17 +75,16 @@ def _of_ir(plan: KernelPlan) -> FileText:
     plain = [k for s in sequences for k in s if k.when_unfit]
     launched |= {k.name: (k,) for k in plain if k.name not in launched}
     branches = tuple(_branch(plan, sequence, own) for sequence in launched.values())
-    called = " ".join([*map(str, branches), str(_reroute(sequences, own))])
+    sizes, reroute = _named(_sizes(plan, launches), own), _reroute(sequences, own)
     return FileText(
         kernels=tuple(Printed(name, source) for name, source in printed.items()),
         template=family.template, helpers=helpers, table=table, key=table_key(keys, own), prepare=(),
-        outputs=output_allocations(plan), sizes=_named(_sizes(plan, launches), own),
+        outputs=output_allocations(plan), sizes=sizes,
         views=_named(dict.fromkeys(a.view for a in body.layout.all() if a.view), own),
         too_large=too_large and (with_own(too_large[0], own), _in_fields(too_large[1], own)),
         branches=branches, filled=refused_empty(plan), guard=guard(spec), own=own,
-        functions=tuple(f for f in _FUNCTIONS if f"{f}(" in called),
-        reroute=_reroute(sequences, own),
-        imports=((_DESCRIPTOR,) if "TensorDescriptor" in called else ()) + imports_of(helpers),
+        functions=called_functions(sizes, branches, reroute), reroute=reroute,
+        imports=((_DESCRIPTOR,) if "TensorDescriptor" in str(branches) else ()) + imports_of(helpers),
     )  # fmt: skip
 
 

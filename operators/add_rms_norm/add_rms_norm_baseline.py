@@ -43,29 +43,14 @@ def check_inputs(
             "add_rms_norm: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if residual.ndim < 1:
+    if residual.shape != x.shape:
         raise ValueError(
-            "add_rms_norm: residual must have at least 1 dimension, got shape "
-            f"{tuple(residual.shape)}"
-        )
-    if residual.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "add_rms_norm: residual.shape[:-1] must equal x.shape[:-1], got shapes "
+            "add_rms_norm: residual.shape must equal x.shape, got shapes "
             f"{tuple(residual.shape)} and {tuple(x.shape)}"
         )
-    if residual.shape[-1] != x.shape[-1]:
+    if weight.shape != (x.shape[-1],):
         raise ValueError(
-            "add_rms_norm: residual.shape[-1] must equal x.shape[-1], got shapes "
-            f"{tuple(residual.shape)} and {tuple(x.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "add_rms_norm: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "add_rms_norm: weight.shape[0] must equal x.shape[-1], got shapes "
+            "add_rms_norm: weight.shape must be (x.shape[-1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
 

@@ -150,6 +150,16 @@ def attention_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 def precision() -> str:
     """How float32 is multiplied: as torch's own products are."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
@@ -181,12 +191,12 @@ SCHEDULES = (
 
 def pick_schedule(M: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -274,7 +284,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
         )
     kernel, options = pick_schedule(M, q.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
-        tiles_m = triton.cdiv(M, options["BLOCK_M"])
+        tiles_m = cdiv(M, options["BLOCK_M"])
         kernel[(tiles_m * BATCH,)](
             q,
             k,
@@ -297,8 +307,8 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
             v.stride(1),
             v.stride(2),
             v.stride(3),
-            BLOCK_D=max(16, triton.next_power_of_2(D)),
-            BLOCK_E=max(16, triton.next_power_of_2(E)),
+            BLOCK_D=max(16, next_power_of_2(D)),
+            BLOCK_E=max(16, next_power_of_2(E)),
             PRECISION=precision(),
             **options,
         )

@@ -34,52 +34,14 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(
             f"attention_causal: q must have 4 dimensions, got shape {tuple(q.shape)}"
         )
-    if k.ndim != 4:
+    if k.shape != q.shape:
         raise ValueError(
-            f"attention_causal: k must have 4 dimensions, got shape {tuple(k.shape)}"
-        )
-    if k.shape[0] != q.shape[0]:
-        raise ValueError(
-            "attention_causal: k.shape[0] must equal q.shape[0], got shapes "
+            "attention_causal: k.shape must equal q.shape, got shapes "
             f"{tuple(k.shape)} and {tuple(q.shape)}"
         )
-    if k.shape[1] != q.shape[1]:
+    if v.shape != q.shape:
         raise ValueError(
-            "attention_causal: k.shape[1] must equal q.shape[1], got shapes "
-            f"{tuple(k.shape)} and {tuple(q.shape)}"
-        )
-    if k.shape[2] != q.shape[2]:
-        raise ValueError(
-            "attention_causal: k.shape[2] must equal q.shape[2], got shapes "
-            f"{tuple(k.shape)} and {tuple(q.shape)}"
-        )
-    if k.shape[3] != q.shape[3]:
-        raise ValueError(
-            "attention_causal: k.shape[3] must equal q.shape[3], got shapes "
-            f"{tuple(k.shape)} and {tuple(q.shape)}"
-        )
-    if v.ndim != 4:
-        raise ValueError(
-            f"attention_causal: v must have 4 dimensions, got shape {tuple(v.shape)}"
-        )
-    if v.shape[0] != q.shape[0]:
-        raise ValueError(
-            "attention_causal: v.shape[0] must equal q.shape[0], got shapes "
-            f"{tuple(v.shape)} and {tuple(q.shape)}"
-        )
-    if v.shape[1] != q.shape[1]:
-        raise ValueError(
-            "attention_causal: v.shape[1] must equal q.shape[1], got shapes "
-            f"{tuple(v.shape)} and {tuple(q.shape)}"
-        )
-    if v.shape[2] != q.shape[2]:
-        raise ValueError(
-            "attention_causal: v.shape[2] must equal q.shape[2], got shapes "
-            f"{tuple(v.shape)} and {tuple(q.shape)}"
-        )
-    if v.shape[3] != q.shape[3]:
-        raise ValueError(
-            "attention_causal: v.shape[3] must equal q.shape[3], got shapes "
+            "attention_causal: v.shape must equal q.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(q.shape)}"
         )
 

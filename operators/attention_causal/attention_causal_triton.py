@@ -154,6 +154,16 @@ def attention_causal_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 def precision() -> str:
     """How float32 is multiplied: as torch's own products are."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
@@ -185,12 +195,12 @@ SCHEDULES = (
 
 def pick_schedule(M: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -215,52 +225,14 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         raise ValueError(
             f"attention_causal: q must have 4 dimensions, got shape {tuple(q.shape)}"
         )
-    if k.ndim != 4:
+    if k.shape != q.shape:
         raise ValueError(
-            f"attention_causal: k must have 4 dimensions, got shape {tuple(k.shape)}"
-        )
-    if k.shape[0] != q.shape[0]:
-        raise ValueError(
-            "attention_causal: k.shape[0] must equal q.shape[0], got shapes "
+            "attention_causal: k.shape must equal q.shape, got shapes "
             f"{tuple(k.shape)} and {tuple(q.shape)}"
         )
-    if k.shape[1] != q.shape[1]:
+    if v.shape != q.shape:
         raise ValueError(
-            "attention_causal: k.shape[1] must equal q.shape[1], got shapes "
-            f"{tuple(k.shape)} and {tuple(q.shape)}"
-        )
-    if k.shape[2] != q.shape[2]:
-        raise ValueError(
-            "attention_causal: k.shape[2] must equal q.shape[2], got shapes "
-            f"{tuple(k.shape)} and {tuple(q.shape)}"
-        )
-    if k.shape[3] != q.shape[3]:
-        raise ValueError(
-            "attention_causal: k.shape[3] must equal q.shape[3], got shapes "
-            f"{tuple(k.shape)} and {tuple(q.shape)}"
-        )
-    if v.ndim != 4:
-        raise ValueError(
-            f"attention_causal: v must have 4 dimensions, got shape {tuple(v.shape)}"
-        )
-    if v.shape[0] != q.shape[0]:
-        raise ValueError(
-            "attention_causal: v.shape[0] must equal q.shape[0], got shapes "
-            f"{tuple(v.shape)} and {tuple(q.shape)}"
-        )
-    if v.shape[1] != q.shape[1]:
-        raise ValueError(
-            "attention_causal: v.shape[1] must equal q.shape[1], got shapes "
-            f"{tuple(v.shape)} and {tuple(q.shape)}"
-        )
-    if v.shape[2] != q.shape[2]:
-        raise ValueError(
-            "attention_causal: v.shape[2] must equal q.shape[2], got shapes "
-            f"{tuple(v.shape)} and {tuple(q.shape)}"
-        )
-    if v.shape[3] != q.shape[3]:
-        raise ValueError(
-            "attention_causal: v.shape[3] must equal q.shape[3], got shapes "
+            "attention_causal: v.shape must equal q.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(q.shape)}"
         )
 
@@ -285,7 +257,7 @@ def attention_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
         )
     kernel, options = pick_schedule(M, q.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
-        tiles_m = triton.cdiv(M, options["BLOCK_M"])
+        tiles_m = cdiv(M, options["BLOCK_M"])
         kernel[(tiles_m * BATCH,)](
             q,
             k,
@@ -307,7 +279,7 @@ def attention_causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
             v.stride(1),
             v.stride(2),
             v.stride(3),
-            BLOCK_D=max(16, triton.next_power_of_2(D)),
+            BLOCK_D=max(16, next_power_of_2(D)),
             PRECISION=precision(),
             **options,
         )

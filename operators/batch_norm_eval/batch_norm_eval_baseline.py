@@ -60,44 +60,25 @@ def check_inputs(
         raise ValueError(
             f"batch_norm_eval: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if mean.ndim != 1:
+    if mean.shape != (x.shape[1],):
         raise ValueError(
-            "batch_norm_eval: mean must have 1 dimension, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if mean.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_eval: mean.shape[0] must equal x.shape[1], got shapes "
+            "batch_norm_eval: mean.shape must be (x.shape[1],), got shapes "
             f"{tuple(mean.shape)} and {tuple(x.shape)}"
         )
-    if var.ndim != 1:
+    if var.shape != mean.shape:
         raise ValueError(
-            f"batch_norm_eval: var must have 1 dimension, got shape {tuple(var.shape)}"
+            "batch_norm_eval: var.shape must equal mean.shape, got shapes "
+            f"{tuple(var.shape)} and {tuple(mean.shape)}"
         )
-    if var.shape[0] != x.shape[1]:
+    if weight.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval: var.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(var.shape)} and {tuple(x.shape)}"
+            "batch_norm_eval: weight.shape must equal mean.shape, got shapes "
+            f"{tuple(weight.shape)} and {tuple(mean.shape)}"
         )
-    if weight.ndim != 1:
+    if bias.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_eval: weight.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(weight.shape)} and {tuple(x.shape)}"
-        )
-    if bias.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_eval: bias.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(bias.shape)} and {tuple(x.shape)}"
+            "batch_norm_eval: bias.shape must equal mean.shape, got shapes "
+            f"{tuple(bias.shape)} and {tuple(mean.shape)}"
         )
 
 

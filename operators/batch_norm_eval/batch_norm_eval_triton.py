@@ -123,6 +123,11 @@ def batch_norm_eval_specialize_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -155,7 +160,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -207,44 +214,25 @@ def check_inputs(
         raise ValueError(
             f"batch_norm_eval: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if mean.ndim != 1:
+    if mean.shape != (x.shape[1],):
         raise ValueError(
-            "batch_norm_eval: mean must have 1 dimension, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if mean.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_eval: mean.shape[0] must equal x.shape[1], got shapes "
+            "batch_norm_eval: mean.shape must be (x.shape[1],), got shapes "
             f"{tuple(mean.shape)} and {tuple(x.shape)}"
         )
-    if var.ndim != 1:
+    if var.shape != mean.shape:
         raise ValueError(
-            f"batch_norm_eval: var must have 1 dimension, got shape {tuple(var.shape)}"
+            "batch_norm_eval: var.shape must equal mean.shape, got shapes "
+            f"{tuple(var.shape)} and {tuple(mean.shape)}"
         )
-    if var.shape[0] != x.shape[1]:
+    if weight.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval: var.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(var.shape)} and {tuple(x.shape)}"
+            "batch_norm_eval: weight.shape must equal mean.shape, got shapes "
+            f"{tuple(weight.shape)} and {tuple(mean.shape)}"
         )
-    if weight.ndim != 1:
+    if bias.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_eval: weight.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(weight.shape)} and {tuple(x.shape)}"
-        )
-    if bias.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_eval: bias.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(bias.shape)} and {tuple(x.shape)}"
+            "batch_norm_eval: bias.shape must equal mean.shape, got shapes "
+            f"{tuple(bias.shape)} and {tuple(mean.shape)}"
         )
 
 
@@ -275,8 +263,8 @@ def batch_norm_eval(
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is batch_norm_eval_kernel:
             grid = (
-                M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // C * cdiv(C, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,
@@ -297,8 +285,8 @@ def batch_norm_eval(
             )
         elif kernel is batch_norm_eval_specialize_kernel:
             grid = (
-                M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // C * cdiv(C, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

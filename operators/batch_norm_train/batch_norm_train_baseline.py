@@ -44,25 +44,15 @@ def check_inputs(
         raise ValueError(
             f"batch_norm_train: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if weight.ndim != 1:
+    if weight.shape != (x.shape[1],):
         raise ValueError(
-            "batch_norm_train: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_train: weight.shape[0] must equal x.shape[1], got shapes "
+            "batch_norm_train: weight.shape must be (x.shape[1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != weight.shape:
         raise ValueError(
-            "batch_norm_train: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[1]:
-        raise ValueError(
-            "batch_norm_train: bias.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(bias.shape)} and {tuple(x.shape)}"
+            "batch_norm_train: bias.shape must equal weight.shape, got shapes "
+            f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
 

@@ -316,6 +316,11 @@ def batched_matmul_boxes_persistent_kernel(
         )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 @functools.cache
 def num_programs(device: torch.device) -> int:
     """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
@@ -412,12 +417,14 @@ SCHEDULES = (
 
 def pick_schedule(M: int, N: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, N, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -478,7 +485,7 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         kernel = batched_matmul_pointers_kernel  # no boxes in memory
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is batched_matmul_kernel:
-            grid = (triton.cdiv(N, options["BLOCK_N"]) * M * BATCH,)
+            grid = (cdiv(N, options["BLOCK_N"]) * M * BATCH,)
             kernel[grid](
                 a,
                 b,
@@ -495,8 +502,8 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is batched_matmul_split_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], BATCH, M, N), dtype=torch.float32, device=a.device
             )
@@ -517,8 +524,7 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 PRECISION=precision(),
                 **options,
             )
-            grid = (triton.cdiv(M, 4) * triton.cdiv(N, 256) * BATCH,)
-            batched_matmul_split_join_kernel[grid](
+            batched_matmul_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256) * BATCH,)](
                 parts,
                 out,
                 BATCH,
@@ -532,8 +538,8 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         elif kernel is torch.matmul:
             torch.matmul(a.detach(), b.detach(), out=out)
         elif kernel is batched_matmul_boxes_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             a_desc = TensorDescriptor.from_tensor(
                 a, [1, options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -555,8 +561,8 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is batched_matmul_boxes_persistent_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             a_desc = TensorDescriptor.from_tensor(
                 a, [1, options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -580,8 +586,8 @@ def batched_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is batched_matmul_pointers_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n * BATCH,)
             kernel[grid](
                 a,

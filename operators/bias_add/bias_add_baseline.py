@@ -24,13 +24,9 @@ def check_inputs(x: torch.Tensor, bias: torch.Tensor) -> None:
         raise ValueError(
             f"bias_add: x must have at least 1 dimension, got shape {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (x.shape[-1],):
         raise ValueError(
-            f"bias_add: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "bias_add: bias.shape[0] must equal x.shape[-1], got shapes "
+            "bias_add: bias.shape must be (x.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
 

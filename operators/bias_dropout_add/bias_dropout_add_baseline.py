@@ -74,29 +74,14 @@ def check_inputs(
             "bias_dropout_add: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (x.shape[-1],):
         raise ValueError(
-            "bias_dropout_add: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "bias_dropout_add: bias.shape[0] must equal x.shape[-1], got shapes "
+            "bias_dropout_add: bias.shape must be (x.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
-    if residual.ndim < 1:
+    if residual.shape != x.shape:
         raise ValueError(
-            "bias_dropout_add: residual must have at least 1 dimension, got shape "
-            f"{tuple(residual.shape)}"
-        )
-    if residual.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "bias_dropout_add: residual.shape[:-1] must equal x.shape[:-1], got "
-            f"shapes {tuple(residual.shape)} and {tuple(x.shape)}"
-        )
-    if residual.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            "bias_dropout_add: residual.shape[-1] must equal x.shape[-1], got shapes "
+            "bias_dropout_add: residual.shape must equal x.shape, got shapes "
             f"{tuple(residual.shape)} and {tuple(x.shape)}"
         )
     if seed.ndim != 0:

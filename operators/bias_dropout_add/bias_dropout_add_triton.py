@@ -127,6 +127,11 @@ def bias_dropout_add_1d_grid_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -149,7 +154,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -192,29 +199,14 @@ def check_inputs(
             "bias_dropout_add: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (x.shape[-1],):
         raise ValueError(
-            "bias_dropout_add: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "bias_dropout_add: bias.shape[0] must equal x.shape[-1], got shapes "
+            "bias_dropout_add: bias.shape must be (x.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
-    if residual.ndim < 1:
+    if residual.shape != x.shape:
         raise ValueError(
-            "bias_dropout_add: residual must have at least 1 dimension, got shape "
-            f"{tuple(residual.shape)}"
-        )
-    if residual.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "bias_dropout_add: residual.shape[:-1] must equal x.shape[:-1], got "
-            f"shapes {tuple(residual.shape)} and {tuple(x.shape)}"
-        )
-    if residual.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            "bias_dropout_add: residual.shape[-1] must equal x.shape[-1], got shapes "
+            "bias_dropout_add: residual.shape must equal x.shape, got shapes "
             f"{tuple(residual.shape)} and {tuple(x.shape)}"
         )
     if seed.ndim != 0:
@@ -237,23 +229,20 @@ def bias_dropout_add(
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
-    M = x.shape[:-1].numel()
     N = x.shape[-1]
+    M = x.numel() // N
     D = x.shape[-1]
     if M > 2**32 or N > 33553920:
         raise ValueError(
             f"bias_dropout_add: at most 2**32 rows and 33553920 columns, got {M} and "
             f"{N}"
         )
-    residual_view = residual.reshape(M, N)
-    x_view = x.reshape(M, N)
+    residual_view = residual if residual.ndim == 2 else residual.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is bias_dropout_add_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 x_view,
                 bias,
@@ -272,8 +261,7 @@ def bias_dropout_add(
             )
         elif kernel is bias_dropout_add_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

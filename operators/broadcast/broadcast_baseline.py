@@ -20,13 +20,9 @@ def check_inputs(x: torch.Tensor, bias: torch.Tensor) -> None:
         )
     if bias.device != x.device:
         raise ValueError(f"broadcast: bias must be on {x.device}, got {bias.device}")
-    if bias.ndim != 1:
+    if bias.shape != (x.shape[-1],):
         raise ValueError(
-            f"broadcast: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "broadcast: bias.shape[0] must equal x.shape[-1], got shapes "
+            "broadcast: bias.shape must be (x.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
     if x.ndim < 1:

@@ -92,6 +92,11 @@ def cat_1d_grid_evict_last_loads_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, cat_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
@@ -106,7 +111,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -147,15 +154,12 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"cat: at most 2**34 rows and 8388480 columns, got {M} and {N}"
         )
-    x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    y_view = y.reshape(y.shape[:-1].numel(), y.shape[-1])
+    x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    y_view = y if y.ndim == 2 else y.reshape(y.shape[:-1].numel(), y.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is cat_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 x_view,
                 y_view,
@@ -171,8 +175,7 @@ def cat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is cat_1d_grid_evict_last_loads_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

@@ -62,23 +62,10 @@ def check_inputs(
             "conv_bias_relu: weight.shape[3] must be 3, got shape "
             f"{tuple(weight.shape)}"
         )
-    if bias.ndim != 3:
+    if bias.shape != (weight.shape[0], 1, 1):
         raise ValueError(
-            "conv_bias_relu: bias must have 3 dimensions, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "conv_bias_relu: bias.shape[0] must equal weight.shape[0], got shapes "
+            "conv_bias_relu: bias.shape must be (weight.shape[0], 1, 1), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
-        )
-    if bias.shape[1] != 1:
-        raise ValueError(
-            f"conv_bias_relu: bias.shape[1] must be 1, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[2] != 1:
-        raise ValueError(
-            f"conv_bias_relu: bias.shape[2] must be 1, got shape {tuple(bias.shape)}"
         )
 
 

@@ -26,19 +26,9 @@ def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
             "cosine_similarity: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if y.ndim < 1:
+    if y.shape != x.shape:
         raise ValueError(
-            "cosine_similarity: y must have at least 1 dimension, got shape "
-            f"{tuple(y.shape)}"
-        )
-    if y.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "cosine_similarity: y.shape[:-1] must equal x.shape[:-1], got shapes "
-            f"{tuple(y.shape)} and {tuple(x.shape)}"
-        )
-    if y.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            "cosine_similarity: y.shape[-1] must equal x.shape[-1], got shapes "
+            "cosine_similarity: y.shape must equal x.shape, got shapes "
             f"{tuple(y.shape)} and {tuple(x.shape)}"
         )
 

@@ -27,14 +27,9 @@ def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
             "cross_entropy: logits must have 2 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if target.ndim != 1:
+    if target.shape != (logits.shape[0],):
         raise ValueError(
-            "cross_entropy: target must have 1 dimension, got shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "cross_entropy: target.shape[0] must equal logits.shape[0], got shapes "
+            "cross_entropy: target.shape must be (logits.shape[0],), got shapes "
             f"{tuple(target.shape)} and {tuple(logits.shape)}"
         )
 

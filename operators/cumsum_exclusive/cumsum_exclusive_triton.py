@@ -82,6 +82,11 @@ def cumsum_exclusive_looped_kernel(
         cumsum_carry, cumsum_lost = _two_sum(cumsum_carry, cumsum_lost + cumsum_end)
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (2048, cumsum_exclusive_kernel, {"num_warps": 1}),
@@ -97,7 +102,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -125,7 +132,7 @@ def cumsum_exclusive(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"cumsum_exclusive: at most 2**30 rows and columns, got {M} and {N}"
         )
-    x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is cumsum_exclusive_kernel:
@@ -135,7 +142,7 @@ def cumsum_exclusive(x: torch.Tensor) -> torch.Tensor:
                 N,
                 x_view.stride(0),
                 x_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is cumsum_exclusive_looped_kernel:

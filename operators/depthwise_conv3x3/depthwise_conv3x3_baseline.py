@@ -28,30 +28,10 @@ def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
         raise ValueError(
             f"depthwise_conv3x3: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if weight.ndim != 4:
+    if weight.shape != (x.shape[1], 1, 3, 3):
         raise ValueError(
-            "depthwise_conv3x3: weight must have 4 dimensions, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[1]:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(weight.shape)} and {tuple(x.shape)}"
-        )
-    if weight.shape[1] != 1:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[1] must be 1, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[2] != 3:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[2] must be 3, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[3] != 3:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[3] must be 3, got shape "
-            f"{tuple(weight.shape)}"
+            "depthwise_conv3x3: weight.shape must be (x.shape[1], 1, 3, 3), got "
+            f"shapes {tuple(weight.shape)} and {tuple(x.shape)}"
         )
 
 

@@ -27,9 +27,9 @@ def check_inputs(levels: torch.Tensor, scale: torch.Tensor) -> None:
             "dequantize_fp8_rows: levels must have at least 1 dimension, got shape "
             f"{tuple(levels.shape)}"
         )
-    if scale.shape != levels.shape[:-1]:
+    if scale.shape != (*levels.shape[:-1],):
         raise ValueError(
-            "dequantize_fp8_rows: scale.shape must equal levels.shape[:-1], got "
+            "dequantize_fp8_rows: scale.shape must be (*levels.shape[:-1],), got "
             f"shapes {tuple(scale.shape)} and {tuple(levels.shape)}"
         )
 

@@ -43,6 +43,11 @@ def dequantize_int8_blocks_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], blocks, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -55,7 +60,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(levels: torch.Tensor, scale: torch.Tensor) -> None:
@@ -113,14 +120,11 @@ def dequantize_int8_blocks(levels: torch.Tensor, scale: torch.Tensor) -> torch.T
             f"and {N}"
         )
     levels_view = levels.reshape(M, N)
-    scale_view = scale.reshape(M)
+    scale_view = scale if scale.ndim == 1 else scale.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(levels.get_device()):
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             levels_view,
             scale_view,

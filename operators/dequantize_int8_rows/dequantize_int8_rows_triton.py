@@ -77,6 +77,11 @@ def dequantize_int8_rows_1d_grid_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -99,7 +104,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(levels: torch.Tensor, scale: torch.Tensor) -> None:
@@ -122,9 +129,9 @@ def check_inputs(levels: torch.Tensor, scale: torch.Tensor) -> None:
             "dequantize_int8_rows: levels must have at least 1 dimension, got shape "
             f"{tuple(levels.shape)}"
         )
-    if scale.shape != levels.shape[:-1]:
+    if scale.shape != (*levels.shape[:-1],):
         raise ValueError(
-            "dequantize_int8_rows: scale.shape must equal levels.shape[:-1], got "
+            "dequantize_int8_rows: scale.shape must be (*levels.shape[:-1],), got "
             f"shapes {tuple(scale.shape)} and {tuple(levels.shape)}"
         )
 
@@ -139,23 +146,20 @@ def dequantize_int8_rows(levels: torch.Tensor, scale: torch.Tensor) -> torch.Ten
     )
     if out.numel() == 0:
         return out
-    M = levels.shape[:-1].numel()
     N = levels.shape[-1]
+    M = levels.numel() // N
     if M > 2**32 or N > 33553920:
         raise ValueError(
             f"dequantize_int8_rows: at most 2**32 rows and 33553920 columns, got {M} "
             f"and {N}"
         )
-    levels_view = levels.reshape(M, N)
-    scale_view = scale.reshape(M)
+    levels_view = levels if levels.ndim == 2 else levels.reshape(M, N)
+    scale_view = scale if scale.ndim == 1 else scale.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(levels.get_device()):
         if kernel is dequantize_int8_rows_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 levels_view,
                 scale_view,
@@ -169,8 +173,7 @@ def dequantize_int8_rows(levels: torch.Tensor, scale: torch.Tensor) -> torch.Ten
             )
         elif kernel is dequantize_int8_rows_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 levels_view,

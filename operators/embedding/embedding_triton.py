@@ -43,6 +43,11 @@ def embedding_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, embedding_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
@@ -57,7 +62,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(weight: torch.Tensor, index: torch.Tensor) -> None:
@@ -96,14 +103,11 @@ def embedding(weight: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"embedding: at most 2**34 rows and 8388480 columns, got {M} and {N}"
         )
-    index_view = index.reshape(M)
+    index_view = index if index.ndim == 1 else index.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(weight.get_device()):
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             weight,
             index_view,

@@ -92,6 +92,11 @@ def glu_1d_grid_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, glu_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
@@ -110,7 +115,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -140,14 +147,11 @@ def glu(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"glu: at most 2**32 rows and 33553920 columns, got {M} and {N}"
         )
-    x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is glu_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 x_view,
                 out,
@@ -160,8 +164,7 @@ def glu(x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is glu_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

@@ -54,14 +54,10 @@ def check_inputs(
             "group_norm: weight.shape[0] must equal 32 * x.shape[1] // 32, got shape "
             f"{tuple(weight.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != weight.shape:
         raise ValueError(
-            f"group_norm: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != 32 * x.shape[1] // 32:
-        raise ValueError(
-            "group_norm: bias.shape[0] must equal 32 * x.shape[1] // 32, got shape "
-            f"{tuple(bias.shape)}"
+            "group_norm: bias.shape must equal weight.shape, got shapes "
+            f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
 

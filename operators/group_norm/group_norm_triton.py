@@ -357,8 +357,18 @@ def num_waiting(device: torch.device, options: dict) -> int:
     An SM has 65536 registers and holds 16 programs at least. The other half is left to a
     launch on another stream, whose programs fill gaps as these are counted in powers of two.
     """
-    registers = triton.next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
+    registers = next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
     return max(num_sms(device) * min(65536 // registers, 16) // 2, 1)
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -378,7 +388,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -422,14 +434,10 @@ def check_inputs(
             "group_norm: weight.shape[0] must equal 32 * x.shape[1] // 32, got shape "
             f"{tuple(weight.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != weight.shape:
         raise ValueError(
-            f"group_norm: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != 32 * x.shape[1] // 32:
-        raise ValueError(
-            "group_norm: bias.shape[0] must equal 32 * x.shape[1] // 32, got shape "
-            f"{tuple(bias.shape)}"
+            "group_norm: bias.shape must equal weight.shape, got shapes "
+            f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
 
@@ -457,7 +465,7 @@ def group_norm(
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is group_norm_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 x_view,
                 weight_view,
@@ -472,7 +480,7 @@ def group_norm(
                 weight_view.stride(1),
                 bias_view.stride(0),
                 bias_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is group_norm_row_kernel:
@@ -489,11 +497,11 @@ def group_norm(
                 weight_view.stride(1),
                 bias_view.stride(0),
                 bias_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is group_norm_cooperative_kernel:
-            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            num_parts = cdiv(N, options["BLOCK_SIZE_N"])
             if 0 < num_parts <= num_waiting(x.device, options):
                 mean_words = torch.zeros(
                     (M, num_parts), dtype=torch.int64, device=x.device
@@ -513,7 +521,7 @@ def group_norm(
                     bias_view.stride(1),
                     N=N,
                     HW=HW,
-                    SPLITS=max(triton.next_power_of_2(num_parts), 32),
+                    SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
                 )
             else:  # not all programs of a row run at once: one walks it alone

@@ -29,13 +29,9 @@ def check_inputs(prediction: torch.Tensor, label: torch.Tensor) -> None:
             "hinge_loss: prediction must have 2 dimensions, got shape "
             f"{tuple(prediction.shape)}"
         )
-    if label.ndim != 1:
+    if label.shape != (prediction.shape[0],):
         raise ValueError(
-            f"hinge_loss: label must have 1 dimension, got shape {tuple(label.shape)}"
-        )
-    if label.shape[0] != prediction.shape[0]:
-        raise ValueError(
-            "hinge_loss: label.shape[0] must equal prediction.shape[0], got shapes "
+            "hinge_loss: label.shape must be (prediction.shape[0],), got shapes "
             f"{tuple(label.shape)} and {tuple(prediction.shape)}"
         )
 

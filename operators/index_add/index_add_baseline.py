@@ -38,19 +38,11 @@ def check_inputs(
         raise ValueError(
             f"index_add: index must have 1 dimension, got shape {tuple(index.shape)}"
         )
-    if source.ndim != 2:
+    if source.shape != (index.shape[0], x.shape[1]):
         raise ValueError(
-            f"index_add: source must have 2 dimensions, got shape {tuple(source.shape)}"
-        )
-    if source.shape[0] != index.shape[0]:
-        raise ValueError(
-            "index_add: source.shape[0] must equal index.shape[0], got shapes "
-            f"{tuple(source.shape)} and {tuple(index.shape)}"
-        )
-    if source.shape[1] != x.shape[1]:
-        raise ValueError(
-            "index_add: source.shape[1] must equal x.shape[1], got shapes "
-            f"{tuple(source.shape)} and {tuple(x.shape)}"
+            "index_add: source.shape must be (index.shape[0], x.shape[1]), got "
+            f"shapes {tuple(source.shape)} and {tuple(index.shape)} and "
+            f"{tuple(x.shape)}"
         )
 
 

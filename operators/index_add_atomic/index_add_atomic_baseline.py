@@ -42,20 +42,11 @@ def check_inputs(
             "index_add_atomic: index must have 1 dimension, got shape "
             f"{tuple(index.shape)}"
         )
-    if source.ndim != 2:
+    if source.shape != (index.shape[0], x.shape[1]):
         raise ValueError(
-            "index_add_atomic: source must have 2 dimensions, got shape "
-            f"{tuple(source.shape)}"
-        )
-    if source.shape[0] != index.shape[0]:
-        raise ValueError(
-            "index_add_atomic: source.shape[0] must equal index.shape[0], got shapes "
-            f"{tuple(source.shape)} and {tuple(index.shape)}"
-        )
-    if source.shape[1] != x.shape[1]:
-        raise ValueError(
-            "index_add_atomic: source.shape[1] must equal x.shape[1], got shapes "
-            f"{tuple(source.shape)} and {tuple(x.shape)}"
+            "index_add_atomic: source.shape must be (index.shape[0], x.shape[1]), "
+            f"got shapes {tuple(source.shape)} and {tuple(index.shape)} and "
+            f"{tuple(x.shape)}"
         )
 
 

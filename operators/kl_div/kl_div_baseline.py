@@ -29,18 +29,9 @@ def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
         raise ValueError(
             f"kl_div: logits must have 2 dimensions, got shape {tuple(logits.shape)}"
         )
-    if target.ndim != 2:
+    if target.shape != logits.shape:
         raise ValueError(
-            f"kl_div: target must have 2 dimensions, got shape {tuple(target.shape)}"
-        )
-    if target.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "kl_div: target.shape[0] must equal logits.shape[0], got shapes "
-            f"{tuple(target.shape)} and {tuple(logits.shape)}"
-        )
-    if target.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "kl_div: target.shape[1] must equal logits.shape[1], got shapes "
+            "kl_div: target.shape must equal logits.shape, got shapes "
             f"{tuple(target.shape)} and {tuple(logits.shape)}"
         )
 

@@ -38,23 +38,15 @@ def check_inputs(
         raise ValueError(
             f"layer_norm: x must have at least 1 dimension, got shape {tuple(x.shape)}"
         )
-    if weight.ndim != 1:
+    if weight.shape != (x.shape[-1],):
         raise ValueError(
-            f"layer_norm: weight must have 1 dimension, got shape {tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "layer_norm: weight.shape[0] must equal x.shape[-1], got shapes "
+            "layer_norm: weight.shape must be (x.shape[-1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != weight.shape:
         raise ValueError(
-            f"layer_norm: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "layer_norm: bias.shape[0] must equal x.shape[-1], got shapes "
-            f"{tuple(bias.shape)} and {tuple(x.shape)}"
+            "layer_norm: bias.shape must equal weight.shape, got shapes "
+            f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
 

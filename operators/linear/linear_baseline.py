@@ -40,13 +40,9 @@ def check_inputs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> N
             "linear: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            f"linear: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 

@@ -322,6 +322,11 @@ def linear_boxes_persistent_kernel(
         out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 @functools.cache
 def num_programs(device: torch.device) -> int:
     """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
@@ -412,12 +417,14 @@ SCHEDULES = (
 
 def pick_schedule(M: int, N: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, N, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
@@ -451,13 +458,9 @@ def check_inputs(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> N
             "linear: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            f"linear: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
@@ -476,14 +479,14 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
             "linear: at most 2**30 rows, columns, products or summed elements, got "
             f"{M}, {N}, {K}"
         )
-    x_view = x.reshape(M, K)
+    x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
     if not fits and kernel in (linear_boxes_kernel, linear_boxes_persistent_kernel):
         kernel = linear_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_kernel:
-            grid = (triton.cdiv(N, options["BLOCK_N"]) * M,)
+            grid = (cdiv(N, options["BLOCK_N"]) * M,)
             kernel[grid](
                 x_view,
                 weight,
@@ -499,8 +502,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
                 **options,
             )
         elif kernel is linear_split_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
             )
@@ -518,7 +521,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
                 PRECISION=precision(),
                 **options,
             )
-            linear_split_join_kernel[(triton.cdiv(M, 4) * triton.cdiv(N, 256),)](
+            linear_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
                 parts,
                 bias,
                 out,
@@ -535,8 +538,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
                 bias.detach(), x_view.detach(), weight.detach().mT, out=out.view(M, N)
             )
         elif kernel is linear_boxes_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -560,8 +563,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
                 **options,
             )
         elif kernel is linear_boxes_persistent_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -586,8 +589,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
                 **options,
             )
         elif kernel is linear_pointers_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_view,

@@ -49,13 +49,9 @@ def check_inputs(
             "linear_gelu: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            f"linear_gelu: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear_gelu: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear_gelu: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 

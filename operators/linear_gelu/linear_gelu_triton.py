@@ -439,6 +439,11 @@ def linear_gelu_library_after_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 @functools.cache
 def num_programs(device: torch.device) -> int:
     """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
@@ -591,12 +596,14 @@ SCHEDULES = (
 
 def pick_schedule(M: int, N: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, N, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -638,13 +645,9 @@ def check_inputs(
             "linear_gelu: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            f"linear_gelu: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear_gelu: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear_gelu: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
@@ -667,7 +670,7 @@ def linear_gelu(
             "linear_gelu: at most 2**30 rows, columns, products or summed elements, "
             f"got {M}, {N}, {K}"
         )
-    x_view = x.reshape(M, K)
+    x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
     if not fits and kernel in (
@@ -677,7 +680,7 @@ def linear_gelu(
         kernel = linear_gelu_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_gelu_kernel:
-            grid = (triton.cdiv(N, options["BLOCK_N"]) * M,)
+            grid = (cdiv(N, options["BLOCK_N"]) * M,)
             kernel[grid](
                 x_view,
                 weight,
@@ -693,8 +696,8 @@ def linear_gelu(
                 **options,
             )
         elif kernel is linear_gelu_split_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
             )
@@ -712,7 +715,7 @@ def linear_gelu(
                 PRECISION=precision(),
                 **options,
             )
-            linear_gelu_split_join_kernel[(triton.cdiv(M, 4) * triton.cdiv(N, 256),)](
+            linear_gelu_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
                 parts,
                 bias,
                 out,
@@ -725,8 +728,8 @@ def linear_gelu(
                 SPLITS=options["SPLITS"],
             )
         elif kernel is linear_gelu_split_swap_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
             )
@@ -744,7 +747,7 @@ def linear_gelu(
                 PRECISION=precision(),
                 **options,
             )
-            linear_gelu_split_join_kernel[(triton.cdiv(M, 4) * triton.cdiv(N, 256),)](
+            linear_gelu_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
                 parts,
                 bias,
                 out,
@@ -757,8 +760,8 @@ def linear_gelu(
                 SPLITS=options["SPLITS"],
             )
         elif kernel is linear_gelu_boxes_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -782,8 +785,8 @@ def linear_gelu(
                 **options,
             )
         elif kernel is linear_gelu_boxes_persistent_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -809,7 +812,7 @@ def linear_gelu(
             )
         elif kernel is torch.addmm:
             parts = torch.addmm(bias.detach(), x_view.detach(), weight.detach().mT)
-            grid = (triton.cdiv(M, 4) * triton.cdiv(N, 256),)
+            grid = (cdiv(M, 4) * cdiv(N, 256),)
             linear_gelu_library_after_kernel[grid](
                 parts,
                 out,
@@ -821,8 +824,8 @@ def linear_gelu(
                 **options,
             )
         elif kernel is linear_gelu_pointers_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_view,

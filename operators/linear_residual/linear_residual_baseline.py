@@ -62,30 +62,16 @@ def check_inputs(
             "linear_residual: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            "linear_residual: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear_residual: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear_residual: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
-    if residual.ndim < 1:
+    if residual.shape != (*x.shape[:-1], weight.shape[0]):
         raise ValueError(
-            "linear_residual: residual must have at least 1 dimension, got shape "
-            f"{tuple(residual.shape)}"
-        )
-    if residual.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "linear_residual: residual.shape[:-1] must equal x.shape[:-1], got "
-            f"shapes {tuple(residual.shape)} and {tuple(x.shape)}"
-        )
-    if residual.shape[-1] != weight.shape[0]:
-        raise ValueError(
-            "linear_residual: residual.shape[-1] must equal weight.shape[0], got "
-            f"shapes {tuple(residual.shape)} and {tuple(weight.shape)}"
+            "linear_residual: residual.shape must be (*x.shape[:-1], "
+            f"weight.shape[0]), got shapes {tuple(residual.shape)} and "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}"
         )
 
 

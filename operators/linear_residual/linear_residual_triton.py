@@ -418,6 +418,11 @@ def linear_residual_library_after_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 def precision() -> str:
     """How float32 is multiplied: as torch's own products are."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
@@ -561,12 +566,14 @@ SCHEDULES = (
 
 def pick_schedule(M: int, N: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, N, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -622,30 +629,16 @@ def check_inputs(
             "linear_residual: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            "linear_residual: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear_residual: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear_residual: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
-    if residual.ndim < 1:
+    if residual.shape != (*x.shape[:-1], weight.shape[0]):
         raise ValueError(
-            "linear_residual: residual must have at least 1 dimension, got shape "
-            f"{tuple(residual.shape)}"
-        )
-    if residual.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "linear_residual: residual.shape[:-1] must equal x.shape[:-1], got "
-            f"shapes {tuple(residual.shape)} and {tuple(x.shape)}"
-        )
-    if residual.shape[-1] != weight.shape[0]:
-        raise ValueError(
-            "linear_residual: residual.shape[-1] must equal weight.shape[0], got "
-            f"shapes {tuple(residual.shape)} and {tuple(weight.shape)}"
+            "linear_residual: residual.shape must be (*x.shape[:-1], "
+            f"weight.shape[0]), got shapes {tuple(residual.shape)} and "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}"
         )
 
 
@@ -670,15 +663,15 @@ def linear_residual(
             "linear_residual: at most 2**30 rows, columns, products or summed "
             f"elements, got {M}, {N}, {K}"
         )
-    residual_view = residual.reshape(M, N)
-    x_view = x.reshape(M, K)
+    residual_view = residual if residual.ndim == 2 else residual.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M, N, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
     if not fits and kernel is linear_residual_boxes_kernel:
         kernel = linear_residual_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_residual_kernel:
-            grid = (triton.cdiv(N, options["BLOCK_N"]) * M,)
+            grid = (cdiv(N, options["BLOCK_N"]) * M,)
             kernel[grid](
                 residual_view,
                 x_view,
@@ -697,8 +690,8 @@ def linear_residual(
                 **options,
             )
         elif kernel is linear_residual_split_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
             )
@@ -716,8 +709,7 @@ def linear_residual(
                 PRECISION=precision(),
                 **options,
             )
-            grid = (triton.cdiv(M, 4) * triton.cdiv(N, 256),)
-            linear_residual_split_join_kernel[grid](
+            linear_residual_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
                 parts,
                 residual_view,
                 bias,
@@ -733,8 +725,8 @@ def linear_residual(
                 SPLITS=options["SPLITS"],
             )
         elif kernel is linear_residual_split_swap_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
             )
@@ -752,8 +744,7 @@ def linear_residual(
                 PRECISION=precision(),
                 **options,
             )
-            grid = (triton.cdiv(M, 4) * triton.cdiv(N, 256),)
-            linear_residual_split_join_kernel[grid](
+            linear_residual_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
                 parts,
                 residual_view,
                 bias,
@@ -769,8 +760,8 @@ def linear_residual(
                 SPLITS=options["SPLITS"],
             )
         elif kernel is linear_residual_boxes_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -798,7 +789,7 @@ def linear_residual(
             )
         elif kernel is torch.addmm:
             parts = torch.addmm(bias.detach(), x_view.detach(), weight.detach().mT)
-            grid = (triton.cdiv(M, 4) * triton.cdiv(N, 256),)
+            grid = (cdiv(M, 4) * cdiv(N, 256),)
             linear_residual_library_after_kernel[grid](
                 parts,
                 residual_view,
@@ -813,8 +804,8 @@ def linear_residual(
                 **options,
             )
         elif kernel is linear_residual_pointers_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 residual_view,

@@ -43,28 +43,14 @@ def check_inputs(
             "linear_softmax: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if weight.ndim != 2:
+    if weight.shape != (256, x.shape[-1]):
         raise ValueError(
-            "linear_softmax: weight must have 2 dimensions, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != 256:
-        raise ValueError(
-            "linear_softmax: weight.shape[0] must be 256, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[1] != x.shape[-1]:
-        raise ValueError(
-            "linear_softmax: weight.shape[1] must equal x.shape[-1], got shapes "
+            "linear_softmax: weight.shape must be (256, x.shape[-1]), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (256,):
         raise ValueError(
-            f"linear_softmax: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != 256:
-        raise ValueError(
-            f"linear_softmax: bias.shape[0] must be 256, got shape {tuple(bias.shape)}"
+            f"linear_softmax: bias.shape must be (256,), got shape {tuple(bias.shape)}"
         )
 
 

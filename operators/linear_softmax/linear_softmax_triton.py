@@ -198,6 +198,11 @@ def linear_softmax_persistent_kernel(
         out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 @functools.cache
 def num_programs(device: torch.device) -> int:
     """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
@@ -281,12 +286,12 @@ SCHEDULES = (
 
 def pick_schedule(M: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -322,28 +327,14 @@ def check_inputs(
             "linear_softmax: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if weight.ndim != 2:
+    if weight.shape != (256, x.shape[-1]):
         raise ValueError(
-            "linear_softmax: weight must have 2 dimensions, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != 256:
-        raise ValueError(
-            "linear_softmax: weight.shape[0] must be 256, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[1] != x.shape[-1]:
-        raise ValueError(
-            "linear_softmax: weight.shape[1] must equal x.shape[-1], got shapes "
+            "linear_softmax: weight.shape must be (256, x.shape[-1]), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (256,):
         raise ValueError(
-            f"linear_softmax: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != 256:
-        raise ValueError(
-            f"linear_softmax: bias.shape[0] must be 256, got shape {tuple(bias.shape)}"
+            f"linear_softmax: bias.shape must be (256,), got shape {tuple(bias.shape)}"
         )
 
 
@@ -367,15 +358,15 @@ def linear_softmax(
             "linear_softmax: at most 2**30 rows, columns, products or summed "
             f"elements, got {M}, {N}, {K}"
         )
-    x_view = x.reshape(M, K)
+    x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
     if not fits and kernel in (linear_softmax_kernel, linear_softmax_persistent_kernel):
         kernel = linear_softmax_tiles_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_softmax_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -399,8 +390,8 @@ def linear_softmax(
                 **options,
             )
         elif kernel is linear_softmax_persistent_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -425,8 +416,8 @@ def linear_softmax(
                 **options,
             )
         elif kernel is linear_softmax_tiles_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_view,

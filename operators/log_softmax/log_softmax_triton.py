@@ -94,6 +94,11 @@ def log_softmax_looped_kernel(
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, log_softmax_kernel, {"num_warps": 2}),
@@ -106,7 +111,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -127,13 +134,13 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
-    M = x.shape[:-1].numel()
     N = x.shape[-1]
+    M = x.numel() // N
     if max(M, N) > 2**30:
         raise ValueError(
             f"log_softmax: at most 2**30 rows and columns, got {M} and {N}"
         )
-    x_view = x.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is log_softmax_kernel:
@@ -143,7 +150,7 @@ def log_softmax(x: torch.Tensor) -> torch.Tensor:
                 N,
                 x_view.stride(0),
                 x_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is log_softmax_looped_kernel:

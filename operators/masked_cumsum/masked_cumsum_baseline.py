@@ -23,19 +23,9 @@ def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
             "masked_cumsum: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if mask.ndim < 1:
+    if mask.shape != x.shape:
         raise ValueError(
-            "masked_cumsum: mask must have at least 1 dimension, got shape "
-            f"{tuple(mask.shape)}"
-        )
-    if mask.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "masked_cumsum: mask.shape[:-1] must equal x.shape[:-1], got shapes "
-            f"{tuple(mask.shape)} and {tuple(x.shape)}"
-        )
-    if mask.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            "masked_cumsum: mask.shape[-1] must equal x.shape[-1], got shapes "
+            "masked_cumsum: mask.shape must equal x.shape, got shapes "
             f"{tuple(mask.shape)} and {tuple(x.shape)}"
         )
 

@@ -22,19 +22,9 @@ def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
         raise ValueError(
             f"masked_fill: x must have at least 1 dimension, got shape {tuple(x.shape)}"
         )
-    if mask.ndim < 1:
+    if mask.shape != x.shape:
         raise ValueError(
-            "masked_fill: mask must have at least 1 dimension, got shape "
-            f"{tuple(mask.shape)}"
-        )
-    if mask.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "masked_fill: mask.shape[:-1] must equal x.shape[:-1], got shapes "
-            f"{tuple(mask.shape)} and {tuple(x.shape)}"
-        )
-    if mask.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            "masked_fill: mask.shape[-1] must equal x.shape[-1], got shapes "
+            "masked_fill: mask.shape must equal x.shape, got shapes "
             f"{tuple(mask.shape)} and {tuple(x.shape)}"
         )
 

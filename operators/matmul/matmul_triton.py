@@ -270,6 +270,11 @@ def matmul_boxes_persistent_kernel(
         out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 @functools.cache
 def num_programs(device: torch.device) -> int:
     """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
@@ -360,12 +365,14 @@ SCHEDULES = (
 
 def pick_schedule(M: int, N: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    sizes = (M, N, itemsize)
-    return next(
-        line[-2:]
-        for line in SCHEDULES
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+        if max_M is not None and M > max_M:
+            continue
+        if max_N is not None and N > max_N:
+            continue
+        if max_itemsize is not None and itemsize > max_itemsize:
+            continue
+        return kernel, options
 
 
 def check_inputs(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -415,7 +422,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         kernel = matmul_pointers_kernel  # no boxes in memory
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is matmul_kernel:
-            grid = (triton.cdiv(N, options["BLOCK_N"]) * M,)
+            grid = (cdiv(N, options["BLOCK_N"]) * M,)
             kernel[grid](
                 a,
                 b,
@@ -429,8 +436,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is matmul_split_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             parts = torch.empty(
                 (options["SPLITS"], M, N), dtype=torch.float32, device=a.device
             )
@@ -448,7 +455,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 PRECISION=precision(),
                 **options,
             )
-            matmul_split_join_kernel[(triton.cdiv(M, 4) * triton.cdiv(N, 256),)](
+            matmul_split_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
                 parts,
                 out,
                 M,
@@ -461,8 +468,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         elif kernel is torch.matmul:
             torch.matmul(a.detach(), b.detach(), out=out)
         elif kernel is matmul_boxes_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             a_desc = TensorDescriptor.from_tensor(
                 a, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -484,8 +491,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is matmul_boxes_persistent_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             a_desc = TensorDescriptor.from_tensor(
                 a, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -508,8 +515,8 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is matmul_pointers_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 a,

@@ -142,6 +142,11 @@ def max_pool2d_kernel(
             )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -193,7 +198,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -234,10 +241,8 @@ def max_pool2d(x: torch.Tensor) -> torch.Tensor:
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         grid = (
-            M
-            // OUT_H
-            * triton.cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // OUT_H * cdiv(OUT_H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             x_view,

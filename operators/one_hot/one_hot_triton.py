@@ -61,6 +61,11 @@ def one_hot_1d_grid_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, one_hot_kernel, {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 512, "num_warps": 8}),
@@ -79,7 +84,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(index: torch.Tensor) -> None:
@@ -100,14 +107,11 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"one_hot: at most 2**32 rows and 33553920 columns, got {M} and {N}"
         )
-    index_view = index.reshape(M)
+    index_view = index if index.ndim == 1 else index.reshape(M)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(index.get_device()):  # Triton launches on the current device
         if kernel is one_hot_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 index_view,
                 out,
@@ -118,8 +122,7 @@ def one_hot(index: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is one_hot_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 index_view,

@@ -69,6 +69,11 @@ def pad_elements_kernel(
     tl.store(out_ptr + offsets, x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, pad_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
@@ -79,7 +84,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -106,14 +113,11 @@ def pad(x: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"pad: at most 2**34 rows and 8388480 columns, got {M} and {N}"
         )
-    x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is pad_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 x_view,
                 out,
@@ -125,7 +129,7 @@ def pad(x: torch.Tensor) -> torch.Tensor:
                 **options,
             )
         elif kernel is pad_elements_kernel:
-            grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+            grid = (cdiv(n_elements, options["BLOCK_SIZE"]),)
             kernel[grid](
                 x_view,
                 out,

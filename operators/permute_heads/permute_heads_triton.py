@@ -130,6 +130,11 @@ def permute_heads_tile_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -162,7 +167,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -198,8 +205,8 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is permute_heads_kernel:
             grid = (
-                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x,
@@ -215,8 +222,8 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is permute_heads_evict_last_loads_streaming_stores_kernel:
             grid = (
-                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x,
@@ -232,8 +239,7 @@ def permute_heads(x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is permute_heads_tile_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x,

@@ -83,13 +83,25 @@ def quantize_fp8_blocks_kernel(
     tl.store(scale_ptr + rows, scale, mask=row_mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = ((None, quantize_fp8_blocks_kernel, {"BLOCK_SIZE_M": 8, "num_warps": 2}),)
 
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -134,7 +146,7 @@ def quantize_fp8_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             x_view,
             out,
@@ -143,7 +155,7 @@ def quantize_fp8_blocks(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             N,
             x_view.stride(0),
             x_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     return out, scale

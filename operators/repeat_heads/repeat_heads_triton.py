@@ -142,6 +142,11 @@ def repeat_heads_tile_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -174,7 +179,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -213,8 +220,8 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is repeat_heads_kernel:
             grid = (
-                M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // H * cdiv(H, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,
@@ -229,8 +236,7 @@ def repeat_heads(x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is repeat_heads_tile_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

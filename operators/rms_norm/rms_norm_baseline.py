@@ -27,13 +27,9 @@ def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
         raise ValueError(
             f"rms_norm: x must have at least 1 dimension, got shape {tuple(x.shape)}"
         )
-    if weight.ndim != 1:
+    if weight.shape != (x.shape[-1],):
         raise ValueError(
-            f"rms_norm: weight must have 1 dimension, got shape {tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "rms_norm: weight.shape[0] must equal x.shape[-1], got shapes "
+            "rms_norm: weight.shape must be (x.shape[-1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
 

@@ -167,6 +167,16 @@ def rms_norm_looped_kernel(
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, rms_norm_kernel, {"num_warps": 2}),
@@ -187,7 +197,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
@@ -206,13 +218,9 @@ def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
         raise ValueError(
             f"rms_norm: x must have at least 1 dimension, got shape {tuple(x.shape)}"
         )
-    if weight.ndim != 1:
+    if weight.shape != (x.shape[-1],):
         raise ValueError(
-            f"rms_norm: weight must have 1 dimension, got shape {tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "rms_norm: weight.shape[0] must equal x.shape[-1], got shapes "
+            "rms_norm: weight.shape must be (x.shape[-1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
 
@@ -223,11 +231,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
-    M = x.shape[:-1].numel()
     N = x.shape[-1]
+    M = x.numel() // N
     if max(M, N) > 2**30:
         raise ValueError(f"rms_norm: at most 2**30 rows and columns, got {M} and {N}")
-    x_view = x.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is rms_norm_kernel:
@@ -239,11 +247,11 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
                 x_view.stride(0),
                 x_view.stride(1),
                 weight.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is rms_norm_looped_rows_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 x_view,
                 weight,

@@ -36,14 +36,9 @@ def check_inputs(
             "rms_norm_fp8_rows: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if weight.ndim != 1:
+    if weight.shape != (x.shape[-1],):
         raise ValueError(
-            "rms_norm_fp8_rows: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "rms_norm_fp8_rows: weight.shape[0] must equal x.shape[-1], got shapes "
+            "rms_norm_fp8_rows: weight.shape must be (x.shape[-1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
 

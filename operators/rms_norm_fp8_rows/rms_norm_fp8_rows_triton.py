@@ -218,6 +218,16 @@ def rms_norm_fp8_rows_looped_kernel(
     tl.store(scale_ptr + row, scale)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, rms_norm_fp8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -231,7 +241,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -257,14 +269,9 @@ def check_inputs(
             "rms_norm_fp8_rows: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if weight.ndim != 1:
+    if weight.shape != (x.shape[-1],):
         raise ValueError(
-            "rms_norm_fp8_rows: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[-1]:
-        raise ValueError(
-            "rms_norm_fp8_rows: weight.shape[0] must equal x.shape[-1], got shapes "
+            "rms_norm_fp8_rows: weight.shape must be (x.shape[-1],), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
 
@@ -293,11 +300,11 @@ def rms_norm_fp8_rows(
         raise ValueError(
             f"rms_norm_fp8_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
-    x_view = x.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * x.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is rms_norm_fp8_rows_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 x_view,
                 weight,
@@ -308,7 +315,7 @@ def rms_norm_fp8_rows(
                 x_view.stride(0),
                 x_view.stride(1),
                 weight.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is rms_norm_fp8_rows_row_kernel:
@@ -321,7 +328,7 @@ def rms_norm_fp8_rows(
                 x_view.stride(0),
                 x_view.stride(1),
                 weight.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is rms_norm_fp8_rows_looped_kernel:

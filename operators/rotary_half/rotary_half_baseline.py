@@ -51,19 +51,10 @@ def check_inputs(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
             "rotary_half: cos.shape[1] must equal 2 * q.shape[3] // 2, got shape "
             f"{tuple(cos.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            f"rotary_half: sin must have 2 dimensions, got shape {tuple(sin.shape)}"
-        )
-    if sin.shape[0] != q.shape[2]:
-        raise ValueError(
-            "rotary_half: sin.shape[0] must equal q.shape[2], got shapes "
-            f"{tuple(sin.shape)} and {tuple(q.shape)}"
-        )
-    if sin.shape[1] != 2 * q.shape[3] // 2:
-        raise ValueError(
-            "rotary_half: sin.shape[1] must equal 2 * q.shape[3] // 2, got shape "
-            f"{tuple(sin.shape)}"
+            "rotary_half: sin.shape must equal cos.shape, got shapes "
+            f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 
 

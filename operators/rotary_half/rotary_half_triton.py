@@ -135,6 +135,11 @@ def rotary_half_specialize_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (128, rotary_half_kernel, {"BLOCK_SIZE_M": 8, "BLOCK_SIZE_N": 64, "num_warps": 4}),
@@ -163,7 +168,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -207,19 +214,10 @@ def check_inputs(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
             "rotary_half: cos.shape[1] must equal 2 * q.shape[3] // 2, got shape "
             f"{tuple(cos.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            f"rotary_half: sin must have 2 dimensions, got shape {tuple(sin.shape)}"
-        )
-    if sin.shape[0] != q.shape[2]:
-        raise ValueError(
-            "rotary_half: sin.shape[0] must equal q.shape[2], got shapes "
-            f"{tuple(sin.shape)} and {tuple(q.shape)}"
-        )
-    if sin.shape[1] != 2 * q.shape[3] // 2:
-        raise ValueError(
-            "rotary_half: sin.shape[1] must equal 2 * q.shape[3] // 2, got shape "
-            f"{tuple(sin.shape)}"
+            "rotary_half: sin.shape must equal cos.shape, got shapes "
+            f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 
 
@@ -245,8 +243,8 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         if kernel is rotary_half_kernel:
             grid = (
-                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 q_view,
@@ -266,8 +264,8 @@ def rotary_half(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.
             )
         elif kernel is rotary_half_specialize_kernel:
             grid = (
-                M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 q_view,

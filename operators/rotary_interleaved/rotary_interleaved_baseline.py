@@ -57,19 +57,9 @@ def check_inputs(
             "rotary_interleaved: cos.shape[0] must equal q.shape[2], got shapes "
             f"{tuple(cos.shape)} and {tuple(q.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            "rotary_interleaved: sin must have 2 dimensions, got shape "
-            f"{tuple(sin.shape)}"
-        )
-    if sin.shape[0] != q.shape[2]:
-        raise ValueError(
-            "rotary_interleaved: sin.shape[0] must equal q.shape[2], got shapes "
-            f"{tuple(sin.shape)} and {tuple(q.shape)}"
-        )
-    if sin.shape[1] != cos.shape[1]:
-        raise ValueError(
-            "rotary_interleaved: sin.shape[1] must equal cos.shape[1], got shapes "
+            "rotary_interleaved: sin.shape must equal cos.shape, got shapes "
             f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 

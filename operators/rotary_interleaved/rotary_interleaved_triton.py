@@ -78,6 +78,11 @@ def rotary_interleaved_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -110,7 +115,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -160,19 +167,9 @@ def check_inputs(
             "rotary_interleaved: cos.shape[0] must equal q.shape[2], got shapes "
             f"{tuple(cos.shape)} and {tuple(q.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            "rotary_interleaved: sin must have 2 dimensions, got shape "
-            f"{tuple(sin.shape)}"
-        )
-    if sin.shape[0] != q.shape[2]:
-        raise ValueError(
-            "rotary_interleaved: sin.shape[0] must equal q.shape[2], got shapes "
-            f"{tuple(sin.shape)} and {tuple(q.shape)}"
-        )
-    if sin.shape[1] != cos.shape[1]:
-        raise ValueError(
-            "rotary_interleaved: sin.shape[1] must equal cos.shape[1], got shapes "
+            "rotary_interleaved: sin.shape must equal cos.shape, got shapes "
             f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 
@@ -202,8 +199,8 @@ def rotary_interleaved(
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             q_view,

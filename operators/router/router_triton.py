@@ -90,6 +90,16 @@ def router_kernel(
     tl.store(experts_ptr + offsets, kept_at, mask=row_mask[:, None])
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (1024, router_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 1}),
@@ -101,7 +111,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(logits: torch.Tensor) -> None:
@@ -140,11 +152,11 @@ def router(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         raise ValueError(
             f"router: at most 2**32 rows and 32768 columns, got {M} and {N}"
         )
-    logits_view = logits.reshape(M, N)
+    logits_view = logits if logits.ndim == 2 else logits.reshape(M, N)
     kernel, options = pick_schedule(N * logits.element_size())
     # Triton launches on the current device
     with torch.cuda.device(logits.get_device()):
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             logits_view,
             weights,
@@ -153,7 +165,7 @@ def router(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             N,
             logits_view.stride(0),
             logits_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     return weights, experts

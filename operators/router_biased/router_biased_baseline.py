@@ -32,13 +32,9 @@ def check_inputs(
             "router_biased: logits must have at least 1 dimension, got shape "
             f"{tuple(logits.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (logits.shape[-1],):
         raise ValueError(
-            f"router_biased: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != logits.shape[-1]:
-        raise ValueError(
-            "router_biased: bias.shape[0] must equal logits.shape[-1], got shapes "
+            "router_biased: bias.shape must be (logits.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(logits.shape)}"
         )
     if logits.shape[-1] < 8:

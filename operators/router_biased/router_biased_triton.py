@@ -177,6 +177,16 @@ def router_biased_weights_kernel(
     tl.store(weights_ptr + rows[:, None] * N + cols[None, :], weights, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 EXPERTS_SCHEDULES = (
     (1024, router_biased_experts_kernel, {"BLOCK_SIZE_M": 4, "num_warps": 1}),
@@ -202,7 +212,9 @@ WEIGHTS_SCHEDULES = (
 
 def pick_schedule(schedules, size: int):
     """The kernel and the launch options for a row or a tensor of `size` bytes."""
-    return next(line[1:] for line in schedules if line[0] is None or size <= line[0])
+    for most, kernel, options in schedules:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -226,13 +238,9 @@ def check_inputs(
             "router_biased: logits must have at least 1 dimension, got shape "
             f"{tuple(logits.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (logits.shape[-1],):
         raise ValueError(
-            f"router_biased: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != logits.shape[-1]:
-        raise ValueError(
-            "router_biased: bias.shape[0] must equal logits.shape[-1], got shapes "
+            "router_biased: bias.shape must be (logits.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(logits.shape)}"
         )
     if logits.shape[-1] < 8:
@@ -258,10 +266,10 @@ def compute_experts(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             f"router_biased_experts: at most 2**32 rows and 2**30 columns, got {M} "
             f"and {N}"
         )
-    logits_view = logits.reshape(M, N)
+    logits_view = logits if logits.ndim == 2 else logits.reshape(M, N)
     kernel, options = pick_schedule(EXPERTS_SCHEDULES, N * logits.element_size())
     if kernel is router_biased_experts_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             logits_view,
             bias,
@@ -271,7 +279,7 @@ def compute_experts(logits: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
             logits_view.stride(0),
             logits_view.stride(1),
             bias.stride(0),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     elif kernel is router_biased_experts_looped_kernel:
@@ -303,9 +311,13 @@ def compute_weights(experts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor
             f"router_biased_weights: at most 2**34 rows and 2**30 columns, got {M} "
             f"and {N}"
         )
-    logits_view = logits.reshape(logits.shape[:-1].numel(), logits.shape[-1])
+    logits_view = (
+        logits
+        if logits.ndim == 2
+        else logits.reshape(logits.shape[:-1].numel(), logits.shape[-1])
+    )
     kernel, options = pick_schedule(WEIGHTS_SCHEDULES, N * experts.element_size())
-    grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+    grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
     kernel[grid](
         experts,
         logits_view,
@@ -315,7 +327,7 @@ def compute_weights(experts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor
         D,
         logits_view.stride(0),
         logits_view.stride(1),
-        BLOCK_SIZE_N=triton.next_power_of_2(N),
+        BLOCK_SIZE_N=next_power_of_2(N),
         **options,
     )
     return weights

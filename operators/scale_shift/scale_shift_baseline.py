@@ -38,23 +38,15 @@ def check_inputs(
         raise ValueError(
             f"scale_shift: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if scale.ndim != 1:
+    if scale.shape != (x.shape[1],):
         raise ValueError(
-            f"scale_shift: scale must have 1 dimension, got shape {tuple(scale.shape)}"
-        )
-    if scale.shape[0] != x.shape[1]:
-        raise ValueError(
-            "scale_shift: scale.shape[0] must equal x.shape[1], got shapes "
+            "scale_shift: scale.shape must be (x.shape[1],), got shapes "
             f"{tuple(scale.shape)} and {tuple(x.shape)}"
         )
-    if shift.ndim != 1:
+    if shift.shape != scale.shape:
         raise ValueError(
-            f"scale_shift: shift must have 1 dimension, got shape {tuple(shift.shape)}"
-        )
-    if shift.shape[0] != x.shape[1]:
-        raise ValueError(
-            "scale_shift: shift.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(shift.shape)} and {tuple(x.shape)}"
+            "scale_shift: shift.shape must equal scale.shape, got shapes "
+            f"{tuple(shift.shape)} and {tuple(scale.shape)}"
         )
 
 

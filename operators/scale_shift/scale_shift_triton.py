@@ -51,6 +51,11 @@ def scale_shift_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -68,7 +73,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -101,23 +108,15 @@ def check_inputs(
         raise ValueError(
             f"scale_shift: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if scale.ndim != 1:
+    if scale.shape != (x.shape[1],):
         raise ValueError(
-            f"scale_shift: scale must have 1 dimension, got shape {tuple(scale.shape)}"
-        )
-    if scale.shape[0] != x.shape[1]:
-        raise ValueError(
-            "scale_shift: scale.shape[0] must equal x.shape[1], got shapes "
+            "scale_shift: scale.shape must be (x.shape[1],), got shapes "
             f"{tuple(scale.shape)} and {tuple(x.shape)}"
         )
-    if shift.ndim != 1:
+    if shift.shape != scale.shape:
         raise ValueError(
-            f"scale_shift: shift must have 1 dimension, got shape {tuple(shift.shape)}"
-        )
-    if shift.shape[0] != x.shape[1]:
-        raise ValueError(
-            "scale_shift: shift.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(shift.shape)} and {tuple(x.shape)}"
+            "scale_shift: shift.shape must equal scale.shape, got shapes "
+            f"{tuple(shift.shape)} and {tuple(scale.shape)}"
         )
 
 
@@ -143,10 +142,7 @@ def scale_shift(
     x_view = x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             x_view,
             scale,

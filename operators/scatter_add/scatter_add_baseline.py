@@ -45,19 +45,9 @@ def check_inputs(
             "scatter_add: index.shape[:-1] must equal x.shape[:-1], got shapes "
             f"{tuple(index.shape)} and {tuple(x.shape)}"
         )
-    if source.ndim < 1:
+    if source.shape != index.shape:
         raise ValueError(
-            "scatter_add: source must have at least 1 dimension, got shape "
-            f"{tuple(source.shape)}"
-        )
-    if source.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "scatter_add: source.shape[:-1] must equal x.shape[:-1], got shapes "
-            f"{tuple(source.shape)} and {tuple(x.shape)}"
-        )
-    if source.shape[-1] != index.shape[-1]:
-        raise ValueError(
-            "scatter_add: source.shape[-1] must equal index.shape[-1], got shapes "
+            "scatter_add: source.shape must equal index.shape, got shapes "
             f"{tuple(source.shape)} and {tuple(index.shape)}"
         )
 

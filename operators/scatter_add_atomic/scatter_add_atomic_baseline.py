@@ -48,20 +48,10 @@ def check_inputs(
             "scatter_add_atomic: index.shape[:-1] must equal x.shape[:-1], got "
             f"shapes {tuple(index.shape)} and {tuple(x.shape)}"
         )
-    if source.ndim < 1:
+    if source.shape != index.shape:
         raise ValueError(
-            "scatter_add_atomic: source must have at least 1 dimension, got shape "
-            f"{tuple(source.shape)}"
-        )
-    if source.shape[:-1] != x.shape[:-1]:
-        raise ValueError(
-            "scatter_add_atomic: source.shape[:-1] must equal x.shape[:-1], got "
-            f"shapes {tuple(source.shape)} and {tuple(x.shape)}"
-        )
-    if source.shape[-1] != index.shape[-1]:
-        raise ValueError(
-            "scatter_add_atomic: source.shape[-1] must equal index.shape[-1], got "
-            f"shapes {tuple(source.shape)} and {tuple(index.shape)}"
+            "scatter_add_atomic: source.shape must equal index.shape, got shapes "
+            f"{tuple(source.shape)} and {tuple(index.shape)}"
         )
 
 

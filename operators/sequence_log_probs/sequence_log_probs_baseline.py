@@ -32,20 +32,11 @@ def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:
             "sequence_log_probs: logits must have 3 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if labels.ndim != 2:
+    if labels.shape != (logits.shape[0], logits.shape[1]):
         raise ValueError(
-            "sequence_log_probs: labels must have 2 dimensions, got shape "
-            f"{tuple(labels.shape)}"
-        )
-    if labels.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "sequence_log_probs: labels.shape[0] must equal logits.shape[0], got "
-            f"shapes {tuple(labels.shape)} and {tuple(logits.shape)}"
-        )
-    if labels.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "sequence_log_probs: labels.shape[1] must equal logits.shape[1], got "
-            f"shapes {tuple(labels.shape)} and {tuple(logits.shape)}"
+            "sequence_log_probs: labels.shape must be (logits.shape[0], "
+            f"logits.shape[1]), got shapes {tuple(labels.shape)} and "
+            f"{tuple(logits.shape)}"
         )
 
 

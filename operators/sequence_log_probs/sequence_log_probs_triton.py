@@ -276,6 +276,16 @@ def sequence_log_probs_log_probs_looped_kernel(
     tl.store(log_probs_ptr + row, log_probs)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 INTERMEDIATE_SCHEDULES = (
     (
@@ -325,11 +335,12 @@ LOG_PROBS_SCHEDULES = (
 
 def pick_schedule(schedules, *sizes: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    return next(
-        line[-2:]
-        for line in schedules
-        if all(most is None or n <= most for n, most in zip(sizes, line, strict=False))
-    )
+    for *limits, kernel, options in schedules:
+        for size, most in zip(sizes, limits, strict=True):
+            if most is not None and size > most:
+                break
+        else:
+            return kernel, options
 
 
 def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:
@@ -353,20 +364,11 @@ def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:
             "sequence_log_probs: logits must have 3 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if labels.ndim != 2:
+    if labels.shape != (logits.shape[0], logits.shape[1]):
         raise ValueError(
-            "sequence_log_probs: labels must have 2 dimensions, got shape "
-            f"{tuple(labels.shape)}"
-        )
-    if labels.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "sequence_log_probs: labels.shape[0] must equal logits.shape[0], got "
-            f"shapes {tuple(labels.shape)} and {tuple(logits.shape)}"
-        )
-    if labels.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "sequence_log_probs: labels.shape[1] must equal logits.shape[1], got "
-            f"shapes {tuple(labels.shape)} and {tuple(logits.shape)}"
+            "sequence_log_probs: labels.shape must be (logits.shape[0], "
+            f"logits.shape[1]), got shapes {tuple(labels.shape)} and "
+            f"{tuple(logits.shape)}"
         )
 
 
@@ -391,7 +393,7 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     logits_view = logits.reshape(logits.shape[:2].numel(), logits.shape[2])
     kernel, options = pick_schedule(INTERMEDIATE_SCHEDULES, N * logits.element_size())
     if kernel is sequence_log_probs_intermediate_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             logits_view,
             labels_view,
@@ -402,7 +404,7 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
             labels_view.stride(0),
             logits_view.stride(0),
             logits_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     elif kernel is sequence_log_probs_intermediate_row_kernel:
@@ -415,7 +417,7 @@ def compute_intermediate(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
             labels_view.stride(0),
             logits_view.stride(0),
             logits_view.stride(1),
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     elif kernel is sequence_log_probs_intermediate_looped_kernel:
@@ -453,13 +455,13 @@ def compute_log_probs(intermediate: torch.Tensor) -> torch.Tensor:
         LOG_PROBS_SCHEDULES, N * log_probs.element_size(), M
     )
     if kernel is sequence_log_probs_log_probs_kernel:
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             intermediate,
             log_probs,
             M,
             N,
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     elif kernel is sequence_log_probs_log_probs_row_kernel:
@@ -467,7 +469,7 @@ def compute_log_probs(intermediate: torch.Tensor) -> torch.Tensor:
             intermediate,
             log_probs,
             N,
-            BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+            BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
             **options,
         )
     elif kernel is sequence_log_probs_log_probs_split_kernel:

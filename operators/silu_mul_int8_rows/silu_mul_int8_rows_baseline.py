@@ -36,19 +36,9 @@ def check_inputs(
             "silu_mul_int8_rows: gate must have at least 1 dimension, got shape "
             f"{tuple(gate.shape)}"
         )
-    if up.ndim < 1:
+    if up.shape != gate.shape:
         raise ValueError(
-            "silu_mul_int8_rows: up must have at least 1 dimension, got shape "
-            f"{tuple(up.shape)}"
-        )
-    if up.shape[:-1] != gate.shape[:-1]:
-        raise ValueError(
-            "silu_mul_int8_rows: up.shape[:-1] must equal gate.shape[:-1], got "
-            f"shapes {tuple(up.shape)} and {tuple(gate.shape)}"
-        )
-    if up.shape[-1] != gate.shape[-1]:
-        raise ValueError(
-            "silu_mul_int8_rows: up.shape[-1] must equal gate.shape[-1], got shapes "
+            "silu_mul_int8_rows: up.shape must equal gate.shape, got shapes "
             f"{tuple(up.shape)} and {tuple(gate.shape)}"
         )
 

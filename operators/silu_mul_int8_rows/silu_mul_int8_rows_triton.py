@@ -210,6 +210,16 @@ def silu_mul_int8_rows_looped_kernel(
     tl.store(scale_ptr + row, scale)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, silu_mul_int8_rows_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -223,7 +233,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -250,19 +262,9 @@ def check_inputs(
             "silu_mul_int8_rows: gate must have at least 1 dimension, got shape "
             f"{tuple(gate.shape)}"
         )
-    if up.ndim < 1:
+    if up.shape != gate.shape:
         raise ValueError(
-            "silu_mul_int8_rows: up must have at least 1 dimension, got shape "
-            f"{tuple(up.shape)}"
-        )
-    if up.shape[:-1] != gate.shape[:-1]:
-        raise ValueError(
-            "silu_mul_int8_rows: up.shape[:-1] must equal gate.shape[:-1], got "
-            f"shapes {tuple(up.shape)} and {tuple(gate.shape)}"
-        )
-    if up.shape[-1] != gate.shape[-1]:
-        raise ValueError(
-            "silu_mul_int8_rows: up.shape[-1] must equal gate.shape[-1], got shapes "
+            "silu_mul_int8_rows: up.shape must equal gate.shape, got shapes "
             f"{tuple(up.shape)} and {tuple(gate.shape)}"
         )
 
@@ -292,12 +294,12 @@ def silu_mul_int8_rows(
         raise ValueError(
             f"silu_mul_int8_rows: at most 2**30 rows and columns, got {M} and {N}"
         )
-    gate_view = gate.reshape(M, N)
-    up_view = up.reshape(M, N)
+    gate_view = gate if gate.ndim == 2 else gate.reshape(M, N)
+    up_view = up if up.ndim == 2 else up.reshape(M, N)
     kernel, options = pick_schedule(N * gate.element_size())
     with torch.cuda.device(gate.get_device()):  # Triton launches on the current device
         if kernel is silu_mul_int8_rows_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 gate_view,
                 up_view,
@@ -309,7 +311,7 @@ def silu_mul_int8_rows(
                 gate_view.stride(1),
                 up_view.stride(0),
                 up_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is silu_mul_int8_rows_row_kernel:
@@ -323,7 +325,7 @@ def silu_mul_int8_rows(
                 gate_view.stride(1),
                 up_view.stride(0),
                 up_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is silu_mul_int8_rows_looped_kernel:

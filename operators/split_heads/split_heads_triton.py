@@ -94,6 +94,11 @@ def split_heads_1d_grid_evict_last_loads_kernel(
     tl.store(v_ptr + rows[:, None] * N + cols[None, :], qkv_3, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -116,7 +121,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(qkv: torch.Tensor) -> None:
@@ -158,14 +165,13 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
         raise ValueError(
             f"split_heads: at most 2**34 rows and 8388480 columns, got {M} and {N}"
         )
-    qkv_view = qkv.reshape(qkv.shape[:-1].numel(), qkv.shape[-1])
+    qkv_view = (
+        qkv if qkv.ndim == 2 else qkv.reshape(qkv.shape[:-1].numel(), qkv.shape[-1])
+    )
     kernel, options = pick_schedule(N * q.element_size())
     with torch.cuda.device(qkv.get_device()):  # Triton launches on the current device
         if kernel is split_heads_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 qkv_view,
                 q,
@@ -180,8 +186,7 @@ def split_heads(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
             )
         elif kernel is split_heads_1d_grid_evict_last_loads_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 qkv_view,

@@ -20,17 +20,10 @@ def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
         raise ValueError(f"stack: y must be on {x.device}, got {y.device}")
     if x.ndim != 2:
         raise ValueError(f"stack: x must have 2 dimensions, got shape {tuple(x.shape)}")
-    if y.ndim != 2:
-        raise ValueError(f"stack: y must have 2 dimensions, got shape {tuple(y.shape)}")
-    if y.shape[0] != x.shape[0]:
+    if y.shape != x.shape:
         raise ValueError(
-            f"stack: y.shape[0] must equal x.shape[0], got shapes {tuple(y.shape)} "
-            f"and {tuple(x.shape)}"
-        )
-    if y.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"stack: y.shape[1] must equal x.shape[1], got shapes {tuple(y.shape)} "
-            f"and {tuple(x.shape)}"
+            f"stack: y.shape must equal x.shape, got shapes {tuple(y.shape)} and "
+            f"{tuple(x.shape)}"
         )
 
 

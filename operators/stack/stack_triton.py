@@ -94,6 +94,11 @@ def stack_1d_grid_evict_last_loads_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (256, stack_kernel, {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 128, "num_warps": 8}),
@@ -108,7 +113,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
@@ -123,17 +130,10 @@ def check_inputs(x: torch.Tensor, y: torch.Tensor) -> None:
         raise ValueError(f"stack: y must be on {x.device}, got {y.device}")
     if x.ndim != 2:
         raise ValueError(f"stack: x must have 2 dimensions, got shape {tuple(x.shape)}")
-    if y.ndim != 2:
-        raise ValueError(f"stack: y must have 2 dimensions, got shape {tuple(y.shape)}")
-    if y.shape[0] != x.shape[0]:
+    if y.shape != x.shape:
         raise ValueError(
-            f"stack: y.shape[0] must equal x.shape[0], got shapes {tuple(y.shape)} "
-            f"and {tuple(x.shape)}"
-        )
-    if y.shape[1] != x.shape[1]:
-        raise ValueError(
-            f"stack: y.shape[1] must equal x.shape[1], got shapes {tuple(y.shape)} "
-            f"and {tuple(x.shape)}"
+            f"stack: y.shape must equal x.shape, got shapes {tuple(y.shape)} and "
+            f"{tuple(x.shape)}"
         )
 
 
@@ -152,10 +152,7 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is stack_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 x,
                 y,
@@ -172,8 +169,7 @@ def stack(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is stack_1d_grid_evict_last_loads_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x,

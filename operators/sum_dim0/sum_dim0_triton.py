@@ -63,6 +63,11 @@ def sum_dim0_join_kernel(
     tl.store(out_ptr + rows, out, mask=row_mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -75,7 +80,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -107,7 +114,7 @@ def sum_dim0(x: torch.Tensor) -> torch.Tensor:
         out_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=x.device
         )
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
             x,
             out_parts,
             M,
@@ -116,7 +123,7 @@ def sum_dim0(x: torch.Tensor) -> torch.Tensor:
             N=N,
             **options,
         )
-        sum_dim0_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        sum_dim0_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
             out_parts,
             out,
             M,

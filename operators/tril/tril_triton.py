@@ -75,6 +75,11 @@ def tril_specialize_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (128, tril_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
@@ -91,7 +96,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -121,8 +128,8 @@ def tril(x: torch.Tensor) -> torch.Tensor:
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is tril_kernel:
             grid = (
-                M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // M_SIZE * cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,
@@ -135,8 +142,8 @@ def tril(x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is tril_specialize_kernel:
             grid = (
-                M // M_SIZE * triton.cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // M_SIZE * cdiv(M_SIZE, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

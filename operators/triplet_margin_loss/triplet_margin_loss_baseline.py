@@ -45,35 +45,15 @@ def check_inputs(
             "triplet_margin_loss: anchor must have 2 dimensions, got shape "
             f"{tuple(anchor.shape)}"
         )
-    if positive.ndim != 2:
+    if positive.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss: positive must have 2 dimensions, got shape "
-            f"{tuple(positive.shape)}"
+            "triplet_margin_loss: positive.shape must equal anchor.shape, got shapes "
+            f"{tuple(positive.shape)} and {tuple(anchor.shape)}"
         )
-    if positive.shape[0] != anchor.shape[0]:
+    if negative.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss: positive.shape[0] must equal anchor.shape[0], got "
-            f"shapes {tuple(positive.shape)} and {tuple(anchor.shape)}"
-        )
-    if positive.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss: positive.shape[1] must equal anchor.shape[1], got "
-            f"shapes {tuple(positive.shape)} and {tuple(anchor.shape)}"
-        )
-    if negative.ndim != 2:
-        raise ValueError(
-            "triplet_margin_loss: negative must have 2 dimensions, got shape "
-            f"{tuple(negative.shape)}"
-        )
-    if negative.shape[0] != anchor.shape[0]:
-        raise ValueError(
-            "triplet_margin_loss: negative.shape[0] must equal anchor.shape[0], got "
-            f"shapes {tuple(negative.shape)} and {tuple(anchor.shape)}"
-        )
-    if negative.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss: negative.shape[1] must equal anchor.shape[1], got "
-            f"shapes {tuple(negative.shape)} and {tuple(anchor.shape)}"
+            "triplet_margin_loss: negative.shape must equal anchor.shape, got shapes "
+            f"{tuple(negative.shape)} and {tuple(anchor.shape)}"
         )
 
 

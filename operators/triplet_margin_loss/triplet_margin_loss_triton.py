@@ -200,6 +200,16 @@ def triplet_margin_loss_finish_kernel(
     tl.store(loss_ptr, loss)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, triplet_margin_loss_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -213,7 +223,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -252,35 +264,15 @@ def check_inputs(
             "triplet_margin_loss: anchor must have 2 dimensions, got shape "
             f"{tuple(anchor.shape)}"
         )
-    if positive.ndim != 2:
+    if positive.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss: positive must have 2 dimensions, got shape "
-            f"{tuple(positive.shape)}"
+            "triplet_margin_loss: positive.shape must equal anchor.shape, got shapes "
+            f"{tuple(positive.shape)} and {tuple(anchor.shape)}"
         )
-    if positive.shape[0] != anchor.shape[0]:
+    if negative.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss: positive.shape[0] must equal anchor.shape[0], got "
-            f"shapes {tuple(positive.shape)} and {tuple(anchor.shape)}"
-        )
-    if positive.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss: positive.shape[1] must equal anchor.shape[1], got "
-            f"shapes {tuple(positive.shape)} and {tuple(anchor.shape)}"
-        )
-    if negative.ndim != 2:
-        raise ValueError(
-            "triplet_margin_loss: negative must have 2 dimensions, got shape "
-            f"{tuple(negative.shape)}"
-        )
-    if negative.shape[0] != anchor.shape[0]:
-        raise ValueError(
-            "triplet_margin_loss: negative.shape[0] must equal anchor.shape[0], got "
-            f"shapes {tuple(negative.shape)} and {tuple(anchor.shape)}"
-        )
-    if negative.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss: negative.shape[1] must equal anchor.shape[1], got "
-            f"shapes {tuple(negative.shape)} and {tuple(anchor.shape)}"
+            "triplet_margin_loss: negative.shape must equal anchor.shape, got shapes "
+            f"{tuple(negative.shape)} and {tuple(anchor.shape)}"
         )
 
 
@@ -307,7 +299,7 @@ def triplet_margin_loss(
     # Triton launches on the current device
     with torch.cuda.device(anchor.get_device()):
         if kernel is triplet_margin_loss_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 anchor,
                 positive,
@@ -321,7 +313,7 @@ def triplet_margin_loss(
                 positive.stride(1),
                 negative.stride(0),
                 negative.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is triplet_margin_loss_row_kernel:
@@ -337,7 +329,7 @@ def triplet_margin_loss(
                 positive.stride(1),
                 negative.stride(0),
                 negative.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is triplet_margin_loss_looped_kernel:

@@ -79,6 +79,11 @@ def triu_tile_kernel(
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (128, triu_kernel, {"BLOCK_SIZE_M": 32, "BLOCK_SIZE_N": 64, "num_warps": 4}),
@@ -95,7 +100,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -125,8 +132,8 @@ def triu(x: torch.Tensor) -> torch.Tensor:
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is triu_kernel:
             grid = (
-                M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // A * cdiv(A, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,
@@ -139,8 +146,7 @@ def triu(x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is triu_tile_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 x_view,

@@ -151,6 +151,11 @@ def linear_softmax_pointers_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 def precision() -> str:
     """How float32 is multiplied: as torch's own products are."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
@@ -197,7 +202,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for `size` rows."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -233,28 +240,14 @@ def check_inputs(
             "linear_softmax: x must have at least 1 dimension, got shape "
             f"{tuple(x.shape)}"
         )
-    if weight.ndim != 2:
+    if weight.shape != (256, x.shape[-1]):
         raise ValueError(
-            "linear_softmax: weight must have 2 dimensions, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != 256:
-        raise ValueError(
-            "linear_softmax: weight.shape[0] must be 256, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[1] != x.shape[-1]:
-        raise ValueError(
-            "linear_softmax: weight.shape[1] must equal x.shape[-1], got shapes "
+            "linear_softmax: weight.shape must be (256, x.shape[-1]), got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (256,):
         raise ValueError(
-            f"linear_softmax: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != 256:
-        raise ValueError(
-            f"linear_softmax: bias.shape[0] must be 256, got shape {tuple(bias.shape)}"
+            f"linear_softmax: bias.shape must be (256,), got shape {tuple(bias.shape)}"
         )
 
 
@@ -278,15 +271,15 @@ def linear_softmax(
             "linear_softmax: at most 2**30 rows, columns, products or summed "
             f"elements, got {M}, {N}, {K}"
         )
-    x_view = x.reshape(M, K)
+    x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M)
     fits = fit_descriptors(x_view, weight, out.view(M, N))
     if not fits and kernel is linear_softmax_kernel:
         kernel = linear_softmax_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_softmax_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
@@ -310,8 +303,8 @@ def linear_softmax(
                 **options,
             )
         elif kernel is linear_softmax_pointers_kernel:
-            tiles_m = triton.cdiv(M, options["BLOCK_M"])
-            tiles_n = triton.cdiv(N, options["BLOCK_N"])
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
             grid = (tiles_m * tiles_n,)
             kernel[grid](
                 x_view,

@@ -146,6 +146,11 @@ def linear_gelu_join_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 def precision() -> str:
     """How float32 is multiplied: as torch's own products are."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
@@ -171,7 +176,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for `size` rows."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -213,13 +220,9 @@ def check_inputs(
             "linear_gelu: weight.shape[1] must equal x.shape[-1], got shapes "
             f"{tuple(weight.shape)} and {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (weight.shape[0],):
         raise ValueError(
-            f"linear_gelu: bias must have 1 dimension, got shape {tuple(bias.shape)}"
-        )
-    if bias.shape[0] != weight.shape[0]:
-        raise ValueError(
-            "linear_gelu: bias.shape[0] must equal weight.shape[0], got shapes "
+            "linear_gelu: bias.shape must be (weight.shape[0],), got shapes "
             f"{tuple(bias.shape)} and {tuple(weight.shape)}"
         )
 
@@ -242,11 +245,11 @@ def linear_gelu(
             "linear_gelu: at most 2**30 rows, columns, products or summed elements, "
             f"got {M}, {N}, {K}"
         )
-    x_view = x.reshape(M, K)
+    x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        tiles_m = triton.cdiv(M, options["BLOCK_M"])
-        tiles_n = triton.cdiv(N, options["BLOCK_N"])
+        tiles_m = cdiv(M, options["BLOCK_M"])
+        tiles_n = cdiv(N, options["BLOCK_N"])
         parts = torch.empty(
             (options["SPLITS"], M, N), dtype=torch.float32, device=x.device
         )
@@ -264,7 +267,7 @@ def linear_gelu(
             PRECISION=precision(),
             **options,
         )
-        linear_gelu_join_kernel[(triton.cdiv(M, 4) * triton.cdiv(N, 256),)](
+        linear_gelu_join_kernel[(cdiv(M, 4) * cdiv(N, 256),)](
             parts,
             bias,
             out,

@@ -207,8 +207,18 @@ def num_waiting(device: torch.device, options: dict) -> int:
     An SM has 65536 registers and holds 16 programs at least. The other half is left to a
     launch on another stream, whose programs fill gaps as these are counted in powers of two.
     """
-    registers = triton.next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
+    registers = next_power_of_2(32 * options["num_warps"] * options["maxnreg"])
     return max(num_sms(device) * min(65536 // registers, 16) // 2, 1)
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
 
 
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
@@ -224,7 +234,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -245,11 +257,11 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
-    M = x.shape[:-1].numel()
     N = x.shape[-1]
+    M = x.numel() // N
     if max(M, N) > 2**30:
         raise ValueError(f"softmax: at most 2**30 rows and columns, got {M} and {N}")
-    x_view = x.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is softmax_kernel:
@@ -259,11 +271,11 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                 N,
                 x_view.stride(0),
                 x_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is softmax_cooperative_kernel:
-            num_parts = triton.cdiv(N, options["BLOCK_SIZE_N"])
+            num_parts = cdiv(N, options["BLOCK_SIZE_N"])
             if 0 < num_parts <= num_waiting(x.device, options):
                 row_max_words = torch.zeros(
                     (M, num_parts), dtype=torch.int64, device=x.device
@@ -276,7 +288,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
                     x_view.stride(0),
                     x_view.stride(1),
                     N=N,
-                    SPLITS=max(triton.next_power_of_2(num_parts), 32),
+                    SPLITS=max(next_power_of_2(num_parts), 32),
                     **options,
                 )
             else:  # not all programs of a row run at once: one walks it alone

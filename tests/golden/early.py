@@ -149,6 +149,11 @@ def depthwise_conv3x3_kernel(
             )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -167,7 +172,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
@@ -189,30 +196,10 @@ def check_inputs(x: torch.Tensor, weight: torch.Tensor) -> None:
         raise ValueError(
             f"depthwise_conv3x3: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if weight.ndim != 4:
+    if weight.shape != (x.shape[1], 1, 3, 3):
         raise ValueError(
-            "depthwise_conv3x3: weight must have 4 dimensions, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != x.shape[1]:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[0] must equal x.shape[1], got shapes "
-            f"{tuple(weight.shape)} and {tuple(x.shape)}"
-        )
-    if weight.shape[1] != 1:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[1] must be 1, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[2] != 3:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[2] must be 3, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[3] != 3:
-        raise ValueError(
-            "depthwise_conv3x3: weight.shape[3] must be 3, got shape "
-            f"{tuple(weight.shape)}"
+            "depthwise_conv3x3: weight.shape must be (x.shape[1], 1, 3, 3), got "
+            f"shapes {tuple(weight.shape)} and {tuple(x.shape)}"
         )
 
 
@@ -237,8 +224,8 @@ def depthwise_conv3x3(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         grid = (
-            M // H * triton.cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // H * cdiv(H, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             x,

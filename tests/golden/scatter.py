@@ -149,6 +149,16 @@ def index_add_rest_kernel(
                 tl.store(out_ptr + row * N + cols, out + lost, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -167,7 +177,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -200,19 +212,11 @@ def check_inputs(
         raise ValueError(
             f"index_add: index must have 1 dimension, got shape {tuple(index.shape)}"
         )
-    if source.ndim != 2:
+    if source.shape != (index.shape[0], x.shape[1]):
         raise ValueError(
-            f"index_add: source must have 2 dimensions, got shape {tuple(source.shape)}"
-        )
-    if source.shape[0] != index.shape[0]:
-        raise ValueError(
-            "index_add: source.shape[0] must equal index.shape[0], got shapes "
-            f"{tuple(source.shape)} and {tuple(index.shape)}"
-        )
-    if source.shape[1] != x.shape[1]:
-        raise ValueError(
-            "index_add: source.shape[1] must equal x.shape[1], got shapes "
-            f"{tuple(source.shape)} and {tuple(x.shape)}"
+            "index_add: source.shape must be (index.shape[0], x.shape[1]), got "
+            f"shapes {tuple(source.shape)} and {tuple(index.shape)} and "
+            f"{tuple(x.shape)}"
         )
 
 
@@ -238,10 +242,10 @@ def index_add(
         raise ValueError(f"index_add: at most 2**30 rows and columns, got {M} and {N}")
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
+        slots = min(next_power_of_2(2 * (M // V) + 8), 128)
         counts = torch.zeros(V, dtype=torch.int32, device=x.device)
         buckets = torch.empty((V, slots), dtype=torch.int32, device=x.device)
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
             index,
             counts,
             buckets,
@@ -251,7 +255,7 @@ def index_add(
             SLOTS=slots,
             BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
         )
-        index_add_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+        index_add_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
             x,
             source,
             counts,
@@ -264,8 +268,7 @@ def index_add(
             BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
         )
-        grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
-        index_add_rest_kernel[grid](
+        index_add_rest_kernel[(cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)](
             x,
             index,
             source,

@@ -140,7 +140,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor) -> None:
@@ -162,13 +164,13 @@ def reverse_cumsum(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
-    M = x.shape[:-1].numel()
     N = x.shape[-1]
+    M = x.numel() // N
     if M > 2**25 or N > 2**30:
         raise ValueError(
             f"reverse_cumsum: at most 2**25 rows and 2**30 columns, got {M} and {N}"
         )
-    x_view = x.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         out_parts = torch.empty(

@@ -98,7 +98,9 @@ SCHEDULES = ((None, cross_entropy_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 8
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
@@ -119,14 +121,9 @@ def check_inputs(logits: torch.Tensor, target: torch.Tensor) -> None:
             "cross_entropy: logits must have 2 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if target.ndim != 1:
+    if target.shape != (logits.shape[0],):
         raise ValueError(
-            "cross_entropy: target must have 1 dimension, got shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "cross_entropy: target.shape[0] must equal logits.shape[0], got shapes "
+            "cross_entropy: target.shape must be (logits.shape[0],), got shapes "
             f"{tuple(target.shape)} and {tuple(logits.shape)}"
         )
 

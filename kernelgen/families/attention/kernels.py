@@ -279,6 +279,6 @@ def by_pointers(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, nam
         *walk.begin(), *walk.blocks(), *walk.finish(),
     ))  # fmt: skip
     grid = "tiles_m * BATCH" if batched else "tiles_m"
-    counts = (("tiles_m", 'triton.cdiv(M, options["BLOCK_M"])'),)
+    counts = (("tiles_m", 'cdiv(M, options["BLOCK_M"])'),)
     constexprs = writer.constexprs("BLOCK_M", "BLOCK_N")
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=counts)

@@ -207,7 +207,7 @@ class Writer:
         found: dict[str, str | None] = dict.fromkeys(names)
         for name, axis in (("d", self.d), ("e", self.e)):
             known = power(self.body, name)
-            host = f"max({SMALLEST}, triton.next_power_of_2({axis.size}))"
+            host = f"max({SMALLEST}, next_power_of_2({axis.size}))"
             found[axis.block] = str(known) if known is not None else host
         if multiplies_float32(self.spec, self.body):
             found[PRECISION] = "precision()"

@@ -366,7 +366,7 @@ _GRID_TILES = "tiles_m * tiles_n"
 
 def _counts(rows: str = 'options["BLOCK_M"]', columns: str = 'options["BLOCK_N"]') -> tuple[tuple[str, str], ...]:
     """The wrapper's numbers of tiles."""
-    return ("tiles_m", f"triton.cdiv(M, {rows})"), ("tiles_n", f"triton.cdiv(N, {columns})")
+    return ("tiles_m", f"cdiv(M, {rows})"), ("tiles_n", f"cdiv(N, {columns})")
 
 
 def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
@@ -534,7 +534,7 @@ def _of_sums(
     ))  # fmt: skip
     rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)
     constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), *more)
-    tiles = f"triton.cdiv(M, {rows}) * triton.cdiv(N, {columns})"
+    tiles = f"cdiv(M, {rows}) * cdiv(N, {columns})"
     arguments = (_passed(writer.spec), *writer.arguments(inside))
     return ir.Kernel(name, schedule, arguments, constexprs, inside, (_grid(body, tiles),))
 
@@ -584,6 +584,6 @@ def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let(("products",), ir.Zeros(shape)), loop,
         ir.Let((carry.text,), ir.Reduce("sum", total, k)), *writer.stores(),
     ))  # fmt: skip
-    grid = (_grid(body, f'triton.cdiv(N, options["BLOCK_N"]){" * M" if rows else ""}'),)
+    grid = (_grid(body, f'cdiv(N, options["BLOCK_N"]){" * M" if rows else ""}'),)
     constexprs: tuple[tuple[str, str | None], ...] = (("BLOCK_N", None), ("BLOCK_K", None))
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid)

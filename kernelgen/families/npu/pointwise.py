@@ -75,7 +75,7 @@ def _flat(
     comment = "one program a core, which takes every num_programs-th block"
     walk = every(grid.tiles(RUN), "block", (*block, *nest.stores()), comment)
     text = nest.kernel(name, (*once, walk), ("n_elements",), ("BLOCK_SIZE",))
-    return (walked(text, schedule, 'triton.cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
+    return (walked(text, schedule, 'cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
 
 
 def _tile(

@@ -23,7 +23,7 @@ from kernelgen.tile.nest import LONE_N, M, N
 NAME = "reduction"
 KEY_ITEMSIZE = held.VECTOR_BYTES
 """Rows are computed in float32, whatever they are in memory: how long one may be does not depend on its dtype."""
-WHOLE = (Passed("BLOCK_SIZE_N", "triton.next_power_of_2(max(N, 1))"),)
+WHOLE = (Passed("BLOCK_SIZE_N", "next_power_of_2(max(N, 1))"),)
 
 
 def variants(body: Body) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def one_program_a_core(text: KernelText, schedule: Schedule, body: Body) -> Kern
 
 
 def _tiles(form: Form) -> str:
-    return 'triton.cdiv(M, options["BLOCK_SIZE_M"])' if form.two_d else "M"
+    return 'cdiv(M, options["BLOCK_SIZE_M"])' if form.two_d else "M"
 
 
 FORMS = {**forms.WHOLE_ROWS, **forms.WALKED}

@@ -255,6 +255,16 @@ def add_rms_norm_backward_looped_kernel(
     tl.store(rstd_ptr + row, rstd)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, add_rms_norm_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -272,7 +282,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -321,47 +333,20 @@ def check_inputs(
             "add_rms_norm_backward: grad_out must have at least 1 dimension, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "add_rms_norm_backward: x must have at least 1 dimension, got shape "
-            f"{tuple(x.shape)}"
+            "add_rms_norm_backward: x.shape must equal grad_out.shape, got shapes "
+            f"{tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[:-1] != grad_out.shape[:-1]:
+    if residual.shape != grad_out.shape:
         raise ValueError(
-            "add_rms_norm_backward: x.shape[:-1] must equal grad_out.shape[:-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
+            "add_rms_norm_backward: residual.shape must equal grad_out.shape, got "
+            f"shapes {tuple(residual.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[-1] != grad_out.shape[-1]:
+    if weight.shape != (grad_out.shape[-1],):
         raise ValueError(
-            "add_rms_norm_backward: x.shape[-1] must equal grad_out.shape[-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if residual.ndim < 1:
-        raise ValueError(
-            "add_rms_norm_backward: residual must have at least 1 dimension, got "
-            f"shape {tuple(residual.shape)}"
-        )
-    if residual.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "add_rms_norm_backward: residual.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(residual.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if residual.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "add_rms_norm_backward: residual.shape[-1] must equal "
-            f"grad_out.shape[-1], got shapes {tuple(residual.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "add_rms_norm_backward: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[-1]:
-        raise ValueError(
-            "add_rms_norm_backward: weight.shape[0] must equal grad_out.shape[-1], "
-            f"got shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
+            "add_rms_norm_backward: weight.shape must be (grad_out.shape[-1],), got "
+            f"shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
         )
 
 
@@ -387,14 +372,14 @@ def add_rms_norm_backward(
         raise ValueError(
             f"add_rms_norm_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
-    grad_out_view = grad_out.reshape(M, N)
-    x_view = x.reshape(M, N)
-    residual_view = residual.reshape(M, N)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
+    residual_view = residual if residual.ndim == 2 else residual.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is add_rms_norm_backward_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_out_view,
                 x_view,
@@ -411,7 +396,7 @@ def add_rms_norm_backward(
                 x_view.stride(1),
                 residual_view.stride(0),
                 residual_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is add_rms_norm_backward_row_kernel:
@@ -430,7 +415,7 @@ def add_rms_norm_backward(
                 x_view.stride(1),
                 residual_view.stride(0),
                 residual_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is add_rms_norm_backward_looped_kernel:

@@ -47,25 +47,15 @@ def check_inputs(
             "batch_norm_eval_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if var.ndim != 1:
+    if var.shape != (grad_out.shape[1],):
         raise ValueError(
-            "batch_norm_eval_backward: var must have 1 dimension, got shape "
-            f"{tuple(var.shape)}"
+            "batch_norm_eval_backward: var.shape must be (grad_out.shape[1],), got "
+            f"shapes {tuple(var.shape)} and {tuple(grad_out.shape)}"
         )
-    if var.shape[0] != grad_out.shape[1]:
+    if weight.shape != var.shape:
         raise ValueError(
-            "batch_norm_eval_backward: var.shape[0] must equal grad_out.shape[1], "
-            f"got shapes {tuple(var.shape)} and {tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward: weight.shape[0] must equal grad_out.shape[1], "
-            f"got shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
+            "batch_norm_eval_backward: weight.shape must equal var.shape, got shapes "
+            f"{tuple(weight.shape)} and {tuple(var.shape)}"
         )
 
 

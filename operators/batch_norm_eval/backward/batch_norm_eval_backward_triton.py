@@ -57,6 +57,11 @@ def batch_norm_eval_backward_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -89,7 +94,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -127,25 +134,15 @@ def check_inputs(
             "batch_norm_eval_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if var.ndim != 1:
+    if var.shape != (grad_out.shape[1],):
         raise ValueError(
-            "batch_norm_eval_backward: var must have 1 dimension, got shape "
-            f"{tuple(var.shape)}"
+            "batch_norm_eval_backward: var.shape must be (grad_out.shape[1],), got "
+            f"shapes {tuple(var.shape)} and {tuple(grad_out.shape)}"
         )
-    if var.shape[0] != grad_out.shape[1]:
+    if weight.shape != var.shape:
         raise ValueError(
-            "batch_norm_eval_backward: var.shape[0] must equal grad_out.shape[1], "
-            f"got shapes {tuple(var.shape)} and {tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward: weight.shape[0] must equal grad_out.shape[1], "
-            f"got shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
+            "batch_norm_eval_backward: weight.shape must equal var.shape, got shapes "
+            f"{tuple(weight.shape)} and {tuple(var.shape)}"
         )
 
 
@@ -174,8 +171,8 @@ def batch_norm_eval_backward(
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (
-            M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // C * cdiv(C, options["BLOCK_SIZE_M"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             grad_out_view,

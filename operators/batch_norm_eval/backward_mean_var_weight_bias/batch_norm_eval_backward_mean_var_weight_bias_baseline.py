@@ -78,67 +78,26 @@ def check_inputs(
             "batch_norm_eval_backward_mean_var_weight_bias: grad_out must have 4 "
             f"dimensions, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x must have 4 "
-            f"dimensions, got shape {tuple(x.shape)}"
+            "batch_norm_eval_backward_mean_var_weight_bias: x.shape must equal "
+            f"grad_out.shape, got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[0] != grad_out.shape[0]:
+    if mean.shape != (grad_out.shape[1],):
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(x.shape)} and "
+            "batch_norm_eval_backward_mean_var_weight_bias: mean.shape must be "
+            f"(grad_out.shape[1],), got shapes {tuple(mean.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if x.shape[1] != grad_out.shape[1]:
+    if var.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[1] must equal "
-            f"grad_out.shape[1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "batch_norm_eval_backward_mean_var_weight_bias: var.shape must equal "
+            f"mean.shape, got shapes {tuple(var.shape)} and {tuple(mean.shape)}"
         )
-    if x.shape[2] != grad_out.shape[2]:
+    if weight.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[2] must equal "
-            f"grad_out.shape[2], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[3] must equal "
-            f"grad_out.shape[3], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: mean must have 1 "
-            f"dimension, got shape {tuple(mean.shape)}"
-        )
-    if mean.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: mean.shape[0] must equal "
-            f"grad_out.shape[1], got shapes {tuple(mean.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if var.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: var must have 1 "
-            f"dimension, got shape {tuple(var.shape)}"
-        )
-    if var.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: var.shape[0] must equal "
-            f"grad_out.shape[1], got shapes {tuple(var.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: weight must have 1 "
-            f"dimension, got shape {tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: weight.shape[0] must "
-            f"equal grad_out.shape[1], got shapes {tuple(weight.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "batch_norm_eval_backward_mean_var_weight_bias: weight.shape must equal "
+            f"mean.shape, got shapes {tuple(weight.shape)} and {tuple(mean.shape)}"
         )
 
 

@@ -274,6 +274,16 @@ def batch_norm_eval_backward_mean_var_weight_bias_looped_kernel(
     tl.store(grad_bias_ptr + row, grad_bias)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -303,7 +313,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -364,67 +376,26 @@ def check_inputs(
             "batch_norm_eval_backward_mean_var_weight_bias: grad_out must have 4 "
             f"dimensions, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x must have 4 "
-            f"dimensions, got shape {tuple(x.shape)}"
+            "batch_norm_eval_backward_mean_var_weight_bias: x.shape must equal "
+            f"grad_out.shape, got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[0] != grad_out.shape[0]:
+    if mean.shape != (grad_out.shape[1],):
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(x.shape)} and "
+            "batch_norm_eval_backward_mean_var_weight_bias: mean.shape must be "
+            f"(grad_out.shape[1],), got shapes {tuple(mean.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if x.shape[1] != grad_out.shape[1]:
+    if var.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[1] must equal "
-            f"grad_out.shape[1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "batch_norm_eval_backward_mean_var_weight_bias: var.shape must equal "
+            f"mean.shape, got shapes {tuple(var.shape)} and {tuple(mean.shape)}"
         )
-    if x.shape[2] != grad_out.shape[2]:
+    if weight.shape != mean.shape:
         raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[2] must equal "
-            f"grad_out.shape[2], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: x.shape[3] must equal "
-            f"grad_out.shape[3], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: mean must have 1 "
-            f"dimension, got shape {tuple(mean.shape)}"
-        )
-    if mean.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: mean.shape[0] must equal "
-            f"grad_out.shape[1], got shapes {tuple(mean.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if var.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: var must have 1 "
-            f"dimension, got shape {tuple(var.shape)}"
-        )
-    if var.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: var.shape[0] must equal "
-            f"grad_out.shape[1], got shapes {tuple(var.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: weight must have 1 "
-            f"dimension, got shape {tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_eval_backward_mean_var_weight_bias: weight.shape[0] must "
-            f"equal grad_out.shape[1], got shapes {tuple(weight.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "batch_norm_eval_backward_mean_var_weight_bias: weight.shape must equal "
+            f"mean.shape, got shapes {tuple(weight.shape)} and {tuple(mean.shape)}"
         )
 
 
@@ -467,7 +438,7 @@ def batch_norm_eval_backward_mean_var_weight_bias(
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is batch_norm_eval_backward_mean_var_weight_bias_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_out_view,
                 x_view,
@@ -490,7 +461,7 @@ def batch_norm_eval_backward_mean_var_weight_bias(
                 x_view.stride(1),
                 x_view.stride(2),
                 mean.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is batch_norm_eval_backward_mean_var_weight_bias_row_kernel:
@@ -515,7 +486,7 @@ def batch_norm_eval_backward_mean_var_weight_bias(
                 x_view.stride(1),
                 x_view.stride(2),
                 mean.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is batch_norm_eval_backward_mean_var_weight_bias_looped_kernel:

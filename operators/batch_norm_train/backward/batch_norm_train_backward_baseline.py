@@ -58,41 +58,15 @@ def check_inputs(
             "batch_norm_train_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "batch_norm_train_backward: x must have 4 dimensions, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "batch_norm_train_backward: x.shape[0] must equal grad_out.shape[0], got "
+            "batch_norm_train_backward: x.shape must equal grad_out.shape, got "
             f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[1] != grad_out.shape[1]:
+    if weight.shape != (grad_out.shape[1],):
         raise ValueError(
-            "batch_norm_train_backward: x.shape[1] must equal grad_out.shape[1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "batch_norm_train_backward: x.shape[2] must equal grad_out.shape[2], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "batch_norm_train_backward: x.shape[3] must equal grad_out.shape[3], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "batch_norm_train_backward: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_train_backward: weight.shape[0] must equal "
-            f"grad_out.shape[1], got shapes {tuple(weight.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "batch_norm_train_backward: weight.shape must be (grad_out.shape[1],), "
+            f"got shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
         )
 
 

@@ -624,6 +624,16 @@ def batch_norm_train_backward_apply_kernel(
         tl.store(grad_bias_ptr + row, grad_bias)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, batch_norm_train_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -646,7 +656,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -683,41 +695,15 @@ def check_inputs(
             "batch_norm_train_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "batch_norm_train_backward: x must have 4 dimensions, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "batch_norm_train_backward: x.shape[0] must equal grad_out.shape[0], got "
+            "batch_norm_train_backward: x.shape must equal grad_out.shape, got "
             f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[1] != grad_out.shape[1]:
+    if weight.shape != (grad_out.shape[1],):
         raise ValueError(
-            "batch_norm_train_backward: x.shape[1] must equal grad_out.shape[1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "batch_norm_train_backward: x.shape[2] must equal grad_out.shape[2], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "batch_norm_train_backward: x.shape[3] must equal grad_out.shape[3], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "batch_norm_train_backward: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "batch_norm_train_backward: weight.shape[0] must equal "
-            f"grad_out.shape[1], got shapes {tuple(weight.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "batch_norm_train_backward: weight.shape must be (grad_out.shape[1],), "
+            f"got shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
         )
 
 
@@ -752,7 +738,7 @@ def batch_norm_train_backward(
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is batch_norm_train_backward_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_out_view,
                 x_view,
@@ -773,7 +759,7 @@ def batch_norm_train_backward(
                 grad_x_view.stride(0),
                 grad_x_view.stride(1),
                 grad_x_view.stride(2),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is batch_norm_train_backward_row_kernel:
@@ -796,7 +782,7 @@ def batch_norm_train_backward(
                 grad_x_view.stride(0),
                 grad_x_view.stride(1),
                 grad_x_view.stride(2),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is batch_norm_train_backward_looped_kernel:
@@ -823,9 +809,7 @@ def batch_norm_train_backward(
             )
         elif kernel is batch_norm_train_backward_split_kernel:
             tiles = max(HW // options["BLOCK_SIZE_N"], 1)
-            num_tiles = (
-                M * tiles * triton.cdiv(max(N, 1), options["BLOCK_SIZE_N"] * tiles)
-            )
+            num_tiles = M * tiles * cdiv(max(N, 1), options["BLOCK_SIZE_N"] * tiles)
             mean_parts = torch.empty(
                 (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
             )

@@ -72,6 +72,11 @@ def bias_add_backward_join_kernel(
     tl.store(grad_bias_ptr + rows, grad_bias, mask=row_mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -84,7 +89,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -115,14 +122,14 @@ def bias_add_backward(grad_out: torch.Tensor) -> torch.Tensor:
         raise ValueError(
             f"bias_add_backward: at most 2**27 rows and 2**30 columns, got {M} and {N}"
         )
-    grad_out_view = grad_out.reshape(N, M)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(N, M)
     kernel, options = pick_schedule(N * grad_bias.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grad_bias_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
         )
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
             grad_out_view,
             grad_bias_parts,
             M,
@@ -131,7 +138,7 @@ def bias_add_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_out_view.stride(1),
             **options,
         )
-        bias_add_backward_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        bias_add_backward_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
             grad_bias_parts,
             grad_bias,
             M,

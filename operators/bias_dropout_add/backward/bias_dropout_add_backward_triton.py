@@ -60,6 +60,11 @@ def bias_dropout_add_backward_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -77,7 +82,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -122,22 +129,19 @@ def bias_dropout_add_backward(
     grad_x = torch.empty_like(grad_out, memory_format=torch.contiguous_format)
     if grad_x.numel() == 0:
         return grad_x
-    M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
+    M = grad_out.numel() // N
     D = grad_out.shape[-1]
     if M > 2**32 or N > 33553920:
         raise ValueError(
             "bias_dropout_add_backward: at most 2**32 rows and 33553920 columns, got "
             f"{M} and {N}"
         )
-    grad_out_view = grad_out.reshape(M, N)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             grad_out_view,
             seed,

@@ -27,14 +27,9 @@ def check_inputs(x: torch.Tensor, bias: torch.Tensor) -> None:
         raise ValueError(
             f"broadcast_channel: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (x.shape[1],):
         raise ValueError(
-            "broadcast_channel: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[1]:
-        raise ValueError(
-            "broadcast_channel: bias.shape[0] must equal x.shape[1], got shapes "
+            "broadcast_channel: bias.shape must be (x.shape[1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
     if x.shape[1] != bias.numel():

@@ -40,6 +40,11 @@ def broadcast_channel_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -52,7 +57,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(x: torch.Tensor, bias: torch.Tensor) -> None:
@@ -74,14 +81,9 @@ def check_inputs(x: torch.Tensor, bias: torch.Tensor) -> None:
         raise ValueError(
             f"broadcast_channel: x must have 4 dimensions, got shape {tuple(x.shape)}"
         )
-    if bias.ndim != 1:
+    if bias.shape != (x.shape[1],):
         raise ValueError(
-            "broadcast_channel: bias must have 1 dimension, got shape "
-            f"{tuple(bias.shape)}"
-        )
-    if bias.shape[0] != x.shape[1]:
-        raise ValueError(
-            "broadcast_channel: bias.shape[0] must equal x.shape[1], got shapes "
+            "broadcast_channel: bias.shape must be (x.shape[1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
     if x.shape[1] != bias.numel():
@@ -116,10 +118,7 @@ def broadcast_channel(x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         )
     kernel, options = pick_schedule(N * out.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"])
-            * triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)
         kernel[grid](
             bias,
             out,

@@ -32,28 +32,10 @@ def check_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
             "broadcast_mask: x.shape[3] must equal x.shape[2], got shapes "
             f"{tuple(x.shape)} and {tuple(x.shape)}"
         )
-    if mask.ndim != 4:
+    if mask.shape != (x.shape[0], 1, 1, x.shape[2]):
         raise ValueError(
-            "broadcast_mask: mask must have 4 dimensions, got shape "
-            f"{tuple(mask.shape)}"
-        )
-    if mask.shape[0] != x.shape[0]:
-        raise ValueError(
-            "broadcast_mask: mask.shape[0] must equal x.shape[0], got shapes "
-            f"{tuple(mask.shape)} and {tuple(x.shape)}"
-        )
-    if mask.shape[1] != 1:
-        raise ValueError(
-            f"broadcast_mask: mask.shape[1] must be 1, got shape {tuple(mask.shape)}"
-        )
-    if mask.shape[2] != 1:
-        raise ValueError(
-            f"broadcast_mask: mask.shape[2] must be 1, got shape {tuple(mask.shape)}"
-        )
-    if mask.shape[3] != x.shape[2]:
-        raise ValueError(
-            "broadcast_mask: mask.shape[3] must equal x.shape[2], got shapes "
-            f"{tuple(mask.shape)} and {tuple(x.shape)}"
+            "broadcast_mask: mask.shape must be (x.shape[0], 1, 1, x.shape[2]), got "
+            f"shapes {tuple(mask.shape)} and {tuple(x.shape)}"
         )
     if x.shape[0] != mask.shape[0]:
         raise ValueError(

@@ -52,6 +52,11 @@ def causal_mask_fill_backward_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -84,7 +89,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -126,8 +133,8 @@ def causal_mask_fill_backward(grad_out: torch.Tensor) -> torch.Tensor:
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             grad_out_view,

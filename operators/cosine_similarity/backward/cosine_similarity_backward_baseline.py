@@ -62,20 +62,10 @@ def check_inputs(
             "cosine_similarity_backward: x.shape[:-1] must equal grad_out.shape, got "
             f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if y.ndim < 1:
+    if y.shape != x.shape:
         raise ValueError(
-            "cosine_similarity_backward: y must have at least 1 dimension, got shape "
-            f"{tuple(y.shape)}"
-        )
-    if y.shape[:-1] != grad_out.shape:
-        raise ValueError(
-            "cosine_similarity_backward: y.shape[:-1] must equal grad_out.shape, got "
-            f"shapes {tuple(y.shape)} and {tuple(grad_out.shape)}"
-        )
-    if y.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            "cosine_similarity_backward: y.shape[-1] must equal x.shape[-1], got "
-            f"shapes {tuple(y.shape)} and {tuple(x.shape)}"
+            "cosine_similarity_backward: y.shape must equal x.shape, got shapes "
+            f"{tuple(y.shape)} and {tuple(x.shape)}"
         )
 
 

@@ -55,30 +55,14 @@ def check_inputs(
             "cross_entropy_backward_logits: logits must have 2 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if target.ndim != 1:
+    if target.shape != (logits.shape[0],):
         raise ValueError(
-            "cross_entropy_backward_logits: target must have 1 dimension, got shape "
-            f"{tuple(target.shape)}"
+            "cross_entropy_backward_logits: target.shape must be (logits.shape[0],), "
+            f"got shapes {tuple(target.shape)} and {tuple(logits.shape)}"
         )
-    if target.shape[0] != logits.shape[0]:
+    if grad_loss_sum.shape != (1, 1):
         raise ValueError(
-            "cross_entropy_backward_logits: target.shape[0] must equal "
-            f"logits.shape[0], got shapes {tuple(target.shape)} and "
-            f"{tuple(logits.shape)}"
-        )
-    if grad_loss_sum.ndim != 2:
-        raise ValueError(
-            "cross_entropy_backward_logits: grad_loss_sum must have 2 dimensions, "
-            f"got shape {tuple(grad_loss_sum.shape)}"
-        )
-    if grad_loss_sum.shape[0] != 1:
-        raise ValueError(
-            "cross_entropy_backward_logits: grad_loss_sum.shape[0] must be 1, got "
-            f"shape {tuple(grad_loss_sum.shape)}"
-        )
-    if grad_loss_sum.shape[1] != 1:
-        raise ValueError(
-            "cross_entropy_backward_logits: grad_loss_sum.shape[1] must be 1, got "
+            "cross_entropy_backward_logits: grad_loss_sum.shape must be (1, 1), got "
             f"shape {tuple(grad_loss_sum.shape)}"
         )
 

@@ -191,6 +191,16 @@ def cross_entropy_backward_logits_looped_kernel(
         )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, cross_entropy_backward_logits_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -208,7 +218,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -246,30 +258,14 @@ def check_inputs(
             "cross_entropy_backward_logits: logits must have 2 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if target.ndim != 1:
+    if target.shape != (logits.shape[0],):
         raise ValueError(
-            "cross_entropy_backward_logits: target must have 1 dimension, got shape "
-            f"{tuple(target.shape)}"
+            "cross_entropy_backward_logits: target.shape must be (logits.shape[0],), "
+            f"got shapes {tuple(target.shape)} and {tuple(logits.shape)}"
         )
-    if target.shape[0] != logits.shape[0]:
+    if grad_loss_sum.shape != (1, 1):
         raise ValueError(
-            "cross_entropy_backward_logits: target.shape[0] must equal "
-            f"logits.shape[0], got shapes {tuple(target.shape)} and "
-            f"{tuple(logits.shape)}"
-        )
-    if grad_loss_sum.ndim != 2:
-        raise ValueError(
-            "cross_entropy_backward_logits: grad_loss_sum must have 2 dimensions, "
-            f"got shape {tuple(grad_loss_sum.shape)}"
-        )
-    if grad_loss_sum.shape[0] != 1:
-        raise ValueError(
-            "cross_entropy_backward_logits: grad_loss_sum.shape[0] must be 1, got "
-            f"shape {tuple(grad_loss_sum.shape)}"
-        )
-    if grad_loss_sum.shape[1] != 1:
-        raise ValueError(
-            "cross_entropy_backward_logits: grad_loss_sum.shape[1] must be 1, got "
+            "cross_entropy_backward_logits: grad_loss_sum.shape must be (1, 1), got "
             f"shape {tuple(grad_loss_sum.shape)}"
         )
 
@@ -297,7 +293,7 @@ def cross_entropy_backward_logits(
     # Triton launches on the current device
     with torch.cuda.device(logits.get_device()):
         if kernel is cross_entropy_backward_logits_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 logits,
                 target,
@@ -308,7 +304,7 @@ def cross_entropy_backward_logits(
                 target.stride(0),
                 logits.stride(0),
                 logits.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is cross_entropy_backward_logits_row_kernel:
@@ -321,7 +317,7 @@ def cross_entropy_backward_logits(
                 target.stride(0),
                 logits.stride(0),
                 logits.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is cross_entropy_backward_logits_looped_kernel:

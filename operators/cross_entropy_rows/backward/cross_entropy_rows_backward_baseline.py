@@ -67,16 +67,10 @@ def check_inputs(
             f"grad_loss.shape[0], got shapes {tuple(logits.shape)} and "
             f"{tuple(grad_loss.shape)}"
         )
-    if target.ndim != 1:
+    if target.shape != grad_loss.shape:
         raise ValueError(
-            "cross_entropy_rows_backward: target must have 1 dimension, got shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.shape[0] != grad_loss.shape[0]:
-        raise ValueError(
-            "cross_entropy_rows_backward: target.shape[0] must equal "
-            f"grad_loss.shape[0], got shapes {tuple(target.shape)} and "
-            f"{tuple(grad_loss.shape)}"
+            "cross_entropy_rows_backward: target.shape must equal grad_loss.shape, "
+            f"got shapes {tuple(target.shape)} and {tuple(grad_loss.shape)}"
         )
 
 

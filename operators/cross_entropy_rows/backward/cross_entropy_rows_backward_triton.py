@@ -146,6 +146,11 @@ def cross_entropy_rows_backward_looped_kernel(
         )
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, cross_entropy_rows_backward_kernel, {"num_warps": 2}),
@@ -162,7 +167,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -211,16 +218,10 @@ def check_inputs(
             f"grad_loss.shape[0], got shapes {tuple(logits.shape)} and "
             f"{tuple(grad_loss.shape)}"
         )
-    if target.ndim != 1:
+    if target.shape != grad_loss.shape:
         raise ValueError(
-            "cross_entropy_rows_backward: target must have 1 dimension, got shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.shape[0] != grad_loss.shape[0]:
-        raise ValueError(
-            "cross_entropy_rows_backward: target.shape[0] must equal "
-            f"grad_loss.shape[0], got shapes {tuple(target.shape)} and "
-            f"{tuple(grad_loss.shape)}"
+            "cross_entropy_rows_backward: target.shape must equal grad_loss.shape, "
+            f"got shapes {tuple(target.shape)} and {tuple(grad_loss.shape)}"
         )
 
 
@@ -257,7 +258,7 @@ def cross_entropy_rows_backward(
                 grad_loss.stride(0),
                 logits.stride(0),
                 logits.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is cross_entropy_rows_backward_looped_kernel:

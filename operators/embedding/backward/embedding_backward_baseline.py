@@ -46,9 +46,9 @@ def check_inputs(
             "embedding_backward: grad_out must have at least 1 dimension, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if index.shape != grad_out.shape[:-1]:
+    if index.shape != (*grad_out.shape[:-1],):
         raise ValueError(
-            "embedding_backward: index.shape must equal grad_out.shape[:-1], got "
+            "embedding_backward: index.shape must be (*grad_out.shape[:-1],), got "
             f"shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
         )
     if weight.ndim != 2:

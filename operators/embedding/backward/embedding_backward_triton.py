@@ -157,6 +157,16 @@ def embedding_backward_rest_kernel(
                 )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -175,7 +185,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -211,9 +223,9 @@ def check_inputs(
             "embedding_backward: grad_out must have at least 1 dimension, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if index.shape != grad_out.shape[:-1]:
+    if index.shape != (*grad_out.shape[:-1],):
         raise ValueError(
-            "embedding_backward: index.shape must equal grad_out.shape[:-1], got "
+            "embedding_backward: index.shape must be (*grad_out.shape[:-1],), got "
             f"shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
         )
     if weight.ndim != 2:
@@ -242,8 +254,9 @@ def embedding_backward(
     grad_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
     if grad_weight.numel() == 0:
         return grad_weight
-    M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
+    M = grad_out.numel() // N
+    M = grad_out.shape[:-1].numel()
     V = weight.shape[0]
     if max(M, N) > 2**30:
         raise ValueError(
@@ -252,10 +265,10 @@ def embedding_backward(
     kernel, options = pick_schedule(N * grad_weight.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        slots = min(triton.next_power_of_2(2 * (M // V) + 8), 128)
+        slots = min(next_power_of_2(2 * (M // V) + 8), 128)
         counts = torch.zeros(V, dtype=torch.int32, device=grad_out.device)
         buckets = torch.empty((V, slots), dtype=torch.int32, device=grad_out.device)
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
             index,
             counts,
             buckets,
@@ -265,7 +278,7 @@ def embedding_backward(
             SLOTS=slots,
             BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
         )
-        embedding_backward_sums_kernel[(V * triton.cdiv(N, options["BLOCK_SIZE_N"]),)](
+        embedding_backward_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
             grad_out,
             counts,
             buckets,
@@ -277,7 +290,7 @@ def embedding_backward(
             BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
         )
-        grid = (triton.cdiv(V, 32) * triton.cdiv(N, options["BLOCK_SIZE_N"]),)
+        grid = (cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)
         embedding_backward_rest_kernel[grid](
             index,
             grad_out,

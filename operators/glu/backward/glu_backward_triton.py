@@ -140,6 +140,11 @@ def glu_backward_1d_grid_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -162,7 +167,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
@@ -211,23 +218,24 @@ def glu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format)
     if grad_x.numel() == 0:
         return grad_x
-    M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
+    M = grad_out.numel() // N
     if M > 2**32 or N > 33553920:
         raise ValueError(
             f"glu_backward: at most 2**32 rows and 33553920 columns, got {M} and {N}"
         )
-    grad_out_view = grad_out.reshape(M, N)
-    x_view = x.reshape(x.shape[:-1].numel(), x.shape[-1])
-    grad_x_view = grad_x.reshape(grad_x.shape[:-1].numel(), grad_x.shape[-1])
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    grad_x_view = (
+        grad_x
+        if grad_x.ndim == 2
+        else grad_x.reshape(grad_x.shape[:-1].numel(), grad_x.shape[-1])
+    )
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is glu_backward_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 grad_out_view,
                 x_view,
@@ -243,8 +251,7 @@ def glu_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is glu_backward_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 grad_out_view,

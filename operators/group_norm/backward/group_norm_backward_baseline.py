@@ -66,29 +66,10 @@ def check_inputs(
             "group_norm_backward: grad_out.shape[1] must be a multiple of 32, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            f"group_norm_backward: x must have 4 dimensions, got shape {tuple(x.shape)}"
-        )
-    if x.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "group_norm_backward: x.shape[0] must equal grad_out.shape[0], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[1] != 32 * grad_out.shape[1] // 32:
-        raise ValueError(
-            "group_norm_backward: x.shape[1] must equal 32 * grad_out.shape[1] // "
-            f"32, got shape {tuple(x.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "group_norm_backward: x.shape[2] must equal grad_out.shape[2], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "group_norm_backward: x.shape[3] must equal grad_out.shape[3], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
+            "group_norm_backward: x.shape must equal grad_out.shape, got shapes "
+            f"{tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
     if weight.ndim != 1:
         raise ValueError(

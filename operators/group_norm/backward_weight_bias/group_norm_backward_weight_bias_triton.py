@@ -367,6 +367,16 @@ def group_norm_backward_weight_bias_join_kernel(
     tl.store(grad_bias_ptr + row, grad_bias)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -393,7 +403,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -447,95 +459,20 @@ def check_inputs(
             "group_norm_backward_weight_bias: grad_out.shape[1] must be a multiple "
             f"of 32, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "group_norm_backward_weight_bias: x must have 4 dimensions, got shape "
-            f"{tuple(x.shape)}"
+            "group_norm_backward_weight_bias: x.shape must equal grad_out.shape, got "
+            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[0] != grad_out.shape[0]:
+    if mean.shape != (grad_out.shape[0], 32, 1, 1, 1):
         raise ValueError(
-            "group_norm_backward_weight_bias: x.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "group_norm_backward_weight_bias: mean.shape must be (grad_out.shape[0], "
+            f"32, 1, 1, 1), got shapes {tuple(mean.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[1] != 32 * grad_out.shape[1] // 32:
+    if rstd.shape != mean.shape:
         raise ValueError(
-            "group_norm_backward_weight_bias: x.shape[1] must equal 32 * "
-            f"grad_out.shape[1] // 32, got shape {tuple(x.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "group_norm_backward_weight_bias: x.shape[2] must equal "
-            f"grad_out.shape[2], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "group_norm_backward_weight_bias: x.shape[3] must equal "
-            f"grad_out.shape[3], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.ndim != 5:
-        raise ValueError(
-            "group_norm_backward_weight_bias: mean must have 5 dimensions, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if mean.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "group_norm_backward_weight_bias: mean.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(mean.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.shape[1] != 32:
-        raise ValueError(
-            "group_norm_backward_weight_bias: mean.shape[1] must be 32, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if mean.shape[2] != 1:
-        raise ValueError(
-            "group_norm_backward_weight_bias: mean.shape[2] must be 1, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if mean.shape[3] != 1:
-        raise ValueError(
-            "group_norm_backward_weight_bias: mean.shape[3] must be 1, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if mean.shape[4] != 1:
-        raise ValueError(
-            "group_norm_backward_weight_bias: mean.shape[4] must be 1, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if rstd.ndim != 5:
-        raise ValueError(
-            "group_norm_backward_weight_bias: rstd must have 5 dimensions, got shape "
-            f"{tuple(rstd.shape)}"
-        )
-    if rstd.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "group_norm_backward_weight_bias: rstd.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(rstd.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.shape[1] != 32:
-        raise ValueError(
-            "group_norm_backward_weight_bias: rstd.shape[1] must be 32, got shape "
-            f"{tuple(rstd.shape)}"
-        )
-    if rstd.shape[2] != 1:
-        raise ValueError(
-            "group_norm_backward_weight_bias: rstd.shape[2] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
-        )
-    if rstd.shape[3] != 1:
-        raise ValueError(
-            "group_norm_backward_weight_bias: rstd.shape[3] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
-        )
-    if rstd.shape[4] != 1:
-        raise ValueError(
-            "group_norm_backward_weight_bias: rstd.shape[4] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
+            "group_norm_backward_weight_bias: rstd.shape must equal mean.shape, got "
+            f"shapes {tuple(rstd.shape)} and {tuple(mean.shape)}"
         )
 
 
@@ -574,7 +511,7 @@ def group_norm_backward_weight_bias(
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is group_norm_backward_weight_bias_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_out_view,
                 x_view,
@@ -596,7 +533,7 @@ def group_norm_backward_weight_bias(
                 mean.stride(1),
                 rstd.stride(0),
                 rstd.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is group_norm_backward_weight_bias_row_kernel:
@@ -620,7 +557,7 @@ def group_norm_backward_weight_bias(
                 mean.stride(1),
                 rstd.stride(0),
                 rstd.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is group_norm_backward_weight_bias_looped_kernel:

@@ -55,14 +55,9 @@ def check_inputs(
             "hinge_loss_backward: prediction must have 2 dimensions, got shape "
             f"{tuple(prediction.shape)}"
         )
-    if label.ndim != 1:
+    if label.shape != (prediction.shape[0],):
         raise ValueError(
-            "hinge_loss_backward: label must have 1 dimension, got shape "
-            f"{tuple(label.shape)}"
-        )
-    if label.shape[0] != prediction.shape[0]:
-        raise ValueError(
-            "hinge_loss_backward: label.shape[0] must equal prediction.shape[0], got "
+            "hinge_loss_backward: label.shape must be (prediction.shape[0],), got "
             f"shapes {tuple(label.shape)} and {tuple(prediction.shape)}"
         )
 

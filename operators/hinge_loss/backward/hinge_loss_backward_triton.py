@@ -58,6 +58,11 @@ def hinge_loss_backward_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -75,7 +80,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -119,14 +126,9 @@ def check_inputs(
             "hinge_loss_backward: prediction must have 2 dimensions, got shape "
             f"{tuple(prediction.shape)}"
         )
-    if label.ndim != 1:
+    if label.shape != (prediction.shape[0],):
         raise ValueError(
-            "hinge_loss_backward: label must have 1 dimension, got shape "
-            f"{tuple(label.shape)}"
-        )
-    if label.shape[0] != prediction.shape[0]:
-        raise ValueError(
-            "hinge_loss_backward: label.shape[0] must equal prediction.shape[0], got "
+            "hinge_loss_backward: label.shape must be (prediction.shape[0],), got "
             f"shapes {tuple(label.shape)} and {tuple(prediction.shape)}"
         )
 
@@ -157,10 +159,7 @@ def hinge_loss_backward(
     kernel, options = pick_schedule(N * grad_prediction.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             grad_loss,
             prediction,

@@ -54,16 +54,10 @@ def check_inputs(
             "hinge_loss_backward_label: prediction must have 2 dimensions, got shape "
             f"{tuple(prediction.shape)}"
         )
-    if label.ndim != 1:
+    if label.shape != (prediction.shape[0],):
         raise ValueError(
-            "hinge_loss_backward_label: label must have 1 dimension, got shape "
-            f"{tuple(label.shape)}"
-        )
-    if label.shape[0] != prediction.shape[0]:
-        raise ValueError(
-            "hinge_loss_backward_label: label.shape[0] must equal "
-            f"prediction.shape[0], got shapes {tuple(label.shape)} and "
-            f"{tuple(prediction.shape)}"
+            "hinge_loss_backward_label: label.shape must be (prediction.shape[0],), "
+            f"got shapes {tuple(label.shape)} and {tuple(prediction.shape)}"
         )
 
 

@@ -137,6 +137,16 @@ def hinge_loss_backward_label_looped_kernel(
     tl.store(grad_label_ptr + row, grad_label)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, hinge_loss_backward_label_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -154,7 +164,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -198,16 +210,10 @@ def check_inputs(
             "hinge_loss_backward_label: prediction must have 2 dimensions, got shape "
             f"{tuple(prediction.shape)}"
         )
-    if label.ndim != 1:
+    if label.shape != (prediction.shape[0],):
         raise ValueError(
-            "hinge_loss_backward_label: label must have 1 dimension, got shape "
-            f"{tuple(label.shape)}"
-        )
-    if label.shape[0] != prediction.shape[0]:
-        raise ValueError(
-            "hinge_loss_backward_label: label.shape[0] must equal "
-            f"prediction.shape[0], got shapes {tuple(label.shape)} and "
-            f"{tuple(prediction.shape)}"
+            "hinge_loss_backward_label: label.shape must be (prediction.shape[0],), "
+            f"got shapes {tuple(label.shape)} and {tuple(prediction.shape)}"
         )
 
 
@@ -236,7 +242,7 @@ def hinge_loss_backward_label(
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
         if kernel is hinge_loss_backward_label_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_loss,
                 prediction,
@@ -249,7 +255,7 @@ def hinge_loss_backward_label(
                 prediction.stride(0),
                 prediction.stride(1),
                 label.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is hinge_loss_backward_label_row_kernel:
@@ -264,7 +270,7 @@ def hinge_loss_backward_label(
                 prediction.stride(0),
                 prediction.stride(1),
                 label.stride(0),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is hinge_loss_backward_label_looped_kernel:

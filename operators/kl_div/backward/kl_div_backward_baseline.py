@@ -63,19 +63,9 @@ def check_inputs(
             "kl_div_backward: logits must have 2 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if target.ndim != 2:
+    if target.shape != logits.shape:
         raise ValueError(
-            "kl_div_backward: target must have 2 dimensions, got shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "kl_div_backward: target.shape[0] must equal logits.shape[0], got shapes "
-            f"{tuple(target.shape)} and {tuple(logits.shape)}"
-        )
-    if target.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "kl_div_backward: target.shape[1] must equal logits.shape[1], got shapes "
+            "kl_div_backward: target.shape must equal logits.shape, got shapes "
             f"{tuple(target.shape)} and {tuple(logits.shape)}"
         )
 

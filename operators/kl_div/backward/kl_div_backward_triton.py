@@ -254,6 +254,16 @@ def kl_div_backward_looped_kernel(
         )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, kl_div_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -267,7 +277,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -311,19 +323,9 @@ def check_inputs(
             "kl_div_backward: logits must have 2 dimensions, got shape "
             f"{tuple(logits.shape)}"
         )
-    if target.ndim != 2:
+    if target.shape != logits.shape:
         raise ValueError(
-            "kl_div_backward: target must have 2 dimensions, got shape "
-            f"{tuple(target.shape)}"
-        )
-    if target.shape[0] != logits.shape[0]:
-        raise ValueError(
-            "kl_div_backward: target.shape[0] must equal logits.shape[0], got shapes "
-            f"{tuple(target.shape)} and {tuple(logits.shape)}"
-        )
-    if target.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "kl_div_backward: target.shape[1] must equal logits.shape[1], got shapes "
+            "kl_div_backward: target.shape must equal logits.shape, got shapes "
             f"{tuple(target.shape)} and {tuple(logits.shape)}"
         )
 
@@ -352,7 +354,7 @@ def kl_div_backward(
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
         if kernel is kl_div_backward_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_loss,
                 logits,
@@ -366,7 +368,7 @@ def kl_div_backward(
                 target.stride(1),
                 logits.stride(0),
                 logits.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is kl_div_backward_row_kernel:
@@ -382,7 +384,7 @@ def kl_div_backward(
                 target.stride(1),
                 logits.stride(0),
                 logits.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is kl_div_backward_looped_kernel:

@@ -59,54 +59,21 @@ def check_inputs(
             "layer_norm_backward_weight_bias: grad_out must have at least 1 "
             f"dimension, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "layer_norm_backward_weight_bias: x must have at least 1 dimension, got "
-            f"shape {tuple(x.shape)}"
+            "layer_norm_backward_weight_bias: x.shape must equal grad_out.shape, got "
+            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[:-1] != grad_out.shape[:-1]:
+    if mean.shape != (*grad_out.shape[:-1], 1):
         raise ValueError(
-            "layer_norm_backward_weight_bias: x.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(x.shape)} and "
+            "layer_norm_backward_weight_bias: mean.shape must be "
+            f"(*grad_out.shape[:-1], 1), got shapes {tuple(mean.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if x.shape[-1] != grad_out.shape[-1]:
+    if rstd.shape != mean.shape:
         raise ValueError(
-            "layer_norm_backward_weight_bias: x.shape[-1] must equal "
-            f"grad_out.shape[-1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.ndim < 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: mean must have at least 1 dimension, "
-            f"got shape {tuple(mean.shape)}"
-        )
-    if mean.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: mean.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(mean.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.shape[-1] != 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: mean.shape[-1] must be 1, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if rstd.ndim < 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: rstd must have at least 1 dimension, "
-            f"got shape {tuple(rstd.shape)}"
-        )
-    if rstd.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: rstd.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(rstd.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.shape[-1] != 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: rstd.shape[-1] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
+            "layer_norm_backward_weight_bias: rstd.shape must equal mean.shape, got "
+            f"shapes {tuple(rstd.shape)} and {tuple(mean.shape)}"
         )
 
 

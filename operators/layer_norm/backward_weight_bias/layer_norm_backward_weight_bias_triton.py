@@ -102,6 +102,11 @@ def layer_norm_backward_weight_bias_join_kernel(
     tl.store(grad_bias_ptr + rows, grad_bias, mask=row_mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -114,7 +119,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -163,54 +170,21 @@ def check_inputs(
             "layer_norm_backward_weight_bias: grad_out must have at least 1 "
             f"dimension, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "layer_norm_backward_weight_bias: x must have at least 1 dimension, got "
-            f"shape {tuple(x.shape)}"
+            "layer_norm_backward_weight_bias: x.shape must equal grad_out.shape, got "
+            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[:-1] != grad_out.shape[:-1]:
+    if mean.shape != (*grad_out.shape[:-1], 1):
         raise ValueError(
-            "layer_norm_backward_weight_bias: x.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(x.shape)} and "
+            "layer_norm_backward_weight_bias: mean.shape must be "
+            f"(*grad_out.shape[:-1], 1), got shapes {tuple(mean.shape)} and "
             f"{tuple(grad_out.shape)}"
         )
-    if x.shape[-1] != grad_out.shape[-1]:
+    if rstd.shape != mean.shape:
         raise ValueError(
-            "layer_norm_backward_weight_bias: x.shape[-1] must equal "
-            f"grad_out.shape[-1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.ndim < 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: mean must have at least 1 dimension, "
-            f"got shape {tuple(mean.shape)}"
-        )
-    if mean.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: mean.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(mean.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if mean.shape[-1] != 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: mean.shape[-1] must be 1, got shape "
-            f"{tuple(mean.shape)}"
-        )
-    if rstd.ndim < 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: rstd must have at least 1 dimension, "
-            f"got shape {tuple(rstd.shape)}"
-        )
-    if rstd.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: rstd.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(rstd.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.shape[-1] != 1:
-        raise ValueError(
-            "layer_norm_backward_weight_bias: rstd.shape[-1] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
+            "layer_norm_backward_weight_bias: rstd.shape must equal mean.shape, got "
+            f"shapes {tuple(rstd.shape)} and {tuple(mean.shape)}"
         )
 
 
@@ -239,8 +213,8 @@ def layer_norm_backward_weight_bias(
             "layer_norm_backward_weight_bias: at most 2**33 rows and 2**30 columns, "
             f"got {M} and {N}"
         )
-    grad_out_view = grad_out.reshape(N, M)
-    x_view = x.reshape(N, M)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(N, M)
+    x_view = x if x.ndim == 2 else x.reshape(N, M)
     mean_view = mean.reshape(N)
     rstd_view = rstd.reshape(N)
     kernel, options = pick_schedule(N * grad_weight.element_size())
@@ -252,7 +226,7 @@ def layer_norm_backward_weight_bias(
         grad_bias_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
         )
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
             grad_out_view,
             x_view,
             mean_view,
@@ -269,7 +243,7 @@ def layer_norm_backward_weight_bias(
             rstd_view.stride(0),
             **options,
         )
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         layer_norm_backward_weight_bias_join_kernel[grid](
             grad_weight_parts,
             grad_bias_parts,

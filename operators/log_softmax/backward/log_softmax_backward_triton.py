@@ -140,6 +140,11 @@ def log_softmax_backward_looped_kernel(
         tl.store(grad_x_ptr + row * N + cols, grad_x, mask=mask, cache_modifier=".cs")
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (4096, log_softmax_backward_kernel, {"num_warps": 2}),
@@ -156,7 +161,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
@@ -180,20 +187,10 @@ def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
             "log_softmax_backward: grad_out must have at least 1 dimension, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "log_softmax_backward: x must have at least 1 dimension, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "log_softmax_backward: x.shape[:-1] must equal grad_out.shape[:-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "log_softmax_backward: x.shape[-1] must equal grad_out.shape[-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
+            "log_softmax_backward: x.shape must equal grad_out.shape, got shapes "
+            f"{tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
 
 
@@ -203,14 +200,14 @@ def log_softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tenso
     grad_x = torch.empty_like(grad_out, memory_format=torch.contiguous_format)
     if grad_x.numel() == 0:
         return grad_x
-    M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
+    M = grad_out.numel() // N
     if max(M, N) > 2**30:
         raise ValueError(
             f"log_softmax_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
-    grad_out_view = grad_out.reshape(M, N)
-    x_view = x.reshape(M, N)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
@@ -224,7 +221,7 @@ def log_softmax_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tenso
                 grad_out_view.stride(1),
                 x_view.stride(0),
                 x_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is log_softmax_backward_looped_kernel:

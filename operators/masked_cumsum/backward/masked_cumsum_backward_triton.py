@@ -118,6 +118,11 @@ def masked_cumsum_backward_looped_kernel(
         )
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (2048, masked_cumsum_backward_kernel, {"num_warps": 1}),
@@ -133,7 +138,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, mask: torch.Tensor) -> None:
@@ -155,20 +162,10 @@ def check_inputs(grad_out: torch.Tensor, mask: torch.Tensor) -> None:
             "masked_cumsum_backward: grad_out must have at least 1 dimension, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if mask.ndim < 1:
+    if mask.shape != grad_out.shape:
         raise ValueError(
-            "masked_cumsum_backward: mask must have at least 1 dimension, got shape "
-            f"{tuple(mask.shape)}"
-        )
-    if mask.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "masked_cumsum_backward: mask.shape[:-1] must equal grad_out.shape[:-1], "
-            f"got shapes {tuple(mask.shape)} and {tuple(grad_out.shape)}"
-        )
-    if mask.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "masked_cumsum_backward: mask.shape[-1] must equal grad_out.shape[-1], "
-            f"got shapes {tuple(mask.shape)} and {tuple(grad_out.shape)}"
+            "masked_cumsum_backward: mask.shape must equal grad_out.shape, got "
+            f"shapes {tuple(mask.shape)} and {tuple(grad_out.shape)}"
         )
 
 
@@ -178,14 +175,14 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
     grad_x = torch.empty_like(grad_out, memory_format=torch.contiguous_format)
     if grad_x.numel() == 0:
         return grad_x
-    M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
+    M = grad_out.numel() // N
     if max(M, N) > 2**30:
         raise ValueError(
             f"masked_cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
-    mask_view = mask.reshape(M, N)
-    grad_out_view = grad_out.reshape(M, N)
+    mask_view = mask if mask.ndim == 2 else mask.reshape(M, N)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
@@ -199,7 +196,7 @@ def masked_cumsum_backward(grad_out: torch.Tensor, mask: torch.Tensor) -> torch.
                 mask_view.stride(1),
                 grad_out_view.stride(0),
                 grad_out_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is masked_cumsum_backward_looped_kernel:

@@ -30,20 +30,10 @@ def check_inputs(grad_out: torch.Tensor, mask: torch.Tensor) -> None:
             "masked_fill_backward: grad_out must have at least 1 dimension, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if mask.ndim < 1:
+    if mask.shape != grad_out.shape:
         raise ValueError(
-            "masked_fill_backward: mask must have at least 1 dimension, got shape "
-            f"{tuple(mask.shape)}"
-        )
-    if mask.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "masked_fill_backward: mask.shape[:-1] must equal grad_out.shape[:-1], "
-            f"got shapes {tuple(mask.shape)} and {tuple(grad_out.shape)}"
-        )
-    if mask.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "masked_fill_backward: mask.shape[-1] must equal grad_out.shape[-1], got "
-            f"shapes {tuple(mask.shape)} and {tuple(grad_out.shape)}"
+            "masked_fill_backward: mask.shape must equal grad_out.shape, got shapes "
+            f"{tuple(mask.shape)} and {tuple(grad_out.shape)}"
         )
 
 

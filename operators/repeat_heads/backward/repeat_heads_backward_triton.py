@@ -118,6 +118,11 @@ def repeat_heads_backward_tile_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -150,7 +155,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -203,8 +210,8 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
     with torch.cuda.device(grad_out.get_device()):
         if kernel is repeat_heads_backward_kernel:
             grid = (
-                M // H * triton.cdiv(H, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                M // H * cdiv(H, options["BLOCK_SIZE_M"]),
+                cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 grad_out_view,
@@ -218,8 +225,7 @@ def repeat_heads_backward(grad_out: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is repeat_heads_backward_tile_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 grad_out_view,

@@ -84,6 +84,11 @@ def reverse_cumsum_backward_looped_kernel(
         grad_x_carry, grad_x_lost = _two_sum(grad_x_carry, grad_x_lost + grad_x_end)
 
 
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (2048, reverse_cumsum_backward_kernel, {"num_warps": 1}),
@@ -99,7 +104,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -122,13 +129,13 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
     grad_x = torch.empty_like(grad_out, memory_format=torch.contiguous_format)
     if grad_x.numel() == 0:
         return grad_x
-    M = grad_out.shape[:-1].numel()
     N = grad_out.shape[-1]
+    M = grad_out.numel() // N
     if max(M, N) > 2**30:
         raise ValueError(
             f"reverse_cumsum_backward: at most 2**30 rows and columns, got {M} and {N}"
         )
-    grad_out_view = grad_out.reshape(M, N)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(M, N)
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
@@ -139,7 +146,7 @@ def reverse_cumsum_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 N,
                 grad_out_view.stride(0),
                 grad_out_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is reverse_cumsum_backward_looped_kernel:

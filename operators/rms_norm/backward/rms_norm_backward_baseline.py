@@ -50,29 +50,14 @@ def check_inputs(
             "rms_norm_backward: grad_out must have at least 1 dimension, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "rms_norm_backward: x must have at least 1 dimension, got shape "
-            f"{tuple(x.shape)}"
+            "rms_norm_backward: x.shape must equal grad_out.shape, got shapes "
+            f"{tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[:-1] != grad_out.shape[:-1]:
+    if weight.shape != (grad_out.shape[-1],):
         raise ValueError(
-            "rms_norm_backward: x.shape[:-1] must equal grad_out.shape[:-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "rms_norm_backward: x.shape[-1] must equal grad_out.shape[-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if weight.ndim != 1:
-        raise ValueError(
-            "rms_norm_backward: weight must have 1 dimension, got shape "
-            f"{tuple(weight.shape)}"
-        )
-    if weight.shape[0] != grad_out.shape[-1]:
-        raise ValueError(
-            "rms_norm_backward: weight.shape[0] must equal grad_out.shape[-1], got "
+            "rms_norm_backward: weight.shape must be (grad_out.shape[-1],), got "
             f"shapes {tuple(weight.shape)} and {tuple(grad_out.shape)}"
         )
 

@@ -36,30 +36,10 @@ def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
             "rms_norm_channels_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "rms_norm_channels_backward: x must have 4 dimensions, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "rms_norm_channels_backward: x.shape[0] must equal grad_out.shape[0], "
-            f"got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[1] != grad_out.shape[1]:
-        raise ValueError(
-            "rms_norm_channels_backward: x.shape[1] must equal grad_out.shape[1], "
-            f"got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "rms_norm_channels_backward: x.shape[2] must equal grad_out.shape[2], "
-            f"got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "rms_norm_channels_backward: x.shape[3] must equal grad_out.shape[3], "
-            f"got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
+            "rms_norm_channels_backward: x.shape must equal grad_out.shape, got "
+            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
 
 

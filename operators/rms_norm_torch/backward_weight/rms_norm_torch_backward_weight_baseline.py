@@ -46,38 +46,16 @@ def check_inputs(
             "rms_norm_torch_backward_weight: grad_out must have at least 1 "
             f"dimension, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "rms_norm_torch_backward_weight: x must have at least 1 dimension, got "
-            f"shape {tuple(x.shape)}"
+            "rms_norm_torch_backward_weight: x.shape must equal grad_out.shape, got "
+            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[:-1] != grad_out.shape[:-1]:
+    if rstd.shape != (*grad_out.shape[:-1], 1):
         raise ValueError(
-            "rms_norm_torch_backward_weight: x.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(x.shape)} and "
+            "rms_norm_torch_backward_weight: rstd.shape must be "
+            f"(*grad_out.shape[:-1], 1), got shapes {tuple(rstd.shape)} and "
             f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: x.shape[-1] must equal "
-            f"grad_out.shape[-1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.ndim < 1:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: rstd must have at least 1 dimension, "
-            f"got shape {tuple(rstd.shape)}"
-        )
-    if rstd.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: rstd.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(rstd.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.shape[-1] != 1:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: rstd.shape[-1] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
         )
 
 

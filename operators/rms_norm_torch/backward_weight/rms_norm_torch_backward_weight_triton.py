@@ -88,6 +88,11 @@ def rms_norm_torch_backward_weight_join_kernel(
     tl.store(grad_weight_ptr + rows, grad_weight, mask=row_mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -100,7 +105,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -138,38 +145,16 @@ def check_inputs(
             "rms_norm_torch_backward_weight: grad_out must have at least 1 "
             f"dimension, got shape {tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "rms_norm_torch_backward_weight: x must have at least 1 dimension, got "
-            f"shape {tuple(x.shape)}"
+            "rms_norm_torch_backward_weight: x.shape must equal grad_out.shape, got "
+            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
-    if x.shape[:-1] != grad_out.shape[:-1]:
+    if rstd.shape != (*grad_out.shape[:-1], 1):
         raise ValueError(
-            "rms_norm_torch_backward_weight: x.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(x.shape)} and "
+            "rms_norm_torch_backward_weight: rstd.shape must be "
+            f"(*grad_out.shape[:-1], 1), got shapes {tuple(rstd.shape)} and "
             f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: x.shape[-1] must equal "
-            f"grad_out.shape[-1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.ndim < 1:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: rstd must have at least 1 dimension, "
-            f"got shape {tuple(rstd.shape)}"
-        )
-    if rstd.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: rstd.shape[:-1] must equal "
-            f"grad_out.shape[:-1], got shapes {tuple(rstd.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if rstd.shape[-1] != 1:
-        raise ValueError(
-            "rms_norm_torch_backward_weight: rstd.shape[-1] must be 1, got shape "
-            f"{tuple(rstd.shape)}"
         )
 
 
@@ -194,8 +179,8 @@ def rms_norm_torch_backward_weight(
             f"rms_norm_torch_backward_weight: at most 2**30 rows and columns, got {M} "
             f"and {N}"
         )
-    grad_out_view = grad_out.reshape(N, M)
-    x_view = x.reshape(N, M)
+    grad_out_view = grad_out if grad_out.ndim == 2 else grad_out.reshape(N, M)
+    x_view = x if x.ndim == 2 else x.reshape(N, M)
     rstd_view = rstd.reshape(N)
     kernel, options = pick_schedule(N * grad_weight.element_size())
     # Triton launches on the current device
@@ -203,7 +188,7 @@ def rms_norm_torch_backward_weight(
         grad_weight_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
         )
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
             grad_out_view,
             x_view,
             rstd_view,
@@ -217,8 +202,7 @@ def rms_norm_torch_backward_weight(
             rstd_view.stride(0),
             **options,
         )
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
-        rms_norm_torch_backward_weight_join_kernel[grid](
+        rms_norm_torch_backward_weight_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
             grad_weight_parts,
             grad_weight,
             M,

@@ -68,20 +68,10 @@ def check_inputs(
             "rotary_half_backward: cos.shape[1] must equal 2 * grad_out.shape[3] // "
             f"2, got shape {tuple(cos.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            "rotary_half_backward: sin must have 2 dimensions, got shape "
-            f"{tuple(sin.shape)}"
-        )
-    if sin.shape[0] != grad_out.shape[2]:
-        raise ValueError(
-            "rotary_half_backward: sin.shape[0] must equal grad_out.shape[2], got "
-            f"shapes {tuple(sin.shape)} and {tuple(grad_out.shape)}"
-        )
-    if sin.shape[1] != 2 * grad_out.shape[3] // 2:
-        raise ValueError(
-            "rotary_half_backward: sin.shape[1] must equal 2 * grad_out.shape[3] // "
-            f"2, got shape {tuple(sin.shape)}"
+            "rotary_half_backward: sin.shape must equal cos.shape, got shapes "
+            f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 
 

@@ -69,20 +69,10 @@ def check_inputs(
             "rotary_interleaved_backward: cos.shape[0] must equal grad_out.shape[2], "
             f"got shapes {tuple(cos.shape)} and {tuple(grad_out.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            "rotary_interleaved_backward: sin must have 2 dimensions, got shape "
-            f"{tuple(sin.shape)}"
-        )
-    if sin.shape[0] != grad_out.shape[2]:
-        raise ValueError(
-            "rotary_interleaved_backward: sin.shape[0] must equal grad_out.shape[2], "
-            f"got shapes {tuple(sin.shape)} and {tuple(grad_out.shape)}"
-        )
-    if sin.shape[1] != cos.shape[1]:
-        raise ValueError(
-            "rotary_interleaved_backward: sin.shape[1] must equal cos.shape[1], got "
-            f"shapes {tuple(sin.shape)} and {tuple(cos.shape)}"
+            "rotary_interleaved_backward: sin.shape must equal cos.shape, got shapes "
+            f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 
 

@@ -82,6 +82,11 @@ def rotary_interleaved_backward_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -114,7 +119,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -168,20 +175,10 @@ def check_inputs(
             "rotary_interleaved_backward: cos.shape[0] must equal grad_out.shape[2], "
             f"got shapes {tuple(cos.shape)} and {tuple(grad_out.shape)}"
         )
-    if sin.ndim != 2:
+    if sin.shape != cos.shape:
         raise ValueError(
-            "rotary_interleaved_backward: sin must have 2 dimensions, got shape "
-            f"{tuple(sin.shape)}"
-        )
-    if sin.shape[0] != grad_out.shape[2]:
-        raise ValueError(
-            "rotary_interleaved_backward: sin.shape[0] must equal grad_out.shape[2], "
-            f"got shapes {tuple(sin.shape)} and {tuple(grad_out.shape)}"
-        )
-    if sin.shape[1] != cos.shape[1]:
-        raise ValueError(
-            "rotary_interleaved_backward: sin.shape[1] must equal cos.shape[1], got "
-            f"shapes {tuple(sin.shape)} and {tuple(cos.shape)}"
+            "rotary_interleaved_backward: sin.shape must equal cos.shape, got shapes "
+            f"{tuple(sin.shape)} and {tuple(cos.shape)}"
         )
 
 
@@ -211,8 +208,8 @@ def rotary_interleaved_backward(
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (
-            M // S * triton.cdiv(S, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // S * cdiv(S, options["BLOCK_SIZE_M"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             grad_out_view,

@@ -42,6 +42,11 @@ def row_sum_backward_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -59,7 +64,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
@@ -103,14 +110,11 @@ def row_sum_backward(grad_out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
             f"row_sum_backward: at most 2**32 rows and 33553920 columns, got {M} and "
             f"{N}"
         )
-    grad_out_view = grad_out.reshape(M)
+    grad_out_view = grad_out if grad_out.ndim == 1 else grad_out.reshape(M)
     kernel, options = pick_schedule(N * grad_x.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (
-            triton.cdiv(M, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
-        )
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
         kernel[grid](
             grad_out_view,
             grad_x,

@@ -33,14 +33,9 @@ def check_inputs(grad_out: torch.Tensor, scale: torch.Tensor) -> None:
             "scale_shift_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if scale.ndim != 1:
+    if scale.shape != (grad_out.shape[1],):
         raise ValueError(
-            "scale_shift_backward: scale must have 1 dimension, got shape "
-            f"{tuple(scale.shape)}"
-        )
-    if scale.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "scale_shift_backward: scale.shape[0] must equal grad_out.shape[1], got "
+            "scale_shift_backward: scale.shape must be (grad_out.shape[1],), got "
             f"shapes {tuple(scale.shape)} and {tuple(grad_out.shape)}"
         )
 

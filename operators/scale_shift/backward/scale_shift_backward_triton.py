@@ -51,6 +51,11 @@ def scale_shift_backward_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -83,7 +88,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor, scale: torch.Tensor) -> None:
@@ -108,14 +115,9 @@ def check_inputs(grad_out: torch.Tensor, scale: torch.Tensor) -> None:
             "scale_shift_backward: grad_out must have 4 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if scale.ndim != 1:
+    if scale.shape != (grad_out.shape[1],):
         raise ValueError(
-            "scale_shift_backward: scale must have 1 dimension, got shape "
-            f"{tuple(scale.shape)}"
-        )
-    if scale.shape[0] != grad_out.shape[1]:
-        raise ValueError(
-            "scale_shift_backward: scale.shape[0] must equal grad_out.shape[1], got "
+            "scale_shift_backward: scale.shape must be (grad_out.shape[1],), got "
             f"shapes {tuple(scale.shape)} and {tuple(grad_out.shape)}"
         )
 
@@ -141,8 +143,8 @@ def scale_shift_backward(grad_out: torch.Tensor, scale: torch.Tensor) -> torch.T
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (
-            M // C * triton.cdiv(C, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // C * cdiv(C, options["BLOCK_SIZE_M"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             grad_out_view,

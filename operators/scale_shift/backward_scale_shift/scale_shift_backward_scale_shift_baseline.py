@@ -37,34 +37,10 @@ def check_inputs(
             "scale_shift_backward_scale_shift: grad_out must have 4 dimensions, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "scale_shift_backward_scale_shift: x must have 4 dimensions, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[1] != grad_out.shape[1]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[1] must equal "
-            f"grad_out.shape[1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[2] must equal "
-            f"grad_out.shape[2], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[3] must equal "
-            f"grad_out.shape[3], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "scale_shift_backward_scale_shift: x.shape must equal grad_out.shape, "
+            f"got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
 
 

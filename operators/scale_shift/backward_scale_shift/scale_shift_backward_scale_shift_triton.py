@@ -170,6 +170,16 @@ def scale_shift_backward_scale_shift_looped_kernel(
     tl.store(grad_shift_ptr + row, grad_shift)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -191,7 +201,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -219,34 +231,10 @@ def check_inputs(
             "scale_shift_backward_scale_shift: grad_out must have 4 dimensions, got "
             f"shape {tuple(grad_out.shape)}"
         )
-    if x.ndim != 4:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "scale_shift_backward_scale_shift: x must have 4 dimensions, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[0] must equal "
-            f"grad_out.shape[0], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[1] != grad_out.shape[1]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[1] must equal "
-            f"grad_out.shape[1], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[2] != grad_out.shape[2]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[2] must equal "
-            f"grad_out.shape[2], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
-        )
-    if x.shape[3] != grad_out.shape[3]:
-        raise ValueError(
-            "scale_shift_backward_scale_shift: x.shape[3] must equal "
-            f"grad_out.shape[3], got shapes {tuple(x.shape)} and "
-            f"{tuple(grad_out.shape)}"
+            "scale_shift_backward_scale_shift: x.shape must equal grad_out.shape, "
+            f"got shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
 
 
@@ -281,7 +269,7 @@ def scale_shift_backward_scale_shift(
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is scale_shift_backward_scale_shift_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_out_view,
                 x_view,
@@ -296,7 +284,7 @@ def scale_shift_backward_scale_shift(
                 x_view.stride(0),
                 x_view.stride(1),
                 x_view.stride(2),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is scale_shift_backward_scale_shift_row_kernel:
@@ -313,7 +301,7 @@ def scale_shift_backward_scale_shift(
                 x_view.stride(0),
                 x_view.stride(1),
                 x_view.stride(2),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is scale_shift_backward_scale_shift_looped_kernel:

@@ -70,21 +70,11 @@ def check_inputs(
             f"grad_log_probs.shape[0], got shapes {tuple(logits.shape)} and "
             f"{tuple(grad_log_probs.shape)}"
         )
-    if labels.ndim != 2:
+    if labels.shape != (grad_log_probs.shape[0], logits.shape[1]):
         raise ValueError(
-            "sequence_log_probs_backward: labels must have 2 dimensions, got shape "
-            f"{tuple(labels.shape)}"
-        )
-    if labels.shape[0] != grad_log_probs.shape[0]:
-        raise ValueError(
-            "sequence_log_probs_backward: labels.shape[0] must equal "
-            f"grad_log_probs.shape[0], got shapes {tuple(labels.shape)} and "
-            f"{tuple(grad_log_probs.shape)}"
-        )
-    if labels.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "sequence_log_probs_backward: labels.shape[1] must equal "
-            f"logits.shape[1], got shapes {tuple(labels.shape)} and "
+            "sequence_log_probs_backward: labels.shape must be "
+            "(grad_log_probs.shape[0], logits.shape[1]), got shapes "
+            f"{tuple(labels.shape)} and {tuple(grad_log_probs.shape)} and "
             f"{tuple(logits.shape)}"
         )
 

@@ -233,6 +233,16 @@ def sequence_log_probs_backward_looped_kernel(
         )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, sequence_log_probs_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -250,7 +260,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -299,21 +311,11 @@ def check_inputs(
             f"grad_log_probs.shape[0], got shapes {tuple(logits.shape)} and "
             f"{tuple(grad_log_probs.shape)}"
         )
-    if labels.ndim != 2:
+    if labels.shape != (grad_log_probs.shape[0], logits.shape[1]):
         raise ValueError(
-            "sequence_log_probs_backward: labels must have 2 dimensions, got shape "
-            f"{tuple(labels.shape)}"
-        )
-    if labels.shape[0] != grad_log_probs.shape[0]:
-        raise ValueError(
-            "sequence_log_probs_backward: labels.shape[0] must equal "
-            f"grad_log_probs.shape[0], got shapes {tuple(labels.shape)} and "
-            f"{tuple(grad_log_probs.shape)}"
-        )
-    if labels.shape[1] != logits.shape[1]:
-        raise ValueError(
-            "sequence_log_probs_backward: labels.shape[1] must equal "
-            f"logits.shape[1], got shapes {tuple(labels.shape)} and "
+            "sequence_log_probs_backward: labels.shape must be "
+            "(grad_log_probs.shape[0], logits.shape[1]), got shapes "
+            f"{tuple(labels.shape)} and {tuple(grad_log_probs.shape)} and "
             f"{tuple(logits.shape)}"
         )
 
@@ -344,7 +346,7 @@ def sequence_log_probs_backward(
     # Triton launches on the current device
     with torch.cuda.device(grad_log_probs.get_device()):
         if kernel is sequence_log_probs_backward_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_log_probs,
                 logits_view,
@@ -357,7 +359,7 @@ def sequence_log_probs_backward(
                 grad_log_probs.stride(0),
                 logits_view.stride(0),
                 logits_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is sequence_log_probs_backward_row_kernel:
@@ -372,7 +374,7 @@ def sequence_log_probs_backward(
                 grad_log_probs.stride(0),
                 logits_view.stride(0),
                 logits_view.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is sequence_log_probs_backward_looped_kernel:

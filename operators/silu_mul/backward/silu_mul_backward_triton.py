@@ -48,13 +48,20 @@ def silu_mul_backward_kernel(
     tl.store(grad_up_ptr + offsets, grad_up, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of the tensor that a line serves, its kernel, and how to launch it.
 SCHEDULES = ((None, silu_mul_backward_kernel, {"BLOCK_SIZE": 1024, "num_warps": 4}),)
 
 
 def pick_schedule(size: int):
     """The kernel and the launch options for the tensor of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -118,7 +125,7 @@ def silu_mul_backward(
     kernel, options = pick_schedule(grad_gate.numel() * grad_gate.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (triton.cdiv(n_elements, options["BLOCK_SIZE"]),)
+        grid = (cdiv(n_elements, options["BLOCK_SIZE"]),)
         kernel[grid](
             grad_out,
             gate,

@@ -38,19 +38,9 @@ def check_inputs(grad_out: torch.Tensor, x: torch.Tensor) -> None:
             "softmax_backward: grad_out must have at least 1 dimension, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if x.ndim < 1:
+    if x.shape != grad_out.shape:
         raise ValueError(
-            "softmax_backward: x must have at least 1 dimension, got shape "
-            f"{tuple(x.shape)}"
-        )
-    if x.shape[:-1] != grad_out.shape[:-1]:
-        raise ValueError(
-            "softmax_backward: x.shape[:-1] must equal grad_out.shape[:-1], got "
-            f"shapes {tuple(x.shape)} and {tuple(grad_out.shape)}"
-        )
-    if x.shape[-1] != grad_out.shape[-1]:
-        raise ValueError(
-            "softmax_backward: x.shape[-1] must equal grad_out.shape[-1], got shapes "
+            "softmax_backward: x.shape must equal grad_out.shape, got shapes "
             f"{tuple(x.shape)} and {tuple(grad_out.shape)}"
         )
 

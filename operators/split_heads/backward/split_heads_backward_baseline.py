@@ -45,35 +45,15 @@ def check_inputs(
             "split_heads_backward: grad_q must have at least 1 dimension, got shape "
             f"{tuple(grad_q.shape)}"
         )
-    if grad_k.ndim < 1:
+    if grad_k.shape != grad_q.shape:
         raise ValueError(
-            "split_heads_backward: grad_k must have at least 1 dimension, got shape "
-            f"{tuple(grad_k.shape)}"
+            "split_heads_backward: grad_k.shape must equal grad_q.shape, got shapes "
+            f"{tuple(grad_k.shape)} and {tuple(grad_q.shape)}"
         )
-    if grad_k.shape[:-1] != grad_q.shape[:-1]:
+    if grad_v.shape != grad_q.shape:
         raise ValueError(
-            "split_heads_backward: grad_k.shape[:-1] must equal grad_q.shape[:-1], "
-            f"got shapes {tuple(grad_k.shape)} and {tuple(grad_q.shape)}"
-        )
-    if grad_k.shape[-1] != grad_q.shape[-1]:
-        raise ValueError(
-            "split_heads_backward: grad_k.shape[-1] must equal grad_q.shape[-1], got "
-            f"shapes {tuple(grad_k.shape)} and {tuple(grad_q.shape)}"
-        )
-    if grad_v.ndim < 1:
-        raise ValueError(
-            "split_heads_backward: grad_v must have at least 1 dimension, got shape "
-            f"{tuple(grad_v.shape)}"
-        )
-    if grad_v.shape[:-1] != grad_q.shape[:-1]:
-        raise ValueError(
-            "split_heads_backward: grad_v.shape[:-1] must equal grad_q.shape[:-1], "
-            f"got shapes {tuple(grad_v.shape)} and {tuple(grad_q.shape)}"
-        )
-    if grad_v.shape[-1] != grad_q.shape[-1]:
-        raise ValueError(
-            "split_heads_backward: grad_v.shape[-1] must equal grad_q.shape[-1], got "
-            f"shapes {tuple(grad_v.shape)} and {tuple(grad_q.shape)}"
+            "split_heads_backward: grad_v.shape must equal grad_q.shape, got shapes "
+            f"{tuple(grad_v.shape)} and {tuple(grad_q.shape)}"
         )
 
 

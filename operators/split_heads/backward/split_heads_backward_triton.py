@@ -132,6 +132,11 @@ def split_heads_backward_1d_grid_kernel(
     )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -154,7 +159,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -193,35 +200,15 @@ def check_inputs(
             "split_heads_backward: grad_q must have at least 1 dimension, got shape "
             f"{tuple(grad_q.shape)}"
         )
-    if grad_k.ndim < 1:
+    if grad_k.shape != grad_q.shape:
         raise ValueError(
-            "split_heads_backward: grad_k must have at least 1 dimension, got shape "
-            f"{tuple(grad_k.shape)}"
+            "split_heads_backward: grad_k.shape must equal grad_q.shape, got shapes "
+            f"{tuple(grad_k.shape)} and {tuple(grad_q.shape)}"
         )
-    if grad_k.shape[:-1] != grad_q.shape[:-1]:
+    if grad_v.shape != grad_q.shape:
         raise ValueError(
-            "split_heads_backward: grad_k.shape[:-1] must equal grad_q.shape[:-1], "
-            f"got shapes {tuple(grad_k.shape)} and {tuple(grad_q.shape)}"
-        )
-    if grad_k.shape[-1] != grad_q.shape[-1]:
-        raise ValueError(
-            "split_heads_backward: grad_k.shape[-1] must equal grad_q.shape[-1], got "
-            f"shapes {tuple(grad_k.shape)} and {tuple(grad_q.shape)}"
-        )
-    if grad_v.ndim < 1:
-        raise ValueError(
-            "split_heads_backward: grad_v must have at least 1 dimension, got shape "
-            f"{tuple(grad_v.shape)}"
-        )
-    if grad_v.shape[:-1] != grad_q.shape[:-1]:
-        raise ValueError(
-            "split_heads_backward: grad_v.shape[:-1] must equal grad_q.shape[:-1], "
-            f"got shapes {tuple(grad_v.shape)} and {tuple(grad_q.shape)}"
-        )
-    if grad_v.shape[-1] != grad_q.shape[-1]:
-        raise ValueError(
-            "split_heads_backward: grad_v.shape[-1] must equal grad_q.shape[-1], got "
-            f"shapes {tuple(grad_v.shape)} and {tuple(grad_q.shape)}"
+            "split_heads_backward: grad_v.shape must equal grad_q.shape, got shapes "
+            f"{tuple(grad_v.shape)} and {tuple(grad_q.shape)}"
         )
 
 
@@ -241,25 +228,30 @@ def split_heads_backward(
     )
     if grad_qkv.numel() == 0:
         return grad_qkv
-    M = grad_q.shape[:-1].numel()
     N = grad_q.shape[-1]
+    M = grad_q.numel() // N
     if M > 2**32 or N > 33553920:
         raise ValueError(
             f"split_heads_backward: at most 2**32 rows and 33553920 columns, got {M} "
             f"and {N}"
         )
-    grad_q_view = grad_q.reshape(M, N)
-    grad_k_view = grad_k.reshape(M, N)
-    grad_v_view = grad_v.reshape(grad_v.shape[:-1].numel(), grad_v.shape[-1])
-    grad_qkv_view = grad_qkv.reshape(grad_qkv.shape[:-1].numel(), grad_qkv.shape[-1])
+    grad_q_view = grad_q if grad_q.ndim == 2 else grad_q.reshape(M, N)
+    grad_k_view = grad_k if grad_k.ndim == 2 else grad_k.reshape(M, N)
+    grad_v_view = (
+        grad_v
+        if grad_v.ndim == 2
+        else grad_v.reshape(grad_v.shape[:-1].numel(), grad_v.shape[-1])
+    )
+    grad_qkv_view = (
+        grad_qkv
+        if grad_qkv.ndim == 2
+        else grad_qkv.reshape(grad_qkv.shape[:-1].numel(), grad_qkv.shape[-1])
+    )
     kernel, options = pick_schedule(N * grad_qkv.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_q.get_device()):
         if kernel is split_heads_backward_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 grad_q_view,
                 grad_k_view,
@@ -278,8 +270,7 @@ def split_heads_backward(
             )
         elif kernel is split_heads_backward_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 grad_q_view,

@@ -90,6 +90,11 @@ def stack_backward_1d_grid_kernel(
     tl.store(grad_y_ptr + rows[:, None] * N + cols[None, :], grad_out_2, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -112,7 +117,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -159,10 +166,7 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is stack_backward_kernel:
-            grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"]),
-                triton.cdiv(N, options["BLOCK_SIZE_N"]),
-            )
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]), cdiv(N, options["BLOCK_SIZE_N"]))
             kernel[grid](
                 grad_out,
                 grad_x,
@@ -176,8 +180,7 @@ def stack_backward(grad_out: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             )
         elif kernel is stack_backward_1d_grid_kernel:
             grid = (
-                triton.cdiv(M, options["BLOCK_SIZE_M"])
-                * triton.cdiv(N, options["BLOCK_SIZE_N"]),
+                cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),
             )
             kernel[grid](
                 grad_out,

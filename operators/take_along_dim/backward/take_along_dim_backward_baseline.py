@@ -47,20 +47,10 @@ def check_inputs(
             "take_along_dim_backward: grad_out must have 2 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if index.ndim != 2:
+    if index.shape != grad_out.shape:
         raise ValueError(
-            "take_along_dim_backward: index must have 2 dimensions, got shape "
-            f"{tuple(index.shape)}"
-        )
-    if index.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "take_along_dim_backward: index.shape[0] must equal grad_out.shape[0], "
-            f"got shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
-        )
-    if index.shape[1] != grad_out.shape[1]:
-        raise ValueError(
-            "take_along_dim_backward: index.shape[1] must equal grad_out.shape[1], "
-            f"got shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
+            "take_along_dim_backward: index.shape must equal grad_out.shape, got "
+            f"shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
         )
     if x.ndim != 2:
         raise ValueError(

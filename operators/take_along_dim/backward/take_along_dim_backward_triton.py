@@ -63,6 +63,11 @@ def take_along_dim_backward_kernel(
         tl.debug_barrier()
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -75,7 +80,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -112,20 +119,10 @@ def check_inputs(
             "take_along_dim_backward: grad_out must have 2 dimensions, got shape "
             f"{tuple(grad_out.shape)}"
         )
-    if index.ndim != 2:
+    if index.shape != grad_out.shape:
         raise ValueError(
-            "take_along_dim_backward: index must have 2 dimensions, got shape "
-            f"{tuple(index.shape)}"
-        )
-    if index.shape[0] != grad_out.shape[0]:
-        raise ValueError(
-            "take_along_dim_backward: index.shape[0] must equal grad_out.shape[0], "
-            f"got shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
-        )
-    if index.shape[1] != grad_out.shape[1]:
-        raise ValueError(
-            "take_along_dim_backward: index.shape[1] must equal grad_out.shape[1], "
-            f"got shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
+            "take_along_dim_backward: index.shape must equal grad_out.shape, got "
+            f"shapes {tuple(index.shape)} and {tuple(grad_out.shape)}"
         )
     if x.ndim != 2:
         raise ValueError(
@@ -166,7 +163,7 @@ def take_along_dim_backward(
     kernel, options = pick_schedule(N * grad_out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
-        grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
         kernel[grid](
             index,
             grad_out,

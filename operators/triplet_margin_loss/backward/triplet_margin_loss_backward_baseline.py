@@ -75,39 +75,15 @@ def check_inputs(
             "triplet_margin_loss_backward: anchor must have 2 dimensions, got shape "
             f"{tuple(anchor.shape)}"
         )
-    if positive.ndim != 2:
+    if positive.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss_backward: positive must have 2 dimensions, got "
-            f"shape {tuple(positive.shape)}"
+            "triplet_margin_loss_backward: positive.shape must equal anchor.shape, "
+            f"got shapes {tuple(positive.shape)} and {tuple(anchor.shape)}"
         )
-    if positive.shape[0] != anchor.shape[0]:
+    if negative.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss_backward: positive.shape[0] must equal "
-            f"anchor.shape[0], got shapes {tuple(positive.shape)} and "
-            f"{tuple(anchor.shape)}"
-        )
-    if positive.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss_backward: positive.shape[1] must equal "
-            f"anchor.shape[1], got shapes {tuple(positive.shape)} and "
-            f"{tuple(anchor.shape)}"
-        )
-    if negative.ndim != 2:
-        raise ValueError(
-            "triplet_margin_loss_backward: negative must have 2 dimensions, got "
-            f"shape {tuple(negative.shape)}"
-        )
-    if negative.shape[0] != anchor.shape[0]:
-        raise ValueError(
-            "triplet_margin_loss_backward: negative.shape[0] must equal "
-            f"anchor.shape[0], got shapes {tuple(negative.shape)} and "
-            f"{tuple(anchor.shape)}"
-        )
-    if negative.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss_backward: negative.shape[1] must equal "
-            f"anchor.shape[1], got shapes {tuple(negative.shape)} and "
-            f"{tuple(anchor.shape)}"
+            "triplet_margin_loss_backward: negative.shape must equal anchor.shape, "
+            f"got shapes {tuple(negative.shape)} and {tuple(anchor.shape)}"
         )
 
 

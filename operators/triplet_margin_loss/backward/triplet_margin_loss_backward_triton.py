@@ -285,6 +285,16 @@ def triplet_margin_loss_backward_looped_kernel(
         )
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, triplet_margin_loss_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -302,7 +312,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -357,39 +369,15 @@ def check_inputs(
             "triplet_margin_loss_backward: anchor must have 2 dimensions, got shape "
             f"{tuple(anchor.shape)}"
         )
-    if positive.ndim != 2:
+    if positive.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss_backward: positive must have 2 dimensions, got "
-            f"shape {tuple(positive.shape)}"
+            "triplet_margin_loss_backward: positive.shape must equal anchor.shape, "
+            f"got shapes {tuple(positive.shape)} and {tuple(anchor.shape)}"
         )
-    if positive.shape[0] != anchor.shape[0]:
+    if negative.shape != anchor.shape:
         raise ValueError(
-            "triplet_margin_loss_backward: positive.shape[0] must equal "
-            f"anchor.shape[0], got shapes {tuple(positive.shape)} and "
-            f"{tuple(anchor.shape)}"
-        )
-    if positive.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss_backward: positive.shape[1] must equal "
-            f"anchor.shape[1], got shapes {tuple(positive.shape)} and "
-            f"{tuple(anchor.shape)}"
-        )
-    if negative.ndim != 2:
-        raise ValueError(
-            "triplet_margin_loss_backward: negative must have 2 dimensions, got "
-            f"shape {tuple(negative.shape)}"
-        )
-    if negative.shape[0] != anchor.shape[0]:
-        raise ValueError(
-            "triplet_margin_loss_backward: negative.shape[0] must equal "
-            f"anchor.shape[0], got shapes {tuple(negative.shape)} and "
-            f"{tuple(anchor.shape)}"
-        )
-    if negative.shape[1] != anchor.shape[1]:
-        raise ValueError(
-            "triplet_margin_loss_backward: negative.shape[1] must equal "
-            f"anchor.shape[1], got shapes {tuple(negative.shape)} and "
-            f"{tuple(anchor.shape)}"
+            "triplet_margin_loss_backward: negative.shape must equal anchor.shape, "
+            f"got shapes {tuple(negative.shape)} and {tuple(anchor.shape)}"
         )
 
 
@@ -424,7 +412,7 @@ def triplet_margin_loss_backward(
     # Triton launches on the current device
     with torch.cuda.device(grad_loss.get_device()):
         if kernel is triplet_margin_loss_backward_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_loss,
                 anchor,
@@ -442,7 +430,7 @@ def triplet_margin_loss_backward(
                 positive.stride(1),
                 negative.stride(0),
                 negative.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is triplet_margin_loss_backward_row_kernel:
@@ -462,7 +450,7 @@ def triplet_margin_loss_backward(
                 positive.stride(1),
                 negative.stride(0),
                 negative.stride(1),
-                BLOCK_SIZE_N=triton.next_power_of_2(N),
+                BLOCK_SIZE_N=next_power_of_2(N),
                 **options,
             )
         elif kernel is triplet_margin_loss_backward_looped_kernel:

@@ -51,6 +51,11 @@ def triu_backward_kernel(
     tl.store(grad_x_ptr + rows[:, None] * N + cols[None, :], grad_x, mask=mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -83,7 +88,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -119,8 +126,8 @@ def triu_backward(grad_out: torch.Tensor) -> torch.Tensor:
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         grid = (
-            M // A * triton.cdiv(A, options["BLOCK_SIZE_M"]),
-            triton.cdiv(N, options["BLOCK_SIZE_N"]),
+            M // A * cdiv(A, options["BLOCK_SIZE_M"]),
+            cdiv(N, options["BLOCK_SIZE_N"]),
         )
         kernel[grid](
             grad_out_view,

@@ -120,6 +120,16 @@ def broadcast_channel_backward_looped_kernel(
     tl.store(grad_bias_ptr + row, grad_bias)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
+def next_power_of_2(n: int) -> int:
+    """The least power of two that is at least `n`. Triton's takes the host 2 us, as cdiv."""
+    return 1 << (n - 1).bit_length()
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (512, broadcast_channel_backward_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
@@ -137,7 +147,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -176,7 +188,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is broadcast_channel_backward_kernel:
-            grid = (triton.cdiv(M, options["BLOCK_SIZE_M"]),)
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
             kernel[grid](
                 grad_out_view,
                 grad_bias,
@@ -186,7 +198,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_out_view.stride(0),
                 grad_out_view.stride(1),
                 grad_out_view.stride(2),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is broadcast_channel_backward_row_kernel:
@@ -198,7 +210,7 @@ def broadcast_channel_backward(grad_out: torch.Tensor) -> torch.Tensor:
                 grad_out_view.stride(0),
                 grad_out_view.stride(1),
                 grad_out_view.stride(2),
-                BLOCK_SIZE_N=triton.next_power_of_2(max(N, 1)),
+                BLOCK_SIZE_N=next_power_of_2(max(N, 1)),
                 **options,
             )
         elif kernel is broadcast_channel_backward_looped_kernel:

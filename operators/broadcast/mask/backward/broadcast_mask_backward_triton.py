@@ -79,6 +79,11 @@ def broadcast_mask_backward_join_kernel(
     tl.store(grad_mask_ptr + rows, grad_mask, mask=row_mask)
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
+    return -(-a // b)
+
+
 # The most bytes of a row that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
@@ -91,7 +96,9 @@ SCHEDULES = (
 
 def pick_schedule(size: int):
     """The kernel and the launch options for a row of `size` bytes."""
-    return next(line[1:] for line in SCHEDULES if line[0] is None or size <= line[0])
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(grad_out: torch.Tensor) -> None:
@@ -140,7 +147,7 @@ def broadcast_mask_backward(grad_out: torch.Tensor) -> torch.Tensor:
         grad_mask_parts = torch.empty(
             (options["SPLITS"], M), dtype=torch.float32, device=grad_out.device
         )
-        kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
+        kernel[(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])](
             grad_out_view,
             grad_mask_parts,
             M,
@@ -151,7 +158,7 @@ def broadcast_mask_backward(grad_out: torch.Tensor) -> torch.Tensor:
             grad_out_view.stride(2),
             **options,
         )
-        broadcast_mask_backward_join_kernel[(triton.cdiv(M, options["BLOCK_SIZE_M"]),)](
+        broadcast_mask_backward_join_kernel[(cdiv(M, options["BLOCK_SIZE_M"]),)](
             grad_mask_parts,
             grad_mask,
             M,
