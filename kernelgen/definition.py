@@ -26,6 +26,7 @@ MEANINGS = {
     "warp_stage": "warps a program, and blocks loaded ahead in loops",
     "memory_access": "how the caches treat what is read and written once",
     "data_reuse": "what a program keeps in registers or caches from one tile or walk to the next",
+    "tune": "every variant with every value of its schedule is searched",
     "llm": "a language model may write the kernel, which is checked and judged like any other",
     "dynamic_shape": "one schedule for each class of sizes where one for all would lose",
 }

@@ -66,7 +66,7 @@ CEILING: Mapping[str, float] = {
 
 UNKNOWN = 0.1
 """Share and ceiling of a strategy that the tables above do not know."""
-WRITTEN = {"llm": 0.5}
+WRITTEN = {"llm": 0.5, "tune": 0.5}
 """Share and ceiling of strategies that may change anything of a kernel; the tables above are of single decisions."""
 
 WHY: Mapping[str, str] = {
@@ -77,6 +77,7 @@ WHY: Mapping[str, str] = {
     "data_reuse": "data that several programs need is fetched once and kept",
     "dynamic_shape": "sizes that want different schedules each get their own",
     "llm": "a language model may write the kernel another way",
+    "tune": "a search of all schedules finds what changes of single decisions do not",
 }
 
 BANDWIDTH = "bandwidth utilisation"

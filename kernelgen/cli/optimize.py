@@ -29,7 +29,7 @@ from kernelgen.cli.terminal import Arch, DeviceName, DryRun, Force, Json, NameOr
 from kernelgen.errors import UsageError, WrongOrSlowError
 from kernelgen.outcomes import to_json
 from kernelgen.settings import MAX_ROUNDS, Settings, resolve
-from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES
+from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES, WRITING
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
@@ -128,7 +128,7 @@ def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise UsageError(f"--strategy {name}: no such strategy; {hint}")
-        if spec.family == CUSTOM and name not in ON_REQUEST:
+        if spec.family == CUSTOM and name not in WRITING:
             raise UsageError(f"--strategy {name}: tunes the kernel of a family; with family: custom there is llm alone")
     return replace(spec, optimization_strategies=tuple(dict.fromkeys(names))) if names else spec
 

@@ -312,13 +312,24 @@ def unknown(schedule: Schedule, among: Iterable[Family] = FAMILIES.values()) -> 
 
 def legal(plan: LoweredPlan, schedule: Schedule, case: Case) -> str | None:
     """Why a schedule cannot serve a case; None if it can."""
-    reason = family_of(plan).legal(schedule, columns(plan, case), itemsize(plan, case))
-    reason = reason or lanes.refusal(body_of(plan), schedule)
-    if reason:
-        return reason
-    if plan.chip:
-        return family_of(plan).fits(body_of(plan), plan.chip, schedule, columns(plan, case))
-    return family_of(plan).holds(body_of(plan), schedule, itemsize(plan, case))
+    return legality(plan, (case,))(schedule)
+
+
+def legality(plan: LoweredPlan, cases: Sequence[Case]) -> Callable[[Schedule], str | None]:
+    """Why a schedule cannot serve all of some cases; None if it can. For many schedules: what it depends on of the
+    cases is found once."""
+    family, body, chip = family_of(plan), body_of(plan), plan.chip
+    rows_of = sorted({(columns(plan, case), itemsize(plan, case)) for case in cases}, reverse=True)
+
+    def refusal(schedule: Schedule) -> str | None:
+        for width, size in rows_of:
+            reason = family.legal(schedule, width, size) or lanes.refusal(body, schedule)
+            room = family.fits(body, chip, schedule, width) if chip else family.holds(body, schedule, size)
+            if reason := reason or room:
+                return reason
+        return None
+
+    return refusal
 
 
 def has_room(plan: LoweredPlan, case: Case) -> bool:

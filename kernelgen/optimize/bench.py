@@ -73,6 +73,9 @@ def families_compiler() -> Compiler:
         proposed = schedule.variant == custom.PROPOSED
         return None if isinstance(plan, WrittenPlan) or proposed else families.legal(plan, schedule, case)
 
+    def legality(plan: Plan, cases: tuple[Case, ...]) -> Callable[[Schedule], str | None]:
+        return (lambda schedule: None) if isinstance(plan, WrittenPlan) else families.legality(plan, cases)
+
     def variants(plan: Plan, cases: tuple[Case, ...]) -> tuple[Schedule, ...]:
         return () if isinstance(plan, WrittenPlan) else families.variants(plan, cases)
 
@@ -80,4 +83,4 @@ def families_compiler() -> Compiler:
         """A kernel that no family wrote has one line, which serves all sizes."""
         return Problem() if isinstance(plan, WrittenPlan) else families.problem_of(plan, case)
 
-    return Compiler(space, variants, legal, problem_of, triton_source)
+    return Compiler(space, variants, legal, problem_of, triton_source, legality)

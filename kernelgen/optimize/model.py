@@ -13,6 +13,7 @@ from kernelgen.llm import Caps
 from kernelgen.llm.exchange import Asks
 from kernelgen.optimize.decide import Judged, all_reached
 from kernelgen.outcomes import Evaluation, Interval, Source
+from kernelgen.strategies import Tuning
 
 Start = Callable[[Path], Evaluator]
 """Makes the evaluator of a run, given the folder where candidates' sources are stored."""
@@ -40,6 +41,8 @@ class Options:
     """A language model that may write kernels."""
     caps: Caps = field(default_factory=Caps)
     """Where asking it ends."""
+    tuning: Tuning = field(default_factory=Tuning)
+    """How far the strategy `tune` goes."""
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from kernelgen import __version__, generate, journal, log
@@ -15,7 +16,7 @@ from kernelgen.optimize.head import head
 from kernelgen.optimize.model import Options
 from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
 from kernelgen.plan import Plan
-from kernelgen.strategies import Compiler
+from kernelgen.strategies import Compiler, tune
 from kernelgen.strategies.context import Table
 
 
@@ -46,6 +47,7 @@ def resume_key(plan: Plan, device: Device, options: Options) -> str:
         cases=[case.label for case in plan.spec.performance],
         candidates=options.candidates,
         strategies=list(plan.spec.optimization_strategies),
+        **({"tuning": asdict(options.tuning)} if tune.NAME in plan.spec.optimization_strategies else {}),
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kernelgen import generate, log
 from kernelgen.diagnose import Advice, Diagnosis, Seen, diagnose, focus
 from kernelgen.evaluate import Failed
 from kernelgen.files import read_text, write_atomic
-from kernelgen.optimize import authored, search
+from kernelgen.optimize import authored, search, tuning
 from kernelgen.optimize.bench import Bench
 from kernelgen.optimize.decide import MARGIN, NOTHING_LEFT
 from kernelgen.optimize.entries import round_entry, start_entry
@@ -185,13 +186,17 @@ def _promise(choice: Choice) -> float:
 
 
 def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:
-    return Context(state.plan, state.cases, diagnosis, state.history, bench.compiler, limit, bench.author)
+    return Context(
+        state.plan, state.cases, diagnosis, state.history, bench.compiler, limit, bench.author, bench.options.tuning
+    )
 
 
 def _search(
     bench: Bench, state: State, diagnosis: Diagnosis, advice: Advice, first: tuple[Proposal, ...]
 ) -> list[Tried]:
     """A wave of candidates; if it got somewhere, half a wave more around the place it got to."""
+    if tuning.is_tuned(advice.strategy):
+        return tuning.searched(bench, state, diagnosis, first, partial(_wave, bench, state, advice))
     tried = _wave(bench, state, advice, 1, first)
     if authored.is_authored(advice.strategy):
         return _rewritten(bench, state, diagnosis, advice, tried)

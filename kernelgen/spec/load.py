@@ -14,8 +14,8 @@ from kernelgen.spec.declared import declared
 from kernelgen.spec.divided import divided, divisors
 from kernelgen.spec.model import (
     CUSTOM,
-    ON_REQUEST,
     STRATEGIES,
+    WRITING,
     Case,
     Constraint,
     OperatorSpec,
@@ -111,7 +111,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         accuracy=(),
         performance=(),
         optimization_strategies=tuple(
-            file.optimization_strategies or (ON_REQUEST if file.family == CUSTOM else STRATEGIES)
+            file.optimization_strategies or (WRITING if file.family == CUSTOM else STRATEGIES)
         ),
         family=file.family,
         type=file.type,

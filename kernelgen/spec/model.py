@@ -18,8 +18,11 @@ ELLIPSIS = "..."
 
 STRATEGIES = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse", "dynamic_shape")
 
-ON_REQUEST = ("llm",)
-"""Strategies that a spec or a command must name: they need something that not everybody has."""
+WRITING = ("llm",)
+"""Strategies that write whole kernels."""
+
+ON_REQUEST = (*WRITING, "tune")
+"""Strategies that a spec or a command must name: they need something that not everybody has, or more time."""
 
 FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter", "matmul", "attention")
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""

@@ -9,9 +9,9 @@ from typing import Protocol, cast
 
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import ON_REQUEST, STRATEGIES
-from kernelgen.strategies.context import Compiler, Context, History, Observation, Proposal
+from kernelgen.strategies.context import Compiler, Context, History, Observation, Proposal, Tuning
 
-__all__ = ["Compiler", "Context", "History", "Observation", "Proposal", "Strategy", "strategies"]
+__all__ = ["Compiler", "Context", "History", "Observation", "Proposal", "Strategy", "Tuning", "strategies"]
 
 
 class Strategy(Protocol):

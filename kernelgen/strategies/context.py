@@ -29,6 +29,14 @@ class Compiler:
     problem_of: Callable[[Plan, Case], Problem]
     source: Callable[[Plan], str]
     """The text of `_triton.py`."""
+    legality: Callable[[Plan, tuple[Case, ...]], Callable[[Schedule], str | None]] | None = None
+    """`legal` for many schedules of the same cases, where that can be answered faster than one by one."""
+
+    def refusals(self, plan: Plan, cases: tuple[Case, ...]) -> Callable[[Schedule], str | None]:
+        """Why a schedule cannot serve all the cases; None if it can."""
+        if self.legality is not None:
+            return self.legality(plan, cases)
+        return lambda schedule: next(filter(None, (self.legal(plan, schedule, case) for case in cases)), None)
 
     def row_of(self, plan: Plan, case: Case) -> int:
         """The row of a plan's table that serves a case."""
@@ -67,6 +75,18 @@ class History:
         return bool(broken & {c.label for c in cases}) or all(c.label in tried for c in cases)
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """How far a search of whole spaces goes."""
+
+    configs: str = "tune"
+    """Which schedules: `tune`, `all`, `prog`, a short form, or AXIS=VALUE,… (see `strategies.tune`)."""
+    evaluations: int = 100
+    """Of one row, at most."""
+    patience: int = 3
+    """Batches without a gain of 1 % after which it ends."""
+
+
 class Author(Protocol):
     """Who writes whole kernels."""
 
@@ -89,6 +109,7 @@ class Context:
     """The most candidates to propose."""
     author: Author | None = None
     """A language model, where one was asked for."""
+    tuning: Tuning = Tuning()
 
     def bound(self, row: int) -> tuple[Case, ...]:
         """The performance cases that a row of the current table serves."""

@@ -1,0 +1,175 @@
+"""The space of one row's schedules as data: every variant with every value of its axes, as far as that is legal."""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from kernelgen.plan import Parameter, Plan, Scalar, Schedule, TableRow
+from kernelgen.search.points import Points
+from kernelgen.spec.model import Case
+from kernelgen.strategies.context import Compiler
+
+MOST = 50_000
+"""Legal schedules that are enumerated; of more a sample is drawn."""
+VARIANT = "variant"
+ABSENT = "-"
+"""Stands for the value of an axis that a variant does not have."""
+ONE_OF_EQUALS = "prints the same kernel as another value"
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A variant: where a search sets out in it, and what may be changed."""
+
+    start: Schedule
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def count(self) -> int:
+        return prod(len(choices) for choices in self.choices.values())
+
+    @property
+    def choices(self) -> dict[str, tuple[Scalar, ...]]:
+        """The values of every axis; what the start has belongs to them."""
+        return {p.name: tuple(dict.fromkeys([*p.choices, self.start[p.name]])) for p in self.parameters}
+
+
+@dataclass(frozen=True)
+class Space:
+    """Schedules of one row, and the same as points of a search."""
+
+    axes: Mapping[str, Axes]
+    """By variant."""
+    schedules: tuple[Schedule, ...]
+    starts: tuple[int, ...]
+    """The places of the current schedule and of those that the family sets out from."""
+    pruned: tuple[tuple[str, int], ...]
+    """How many were left out, by reason; the most first."""
+    sampled: bool
+    """Whether there are more than these."""
+
+    def points(self) -> Points:
+        names = tuple(dict.fromkeys(name for one in self.axes.values() for name, _ in one.start.values))
+        rows = [
+            [s.variant, *(values.get(n, ABSENT) for n in names)] for s in self.schedules for values in [dict(s.values)]
+        ]
+        return Points.of_rows([VARIANT, *names], rows)
+
+    def only(self, keep: Callable[[Schedule], bool]) -> Space:
+        """The part of it that a person asked for."""
+        kept = [i for i, s in enumerate(self.schedules) if keep(s)]
+        place = {old: new for new, old in enumerate(kept)}
+        return replace(
+            self,
+            schedules=tuple(self.schedules[i] for i in kept),
+            starts=tuple(place[i] for i in self.starts if i in place),
+        )
+
+
+def axes_of(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...]) -> dict[str, Axes]:
+    """The variants that can serve a row, that of the current schedule first."""
+    current = plan.table[row].schedule
+    found: dict[str, Axes] = {}
+    for start in (current, *compiler.variants(plan, cases)):
+        if start.variant not in found:
+            space = compiler.space(plan.with_schedule(row, start), row, cases)
+            found[start.variant] = Axes(start, tuple(p for p in space if start.get(p.name) is not None))
+    return found
+
+
+_known: dict[Hashable, Space] = {}
+"""The last spaces: one takes seconds where it is large, and a round asks more than once."""
+
+
+def space_of(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...]) -> Space:
+    """Every legal schedule for the cases of a row, each once: a value that changes nothing is the start's."""
+    key = (compiler, MOST, plan.spec.name, plan.spec.sha256, plan.chip, plan.table[row], cases)
+    if key not in _known:
+        while len(_known) > 15:
+            del _known[next(iter(_known))]
+        _known[key] = _enumerated(compiler, plan, row, cases, seed=0)
+    return _known[key]
+
+
+def _enumerated(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...], seed: int) -> Space:
+    axes, rng, refuse = axes_of(compiler, plan, row, cases), random.Random(seed), compiler.refusals(plan, cases)
+    starts = [s for s in (plan.table[row].schedule, *compiler.variants(plan, cases)) if refuse(s) is None]
+    canonical = _canonical(compiler, plan)
+    found, pruned = dict.fromkeys(canonical(s, axes[s.variant]) for s in starts), Counter[str]()
+    sampled = False
+    for one in axes.values():
+        drawn, share = _combinations(one, rng)
+        sampled |= share
+        for schedule in drawn:
+            if reason := refuse(schedule):
+                pruned[reason] += 1
+            elif (kept := canonical(schedule, one)) in found:
+                pruned[ONE_OF_EQUALS] += kept != schedule
+            else:
+                found[kept] = None
+    schedules = list(found)
+    if len(schedules) > MOST:
+        sampled, first = True, len(starts)
+        schedules = [*schedules[:first], *rng.sample(schedules[first:], MOST - first)]
+    place = {schedule: i for i, schedule in enumerate(schedules)}
+    began = tuple(dict.fromkeys(place[canonical(s, axes[s.variant])] for s in starts))
+    return Space(axes, tuple(schedules), began, tuple((+pruned).most_common()), sampled)
+
+
+def _combinations(axes: Axes, rng: random.Random) -> tuple[Iterator[Schedule], bool]:
+    """All of a variant; of more than are kept, as many drawn."""
+    whole: dict[str, tuple[Scalar, ...]] = {name: (value,) for name, value in axes.start.values} | axes.choices
+    names, values = tuple(sorted(whole)), [whole[name] for name in sorted(whole)]
+    few = axes.count <= MOST
+    drawn = product(*values) if few else (tuple(map(rng.choice, values)) for _ in range(MOST))
+    return (Schedule(axes.start.variant, tuple(zip(names, v, strict=True))) for v in drawn), not few
+
+
+def _canonical(compiler: Compiler, plan: Plan) -> Callable[[Schedule, Axes], Schedule]:
+    """The schedule with every value that no kernel of its variant looks at as the variant's start has it."""
+    known: dict[str, frozenset[str]] = {}
+
+    def printed(schedule: Schedule, axes: Axes) -> frozenset[str]:
+        return unread(compiler.source(plan.with_table((TableRow((), schedule),))), axes.parameters)
+
+    def of_variant(axes: Axes) -> frozenset[str]:
+        found = printed(axes.start, axes)
+        for name in (p.name for p in axes.parameters if p.kind == "structure"):
+            for value in axes.choices[name] if found else ():
+                found &= printed(axes.start.replace(**{name: value}), axes)
+        return found
+
+    def canonical(schedule: Schedule, axes: Axes) -> Schedule:
+        variant = schedule.variant
+        if variant not in known:
+            known[variant] = of_variant(axes)
+        dead = known[variant]
+        return schedule.replace(**{name: axes.start[name] for name in dead}) if dead else schedule
+
+    return canonical
+
+
+def unread(source: str, parameters: Iterable[Parameter]) -> frozenset[str]:
+    """The parameters that change nothing in a file of kernels: a constant that no kernel reads, and stages where no
+    kernel has a loop to overlap."""
+    kernels = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef) and _is_kernel(n)]
+    if not kernels:
+        return frozenset()
+    inside = [node for kernel in kernels for statement in kernel.body for node in ast.walk(statement)]
+    names = {node.id for node in inside if isinstance(node, ast.Name)}
+    loops = any(isinstance(node, ast.For | ast.While) for node in inside)
+    return frozenset(
+        p.name
+        for p in parameters
+        if (p.kind == "constexpr" and p.name not in names) or (p.name == "num_stages" and not loops)
+    )
+
+
+def _is_kernel(function: ast.FunctionDef) -> bool:
+    return any("jit" in ast.unparse(decorator) for decorator in function.decorator_list)
