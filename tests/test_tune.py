@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rounds_fakes import CASES, COMPILER, START, FakeEvaluator, device, make_plan, microseconds, options, run, source
+from cli_process import kernelgen, refused
+from rounds_fakes import CASES, COMPILER, START, FakeEvaluator, make_plan, microseconds, run
 from rounds_fakes import legal as is_legal
 
 from kernelgen.diagnose import Advice, Diagnosis
@@ -16,7 +18,7 @@ from kernelgen.evaluate import Candidate
 from kernelgen.journal import read
 from kernelgen.optimize.bench import families_compiler
 from kernelgen.outcomes import Evaluation, Status
-from kernelgen.plan import Parameter, Plan, Schedule, TableRow
+from kernelgen.plan import Parameter, Plan, Schedule
 from kernelgen.spec import find_spec, load_spec
 from kernelgen.strategies import Compiler, Context, History, Tuning
 from kernelgen.strategies.short import ladder, meets, parse, restriction, short
@@ -106,7 +108,7 @@ def test_every_schedule_of_shipped_families_has_a_short_form_of_its_own() -> Non
     from kernelgen import generate
 
     compiler = families_compiler()
-    for name in ("softmax", "matmul", "broadcast"):
+    for name in ("softmax", "broadcast", "topk"):
         spec = load_spec(find_spec(name)[0])
         plan = generate.plan_of(spec, Path("nowhere"))
         for row in range(len(plan.table)):
@@ -272,3 +274,29 @@ def test_one_schedule_and_a_ladder_can_be_asked_for(tmp_path: Path) -> None:
     steps = tuned(tmp_path / "steps", tuning=Tuning("prog"))
     rungs = [r.data["what"] for r in read(steps.folder) if r.kind == "candidate" and not r.data.get("again")]
     assert len(rungs) >= 2
+
+
+def test_a_dry_run_shows_the_space_without_a_device(tmp_path: Path) -> None:
+    done = kernelgen("tune", "topk", "--dry-run", "--json", cwd=tmp_path)
+    rows = json.loads(done.stdout)["rows"]
+    assert rows
+    for row in rows:
+        assert row["legal"] >= len(row["first"]) > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line", "code"),
+    [
+        ((), "tune needs a NAME, or --replay to judge the search on recorded spaces", 2),
+        (("topk", "--effort", "fast"), "--effort fast: must be none, quick, full", 2),
+        (("topk", "--configs", "BLOCK=2"), "'BLOCK=2': no axis 'BLOCK'; there are variant, BLOCK_SIZE_M, num_warps", 2),
+        (
+            ("topk", "--device", "cpu"),
+            "tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search",
+            3,
+        ),
+    ],
+)
+def test_mistakes_on_the_command_line(arguments: tuple[str, ...], line: str, code: int, tmp_path: Path) -> None:
+    assert refused("tune", *arguments, cwd=tmp_path, code=code) == f"error: {line}"

@@ -32,6 +32,7 @@ from kernelgen.settings import MAX_ROUNDS, Settings, resolve
 from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES, WRITING
 
 if TYPE_CHECKING:
+    from kernelgen.cli.progress import Progress
     from kernelgen.devices import Device
     from kernelgen.optimize import Options, RunResult
     from kernelgen.plan import Plan
@@ -112,11 +113,11 @@ def optimize(
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generate.plan_of(spec, options.operators, chip)
     _check_strategies(plan)
-    result = _run(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
+    result = played(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
     if json:
         emit(to_json(result))
     else:
-        _show(result, quartet)
+        show_result(result, quartet)
     return 0 if result.works else WrongOrSlowError.exit_code
 
 
@@ -172,10 +173,12 @@ def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool
     return replace(options, candidates=settings.candidates) if settings.candidates else options
 
 
-def _run(plan: Plan, device: Device, options: Options, jobs: int | None, json: bool) -> RunResult:
+def played(
+    plan: Plan, device: Device, options: Options, jobs: int | None, json: bool, progress: Progress | None = None
+) -> RunResult:
     """Play the rounds, with progress on stderr."""
     from kernelgen.analysis import work
-    from kernelgen.cli.progress import Progress
+    from kernelgen.cli.progress import Progress as Lines
     from kernelgen.evaluate import Evaluator, evaluator
     from kernelgen.optimize import Interrupted
     from kernelgen.optimize import optimize as play
@@ -183,7 +186,7 @@ def _run(plan: Plan, device: Device, options: Options, jobs: int | None, json: b
     def start(store: Path) -> Evaluator:
         return evaluator(device, plan, options.operators / plan.spec.folder, store, partial(work, plan), jobs=jobs)
 
-    progress = Progress()
+    progress = progress or Lines()
     try:
         return play(plan, device, start, options, progress)
     except Interrupted as stop:
@@ -220,7 +223,7 @@ def _announce(
     return 0
 
 
-def _show(result: RunResult, quartet: Quartet) -> None:
+def show_result(result: RunResult, quartet: Quartet) -> None:
     from kernelgen.optimize.decide import show
 
     kept = sum(r.kept for r in result.rounds if r.number > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,33 @@ class Progress:
 
     def _print(self, line: str) -> None:
         self._console.print(line)
+
+
+class TuneProgress(Progress):
+    """The same for a search: the best so far, and the time that is left as far as the evaluations so far say."""
+
+    def __init__(self, evaluations: int) -> None:
+        super().__init__()
+        self._evaluations = evaluations
+        self._began = time.monotonic()
+        self._best = (1.0, "the current one")
+
+    def round_started(self, number: int, strategy: str, bottleneck: str, candidates: int) -> None:
+        super().round_started(number, strategy, bottleneck, max(candidates, self._evaluations))
+        self._began = time.monotonic()
+
+    def candidate_done(self, number: int, what: str, evaluation: Evaluation) -> None:
+        self._done += 1
+        timings = evaluation.speedups("current")
+        least = min((t.speedup for t in timings), default=0.0)
+        if evaluation.status is Status.OK and least > self._best[0]:
+            self._best = (least, what)
+        if self._moving is not None:
+            each = (time.monotonic() - self._began) / self._done
+            left = each * max(self._planned - self._done, 0)
+            best = f"best {self._best[0]:.3f}x: {self._best[1]}"
+            line = f"{self._done} of at most {self._planned}; {best}; {left:.0f} s left"
+            self._moving.update(f"{_plain(self._title)}  [dim]{_plain(line)}[/dim]")
 
 
 def outcome(evaluation: Evaluation) -> str:

@@ -2,35 +2,220 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelgen.cli.terminal import Json, emit, note, table
-from kernelgen.errors import UsageError
+from kernelgen.cli.names import Quartet, root_of
+from kernelgen.cli.new import load
+from kernelgen.cli.optimize import Dtypes, Fresh, Jobs, MaxMinutes, chosen, played, show_result
+from kernelgen.cli.terminal import (
+    Arch,
+    DeviceName,
+    DryRun,
+    Force,
+    Json,
+    Only,
+    OptionalSpec,
+    Skip,
+    emit,
+    note,
+    table,
+)
+from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
+from kernelgen.outcomes import to_json
 from kernelgen.settings import checked, resolve, whole
+from kernelgen.spec.model import CUSTOM
+
+if TYPE_CHECKING:
+    from kernelgen.plan import Plan
+    from kernelgen.strategies import Context, Tuning
+    from kernelgen.strategies.tune import Row
+
+INTERRUPTED = 130
 
 Replay = Annotated[
     list[Path] | None,
     typer.Option("--replay", metavar="FILE|FOLDER", help="Judge the search on recorded spaces; needs no device."),
 ]
 Seeds = Annotated[str | None, typer.Option("--seeds", metavar="N", help="Runs of a replay on every space.")]
-Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Processes; by default one a core.")]
+Configs = Annotated[
+    str | None,
+    typer.Option(
+        "--configs",
+        metavar="tune|all|prog|SHORT|AXIS=VALUE,..",
+        envvar="KERNELS",
+        show_envvar=False,
+        help="Which configurations: what the search chooses, all, one axis after the other, one by its short form, "
+        "or what the search chooses among those with these values. Also read from KERNELS.",
+    ),
+]
+Effort = Annotated[
+    str, typer.Option("--effort", metavar="none|quick|full", help="How much is measured before the search ends.")
+]
 
 SEEDS = 20
 RECORDED = ("*.csv", "*.csv.gz")
+EFFORTS = {"none": (12, 0), "quick": (100, 3), "full": (300, 8)}
+"""Evaluations of a row of the schedule table, and batches without a gain after which it ends."""
 
 
-def tune(replay: Replay = None, seeds: Seeds = None, jobs: Jobs = None, json: Json = False) -> int:
-    """Judge the search on recorded spaces.
+def tune(
+    name: OptionalSpec = None,
+    configs: Configs = None,
+    effort: Effort = "quick",
+    device: DeviceName = None,
+    arch: Arch = None,
+    dtype: Dtypes = None,
+    only: Only = None,
+    skip: Skip = None,
+    max_minutes: MaxMinutes = None,
+    jobs: Jobs = None,
+    fresh: Fresh = False,
+    force: Force = False,
+    dry_run: DryRun = False,
+    replay: Replay = None,
+    seeds: Seeds = None,
+    json: Json = False,
+) -> int:
+    """Search the fastest configuration of a kernel.
 
-    --replay takes files with a column for every axis and one time_ms, packed or not, or folders of them.
+    Every legal configuration of every variant may be chosen. The winner is measured again, verified and kept only if it
+    is faster beyond doubt. Ctrl-C ends the search and keeps the best so far. --dry-run shows the space. --replay judges
+    the search itself, on files with a column for every axis and one time_ms.
     """
-    if not replay:
-        raise UsageError("--replay: which recorded space? (see kernelgen tune --help)")
-    return replayed(replay, seeds, jobs, json)
+    if replay:
+        return replayed(replay, seeds, jobs, json)
+    if name is None:
+        raise UsageError("tune needs a NAME, or --replay to judge the search on recorded spaces")
+    given = {"device": device, "arch": arch, "max_minutes": max_minutes, "jobs": jobs}
+    settings = resolve(given)
+    evaluations, patience = _effort(effort)
+    from kernelgen import generate
+    from kernelgen.devices import find
+    from kernelgen.optimize import Options
+    from kernelgen.strategies import Tuning
+
+    here, written = find(settings.device, settings.arch), load(name)
+    if written.family == CUSTOM:
+        raise UsageError(f"{written.name}: a language model writes its kernel, which has no space to search")
+    cases = chosen(written, dtype or [], only or [], skip or [])
+    spec = replace(written, performance=cases, optimization_strategies=("tune",))
+    root, chip = root_of(here), generate.chip_of(here)
+    plan = replace(generate.plan_of(written, root, chip), spec=spec)
+    tuning = Tuning(configs or "tune", evaluations, patience)
+    context = _context(plan, tuning)
+    if dry_run:
+        return _announce(context, json)
+    if not here.measures:
+        raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
+    quartet = Quartet(spec.name, root / spec.folder)
+    if not quartet.file("triton").is_file():
+        generate.new(written, root, force=force, chip=chip)
+        note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
+    options = Options(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh, tuning=tuning)
+    from kernelgen.cli.progress import TuneProgress
+
+    searches = sum(bool(context.bound(row)) for row in range(len(plan.table)))
+    result = played(plan, here, options, settings.jobs, json, TuneProgress(evaluations * searches))
+    if json:
+        emit(to_json(result))
+    else:
+        show_result(result, quartet)
+        _show_measured(result.folder)
+    return INTERRUPTED if _was_stopped(result.folder) else 0 if result.works else WrongOrSlowError.exit_code
+
+
+def _effort(name: str) -> tuple[int, int]:
+    if name not in EFFORTS:
+        raise UsageError(f"--effort {name}: must be {', '.join(EFFORTS)}")
+    return EFFORTS[name]
+
+
+def _context(plan: Plan, tuning: Tuning) -> Context:
+    """What a search starts from. Raises UsageError for configurations that do not exist."""
+    from kernelgen.diagnose import Diagnosis
+    from kernelgen.optimize.bench import families_compiler
+    from kernelgen.strategies import Context as Given
+    from kernelgen.strategies import History
+    from kernelgen.strategies.tune import check
+
+    nothing = Diagnosis("latency", "", (), 1.0, ())
+    context = Given(plan, plan.spec.performance, nothing, History(), families_compiler(), tuning=tuning)
+    check(context)
+    return context
+
+
+def _announce(context: Context, json: bool) -> int:
+    """The spaces, without a measurement."""
+    from kernelgen.schedule.problem import limits_text
+    from kernelgen.strategies.tune import Tuner
+
+    plan, rows = context.plan, Tuner(context).rows
+    found = []
+    for one in rows:
+        space = one.space
+        found.append(
+            {
+                "row": one.row,
+                "serves": limits_text(plan.table[one.row]) or "all other sizes",
+                "cases": sorted(one.cases),
+                "legal": len(space.schedules),
+                "sampled": space.sampled,
+                "pruned": dict(space.pruned),
+                "first": _first(one),
+            }
+        )
+    if json:
+        emit({"operator": plan.spec.name, "rows": found})
+        return 0
+    for said, row in zip(found, rows, strict=True):
+        of_more = ", drawn from more" if row.space.sampled else ""
+        print(f"{plan.spec.name}, {said['serves']}: {said['legal']} configurations{of_more}; {len(row.cases)} cases")
+        shown, others = row.space.pruned[:SHOWN_REASONS], row.space.pruned[SHOWN_REASONS:]
+        lines = [f"{count}: {reason}" for reason, count in shown]
+        lines += [f"{sum(count for _, count in others)}: for other reasons"] if others else []
+        print("".join(f"  left out  {line}\n" for line in lines), end="")
+        print("".join(f"  first     {text}\n" for text in _first(row)[:SHOWN_FIRST]), end="")
+    return 0
+
+
+def _first(row: Row) -> list[str]:
+    """What is measured first, in short forms."""
+    from kernelgen.strategies.short import short
+
+    space = row.space
+    asked = row.listed if row.listed is not None else [space.schedules[i] for i in space.starts]
+    return [short(s, space.axes[s.variant].parameters) for s in asked]
+
+
+SHOWN_REASONS, SHOWN_FIRST = 5, 12
+
+
+def _was_stopped(folder: Path) -> bool:
+    from kernelgen.journal import read
+
+    return any(record.kind == "stopped" for record in read(folder))
+
+
+def _show_measured(folder: Path) -> None:
+    """The fastest configurations of the run, and where they were measured."""
+    from kernelgen.journal import read
+    from kernelgen.outcomes import evaluation_from_json
+
+    found: dict[str, list[str]] = {}
+    records = [r.data for r in read(folder) if r.kind == "candidate"]
+    for data in records:
+        timings = evaluation_from_json(data["evaluation"]).speedups("current")
+        for timing in timings:
+            found[f"{data['what']}\n{timing.case}"] = [f"{timing.speedup:.3f}x", f"{timing.time_us:.2f} µs"]
+    ranked = sorted(found.items(), key=lambda item: -float(item[1][0].rstrip("x")))
+    head = ("against the current", "time", "case", "configuration")
+    rows = [(*figures, key.partition("\n")[2], key.partition("\n")[0]) for key, figures in ranked[:SHOWN_FIRST]]
+    if rows:
+        print(table([head, *rows]))
 
 
 def replayed(paths: list[Path], seeds: str | None, jobs: str | None, json: bool) -> int:
