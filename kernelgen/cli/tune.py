@@ -30,7 +30,10 @@ from kernelgen.settings import checked, resolve, whole
 from kernelgen.spec.model import CUSTOM
 
 if TYPE_CHECKING:
+    from kernelgen.devices import Device
+    from kernelgen.optimize import Options
     from kernelgen.plan import Plan
+    from kernelgen.spec.model import OperatorSpec
     from kernelgen.strategies import Context, Tuning
     from kernelgen.strategies.tune import Row
 
@@ -95,8 +98,8 @@ def tune(
     evaluations, patience = _effort(effort)
     from kernelgen import generate
     from kernelgen.devices import find
-    from kernelgen.optimize import Options
-    from kernelgen.strategies import Tuning
+    from kernelgen.optimize import Options as Given
+    from kernelgen.strategies import Tuning as Wanted
 
     here, written = find(settings.device, settings.arch), load(name)
     if written.family == CUSTOM:
@@ -105,21 +108,28 @@ def tune(
     spec = replace(written, performance=cases, optimization_strategies=("tune",))
     root, chip = root_of(here), generate.chip_of(here)
     plan = replace(generate.plan_of(written, root, chip), spec=spec)
-    tuning = Tuning(configs or "tune", evaluations, patience)
+    tuning = Wanted(configs or "tune", evaluations, patience)
     context = _context(plan, tuning)
     if dry_run:
         return _announce(context, json)
     if not here.measures:
         raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
-    quartet = Quartet(spec.name, root / spec.folder)
-    if not quartet.file("triton").is_file():
-        generate.new(written, root, force=force, chip=chip)
-        note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
-    options = Options(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh, tuning=tuning)
+    options = Given(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh, tuning=tuning)
+    return _run(written, context, here, options, settings.jobs, json)
+
+
+def _run(written: OperatorSpec, context: Context, here: Device, options: Options, jobs: int | None, json: bool) -> int:
+    """Search, and print what was found; 130 where Ctrl-C ended the search."""
+    from kernelgen import generate
     from kernelgen.cli.progress import TuneProgress
 
+    plan = context.plan
+    quartet = Quartet(plan.spec.name, options.operators / plan.spec.folder)
+    if not quartet.file("triton").is_file():
+        generate.new(written, options.operators, force=options.force, chip=generate.chip_of(here))
+        note(f"{plan.spec.name} had no kernel yet; generated in {quartet.folder}")
     searches = sum(bool(context.bound(row)) for row in range(len(plan.table)))
-    result = played(plan, here, options, settings.jobs, json, TuneProgress(evaluations * searches))
+    result = played(plan, here, options, jobs, json, TuneProgress(context.tuning.evaluations * searches))
     if json:
         emit(to_json(result))
     else:
