@@ -42,19 +42,30 @@ class Printer:
         return "@triton.jit"
 
     def block(self, statements: Iterable[ir.Stmt], indent: int) -> list[str]:
+        """Statements; a remark stands apart from what comes before it."""
         lines: list[str] = []
+        before: ir.Stmt | None = None
         for statement in statements:
+            apart = isinstance(statement, ir.Remark) and statement.apart
+            if apart and before is not None and not isinstance(before, ir.Remark):
+                lines.append("")
             lines += self.statement(statement, indent)
+            before = statement
         return lines
 
     def statement(self, statement: ir.Stmt, indent: int) -> list[str]:
         match statement:
+            case ir.Remark():
+                return [f"{' ' * indent}# {line}" for line in statement.lines]
             case ir.Let():
                 return self._said(statement.comment, self._let(statement), indent, statement.aside)
             case ir.Update():
                 return self._said(statement.comment, self._updated(statement), indent)
             case ir.For():
                 return self._loop(statement, indent)
+            case ir.If():
+                head = f"{' ' * indent}if {self.text(statement.condition).text}:"
+                return [head, *self.block(statement.body, indent + 4)]
             case ir.Store():
                 args = [self._pointer(statement.pointer), self._stored(statement.value, statement.pointer.shape)]
                 args += [f"mask={self.text(statement.mask).text}"] if statement.mask else []
@@ -102,10 +113,10 @@ class Printer:
         return label
 
     def _updated(self, update: ir.Update) -> list[str]:
+        line = f"{update.name} {OPERATIONS[update.op].sign}= {self.text(update.value).text}"
         whole = ir.Apply(update.op, (ir.Name(update.name, update.value.shape), update.value), update.value.shape)
-        line = f"{update.name} {OPERATIONS[update.op].sign}= "
-        text = self.text(whole).text.removeprefix(f"{update.name} {OPERATIONS[update.op].sign} ")
-        return [line + text] if len(line + text) <= _WIDEST else self._assigned(update.name, whole, update.name)
+        fits = len(line) <= _WIDEST or not parts_of(update.value, self.cut)
+        return [line] if fits else self._assigned(update.name, whole, update.name)
 
     def _stored(self, value: ir.Expr, shape: ir.Shape) -> str:
         """A value in the shape in which it is stored."""
@@ -116,6 +127,7 @@ class Printer:
         ends = [self.text(e).text for e in (loop.start, loop.stop, loop.step)]
         bounds = ends[1] if ends[0] == "0" and ends[2] == "1" else ", ".join(ends)
         head = f"tl.range({bounds}, flatten=True)" if loop.flatten else f"range({bounds})"
+        head = f"tl.range({bounds}, num_stages={loop.stages})" if loop.stages else head
         comment = [f"{' ' * indent}# {loop.comment}"] if loop.comment else []
         return [*comment, fit(f"for {loop.index} in {head}:", indent), *self.block(loop.body, indent + 4)]
 

@@ -124,7 +124,7 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
     order = family.notes(spec, bodies[0])
     plan = KernelPlan(spec, name, bodies[0], (), (*notes, *order, *_notes(spec, bodies[0])), filled=graph.filled)
     for part, body in zip(parts[1:], bodies[1:], strict=True):
-        then = KernelPlan(part.spec, reduction.NAME, body, (TableRow((), reduction.OF_ROWS),))
+        then = KernelPlan(part.spec, reduction.NAME, replace(body, of_rows=True), (TableRow((), reduction.OF_ROWS),))
         plan = replace(plan, then=then, notes=(*plan.notes, _TWO_KERNELS))
     shapes = [(rows(plan, case), columns(plan, case)) for case in spec.performance]
     table = family.of_reads(bodies[0], family.first_table(bodies[0], shapes), _last_sizes(spec))

@@ -20,11 +20,12 @@ from dataclasses import dataclass, field, replace
 
 from kernelgen.families.forms import COOPERATIVE, LOOPED
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Passed, Scratch
-from kernelgen.families.looped import LOWEST, looped, passes, stored_late, walked_values
+from kernelgen.families.looped import looped, passes, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import FULL, ROW, SCALAR
 from kernelgen.families.online import Online
 from kernelgen.families.padding import neutral
+from kernelgen.families.reduced_lines import LOWEST
 from kernelgen.families.specialize import SPECIALIZE, specialized
 from kernelgen.families.split import Split, joined_moments, joined_sums
 from kernelgen.families.triton_text import number
@@ -142,7 +143,7 @@ def kernels(
 ) -> tuple[KernelText, ...]:
     """The kernel, and the one that is launched where its programs would not run at once."""
     base = name.removesuffix("_kernel").removesuffix(f"_{COOPERATIVE.name}")
-    alone = looped(spec, body, _ALONE.replace(stores=schedule["stores"]), f"{base}_alone_kernel", helpers)
+    alone = looped(spec, body, _ALONE.replace(stores=schedule["stores"]), f"{base}_alone_kernel")
     sizes = tuple(Passed(name, str(_ALONE[name])) for name in ("BLOCK_SIZE_N", "num_warps"))
     return _together(spec, body, schedule, name, helpers), replace(alone, passed=(*alone.passed, *sizes))
 

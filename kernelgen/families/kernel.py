@@ -45,6 +45,8 @@ class Body:
     """Moves elements without arithmetic, so results are bit-identical and nothing is converted."""
     any_order: bool = False
     """Floats are added by atomics, in whatever order these come."""
+    of_rows: bool = False
+    """Whether its elements are what the rows of another kernel left."""
     starts_itself: bool = False
     """The programs of a scatter give its result what is added to, which the wrapper does otherwise."""
 

@@ -7,25 +7,22 @@ saves a walk.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Sequence
 
-from kernelgen.families.forms import WALKED
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
+from kernelgen.families.forms import COLUMNS, LOOPED_ROWS, WALKED
+from kernelgen.families.kernel import Body, KernelText, at_levels
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
-from kernelgen.families.padding import ancestors, neutral
-from kernelgen.families.specialize import specialized
-from kernelgen.families.triton_text import number, triton_dtype
+from kernelgen.families.padding import ancestors
 from kernelgen.families.values import Lowered, Stored, Use, axes_of
-from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
+from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
-
-LOWEST = "-3.4028234663852886e38"
-"""The least finite float32: a running maximum that starts here keeps rows that begin with -inf free of NaN."""
+from kernelgen.tile import carries, grid, ir
+from kernelgen.tile.carries import Carry
+from kernelgen.tile.nest import M, Nest
+from kernelgen.tile.walk import trimmed, used_names
 
 
 def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple[tuple[int, ...], ...]]:
@@ -49,65 +46,76 @@ def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple
     return tuple(depth), tuple(online.values()), walks
 
 
-def looped(
-    spec: OperatorSpec,
-    body: Body,
-    schedule: Schedule,
-    name: str,
-    helpers: dict[str, None],
-    make: type[Lines] = Lines,
-) -> KernelText:
-    lines = make(spec, body, WALKED[schedule.variant], schedule, helpers)
-    reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
-    moments = {m.total: m for m in carried_moments(body.lowered)}
-    # accumulators need a name
-    lines.writer.named = body.names.assigned | reductions | {m.mean for m in moments.values()}
-    _, online, walks = passes(body.lowered)
-    done: set[int] = set()
-    once = lines.row_indices() + lines.writer.lines(at_levels(body, (ROW, SCALAR)), done)
-    outputs = body.lowered.outputs
-    full = [o for o in outputs if stored_late(body, o)]
-    loops = []
-    for number_, walk in enumerate(walks):
-        loops.append(
-            _walk(
-                body,
-                lines,
-                walk,
-                online,
-                moments,
-                done,
-                first=number_ == 0,
-                last=not full and number_ == len(walks) - 1,
-            )
-        )
-    if full:
-        _policies(body, lines, schedule, "evict_first")
-        if schedule["keep_row"]:  # what every row needs again stays, what is read for the last time goes
-            lines.policies.update(dict.fromkeys(at_levels(body, (COLUMN,)), "evict_last"))
-        inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
-        rest = [o for o in outputs if o not in full]
-        after = [lines.store(o) for o in rest]
-        comment = ["the row again, now with what it was reduced to"]
-        if schedule["backwards"]:
-            comment.append("backwards: the end of the row was read last and may still be cached")
-        loops.append(
-            Loop(
-                tuple(comment),
-                (),
-                tuple(lines.at_columns(inside)),
-                tuple(after),
-                bool(schedule["backwards"]),
-            )
-        )
-    constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
-    constexprs = ("BLOCK_SIZE_M", *constexprs) if lines.two_d else constexprs
-    arguments = lines.arguments(*(("M", "N") if lines.two_d else ("N",)))
+def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    """The kernel of a program that walks its rows."""
+    nest = Nest(spec, body, WALKED[schedule.variant], schedule)
+    text = walked_rows(nest)
     parts = {g.size for g in body.layout.parts}  # divided by as by constants
-    arguments, constexprs, passed = specialized(schedule, arguments, constexprs, parts)
-    return KernelText(
-        name, lines.form, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
-        wide_strides=lines.wide_strides(), passed=passed,
+    constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
+    if nest.form.two_d:
+        frame = grid.several_rows(M, *_SAID[schedule.variant])
+        return nest.kernel(name, (*frame, *text), ("M", "N"), ("BLOCK_SIZE_M", *constexprs), parts)
+    has_row = "row" in used_names(trimmed(text))
+    said = "the row does" if has_row else "the elements do"
+    said += f" not fit in registers: walk {'it' if has_row else 'them'} in blocks"
+    said = "one program reduces what the kernel before left for every row" if body.of_rows else said
+    return nest.kernel(name, (ir.Remark((said,), apart=False), *grid.lone_row(), *text), ("N",), constexprs, parts)
+
+
+_SAID = {
+    LOOPED_ROWS.name: (
+        "a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept", grid.WIDE,
+    ),
+    COLUMNS.name: (
+        "lanes lie along what is kept; a program walks what is reduced in blocks", "int64: offsets may pass 2**31",
+    ),
+}  # fmt: skip
+
+
+def walked_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
+    """What is done with rows that are walked in blocks."""
+    body, builder = nest.body, nest.builder
+    moments = {m.total: m for m in carried_moments(body.lowered)}
+    reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
+    builder.more = frozenset(reductions | {m.mean for m in moments.values()})  # accumulators need a name
+    _, online, walks = passes(body.lowered)
+    found: list[ir.Stmt] = [*nest.row_indices(), *nest.lets(at_levels(body, (ROW, SCALAR)))]
+    full = [o for o in body.lowered.outputs if stored_late(body, o)]
+    for number, walk in enumerate(walks):
+        last = not full and number == len(walks) - 1
+        # a row that no other walk reads is not worth keeping
+        _policies(nest, "evict_last" if not last else "default" if number == 0 else "evict_first")
+        carry = reduced(nest, walk, online, moments)
+        after = [*carry.after, *nest.lets(_ready_rows(nest))]
+        remark = ir.Remark(() if number == 0 else ("the row again",))
+        found += [remark, *carry.before, _walk(nest, carry.inside), *after]
+        found += nest.stores() if last else ()
+    if full:
+        found += _again(nest, full)
+    return tuple(found)
+
+
+def _again(nest: Nest, full: Sequence[Stored]) -> tuple[ir.Stmt, ...]:
+    """The last walk, which writes what has every element."""
+    body, schedule, known = nest.body, nest.schedule, dict(nest.builder.known)
+    _policies(nest, "evict_first")
+    if schedule["keep_row"]:  # what every row needs again stays, what is read for the last time goes
+        nest.policies.update(dict.fromkeys(at_levels(body, (COLUMN,)), "evict_last"))
+    inside = (*nest.lets([o.value for o in full], late=False), *nest.stores(full))
+    nest.builder.known = known
+    rest = [o for o in body.lowered.outputs if o not in full]
+    said = ["the row again, now with what it was reduced to"]
+    if schedule["backwards"]:
+        said.append("backwards: the end of the row was read last and may still be cached")
+    backwards = bool(schedule["backwards"])
+    return ir.Remark(tuple(said)), _walk(nest, inside, backwards=backwards), *nest.stores(rest)
+
+
+def _walk(nest: Nest, inside: Sequence[ir.Stmt], *, backwards: bool = False) -> ir.For:
+    stages = "NUM_STAGES" if nest.schedule.int("NUM_STAGES") > 1 else ""
+    span = ir.Number(0), ir.Name("N")
+    return grid.walk(
+        nest.tile.shape, (*nest.column_indices(), *inside), span, stages=stages, backwards=backwards
     )  # fmt: skip
 
 
@@ -117,98 +125,47 @@ def stored_late(body: Body, stored: Stored) -> bool:
     return every or body.names.levels[stored.value] in (FULL, COLUMN)
 
 
-def _policies(body: Body, lines: Lines, schedule: Schedule, policy: str) -> None:
-    kept = schedule["keep_row"] and policy != "default"
-    lines.policies = dict.fromkeys(at_levels(body, (FULL,)), policy) if kept else {}
+def _policies(nest: Nest, policy: str) -> None:
+    kept = nest.schedule["keep_row"] and policy != "default"
+    nest.policies = dict.fromkeys(at_levels(nest.body, (FULL,)), policy) if kept else {}
 
 
-def _walk(
-    body: Body,
-    lines: Lines,
-    walk: tuple[int, ...],
-    online: tuple[Online, ...],
-    moments: dict[int, Moments],
-    done: set[int],
-    *,
-    first: bool,
-    last: bool,
-) -> Loop:
-    """One walk and what follows from it: the row's other numbers, and the outputs where nothing is left to walk."""
-    # a row that no other walk reads is not worth keeping
-    _policies(body, lines, lines.schedule, "evict_last" if not last else "default" if first else "evict_first")
-    found = reduced(body, lines, walk, online, moments, done)
-    outputs = [o.value for o in body.lowered.outputs]
-    live = set[int]().union(*(ancestors(body.lowered, o, short_of=done) for o in outputs))
-    later = [j for j in sorted(live) if body.names.levels[j] in (ROW, SCALAR) and lines.writer.is_assigned(j)]
-    ready = [j for j in later if j not in done and _ready(body, j, done)]
-    after = [*found.after, *lines.writer.lines(ready, done)]
-    if last:
-        after += lines.stores()
-    return replace(found, comment=() if first else ("the row again",), after=tuple(after))
+def _ready_rows(nest: Nest) -> list[int]:
+    """The row's numbers that outputs need and that follow from what is known, without another walk."""
+    body, done = nest.body, set(nest.builder.known)
+    live = set[int]().union(*(ancestors(body.lowered, o.value, short_of=done) for o in body.lowered.outputs))
+    later = [j for j in sorted(live) if body.names.levels[j] in (ROW, SCALAR) and nest.builder.is_assigned(j)]
+    return [j for j in later if j not in done and _ready(body, j, done)]
 
 
-def reduced(
-    body: Body,
-    lines: Lines,
-    walk: tuple[int, ...],
-    online: tuple[Online, ...],
-    moments: dict[int, Moments],
-    done: set[int],
-) -> Loop:
-    """The reductions of one walk: accumulators before, accumulation inside, results after; then they are done."""
+def reduced(nest: Nest, walk: tuple[int, ...], online: Sequence[Online], moments: dict[int, Moments]) -> Carry:
+    """The reductions of one walk, whose results are known then."""
+    builder, names = nest.builder, nest.body.names.of
     carried = {o.total: o for o in online if o.total in walk}
-    maxima = {o.maximum for o in carried.values()}
-    squares = {m.squares for m in moments.values()}
-    names, writer = body.names.of, lines.writer
-    sources = walked_values(body, walk, online, moments)
-    before: list[str] = []
-    for i in walk:
-        before += accumulator(body, lines, i, maxima, {*carried, *squares}, moments)
-    inside = writer.lines(sources, set(done), late=False)
-    after: list[str] = []
+    beside = {o.maximum for o in carried.values()} | {m.squares for m in moments.values()}
+    known = dict(builder.known)
+    found = [Carry(inside=nest.lets(walked_values(nest.body, walk, online, moments), late=False))]
+    made: dict[int, int] = {}
     for i in walk:
         if i in carried:
-            inside += _rescaled(body, lines, carried[i])
+            found.append(carries.online_softmax(nest, carried[i]))
+            made |= {i: i, carried[i].maximum: i}
         elif i in moments:
-            inside += _merged(body, lines, moments[i])
-            done.update((i, moments[i].mean, moments[i].squares))
-        elif i not in maxima and i not in squares:
-            inside += accumulated(body, lines, i, writer.guarded(i))
-            after.append(f"{names[i]} = {writer.reduce_text(i, f'{names[i]}_acc', f'{names[i]}_at').text}")
-            done.add(i)
-    done.update(maxima, carried)
-    return Loop((), tuple(before), tuple(lines.at_columns(inside)), tuple(after))
+            found.append(carries.welford(nest, moments[i]))
+            made |= {i: i, moments[i].mean: i, moments[i].squares: i}
+        elif i not in beside:
+            found.append(carries.accumulated(nest, i))
+            made[i] = i
+    builder.known = known | {i: carries.rows_of(nest, of).number(names[i]) for i, of in made.items() if i in names}
+    return carries.together(found)
 
 
 def walked_values(
-    body: Body, walk: tuple[int, ...], online: tuple[Online, ...], moments: dict[int, Moments]
+    body: Body, walk: tuple[int, ...], online: Sequence[Online], moments: dict[int, Moments]
 ) -> list[int]:
     """What the reductions of a walk run over; that of a reduction which is carried along follows from the other's."""
     carried = {o.total for o in online} | {m.squares for m in moments.values()}
     return [a.value for i in walk if i not in carried for a in body.lowered.values[i].args if isinstance(a, Use)]
-
-
-def accumulator(
-    body: Body,
-    lines: Lines,
-    i: int,
-    maxima: Collection[int] = (),
-    scalars: Collection[int] = (),
-    moments: Mapping[int, Moments] = MappingProxyType({}),
-) -> list[str]:
-    """What a reduction starts from; `scalars`: sums that are one number a row from the first block on."""
-    op, several, name = body.lowered.values[i].op, _several(body, lines, i), body.names.of[i]
-    if i in maxima:
-        start = f"tl.full([BLOCK_SIZE_M], {LOWEST}, tl.float32)" if several else LOWEST
-        return ["# from the least finite float32 on: a row may begin with -inf", f"{name} = {start}"]
-    if i in scalars or i in moments:
-        name = body.names.of[moments[i].mean if i in moments else i]
-        return [f"{name} = {'tl.zeros([BLOCK_SIZE_M], tl.float32)' if several else '0.0'}"]
-    block = "[BLOCK_SIZE_M, BLOCK_SIZE_N]" if several else "[BLOCK_SIZE_N]"
-    outside = number(neutral(body.lowered, i)).text
-    kind = triton_dtype(body.lowered.values[lines.writer.source(i)].dtype)
-    made = [f"{name}_acc = tl.full({block}, {outside}, {kind})"]
-    return [*made, f"{name}_at = tl.zeros({block}, tl.int32)"] if op in ARG_REDUCTIONS else made
 
 
 def _ready(body: Body, i: int, done: set[int]) -> bool:
@@ -219,79 +176,3 @@ def _ready(body: Body, i: int, done: set[int]) -> bool:
     if value.op in (*REDUCTIONS, "load"):
         return False
     return all(_ready(body, a.value, done) for a in value.args if isinstance(a, Use))
-
-
-def accumulated(body: Body, lines: Lines, i: int, text: str) -> list[str]:
-    """How an accumulator takes up `text`, another block of what is reduced."""
-    value, name = body.lowered.values[i], body.names.of[i]
-    if value.op in ("sum", "prod"):
-        return [f"{name}_acc {'+' if value.op == 'sum' else '*'}= {text}"]
-    if value.op in ARG_REDUCTIONS:
-        return _located(lines, i, text)
-    if i in lines.writer.keeps_nan or value.dtype != "float":
-        return [f"{name}_acc = tl.{value.op}imum({name}_acc, {text})"]
-    lines.writer.helpers[f"nan_{value.op}imum"] = None
-    return [f"{name}_acc = _nan_{value.op}imum({name}_acc, {text})"]
-
-
-def _located(lines: Lines, i: int, text: str) -> list[str]:
-    """The extreme of every lane so far and where it stands: the first of equals, because columns ascend."""
-    name, op = lines.body.names.of[i], lines.body.lowered.values[i].op
-    made = []
-    if not text.isidentifier():
-        made, text = [f"{name}_block = {text}"], f"{name}_block"
-    better = f"{text} {'>' if op == 'argmax' else '<'} {name}_acc"
-    if lines.body.lowered.values[lines.writer.source(i)].dtype == "float":
-        helper = "above" if op == "argmax" else "below"
-        lines.writer.helpers[helper] = None
-        better = f"_is_{helper}({text}, {name}_acc)"
-    return [
-        *made,
-        f"{name}_moves = {better}",
-        f"{name}_acc = tl.where({name}_moves, {text}, {name}_acc)",
-        f"{name}_at = tl.where({name}_moves, {lines.writer.numbers(i)}, {name}_at)",
-    ]
-
-
-def _several(body: Body, lines: Lines, i: int) -> bool:
-    """Whether a reduction has a result for every row; what varies along the columns alone has one for all."""
-    return lines.two_d and body.names.levels[lines.writer.source(i)] == FULL
-
-
-def _rescaled(body: Body, lines: Lines, online: Online) -> list[str]:
-    """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
-    top, total = body.names.of[online.maximum], body.names.of[online.total]
-    source = lines.writer.guarded(online.maximum, neutral_alone=True)  # exp makes 0 of -inf alone
-    atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
-    axis, spread = ("axis=1", "new_max[:, None]") if _several(body, lines, online.maximum) else ("axis=0", "new_max")
-    greatest = f"tl.maximum({top}, tl.max({source}, {axis}))"
-    lines.writer.helpers["exp"] = None
-    return [
-        # with infinities made zero the sum may be infinite, but it must not be inf - inf
-        f"new_max = tl.minimum({greatest}, {LOWEST[1:]})" if online.finite else f"new_max = {greatest}",
-        f"block_sum = tl.sum(_exp({atom} - {spread}), {axis})",
-        f"{total} = {total} * _exp({top} - new_max) + block_sum",
-        f"{top} = new_max",
-    ]
-
-
-def _merged(body: Body, lines: Lines, moments: Moments) -> list[str]:
-    """The running mean and sum of squared deviations, joined with those of a block."""
-    mean, squares = body.names.of[moments.mean], body.names.of[moments.squares]
-    source = lines.writer.guarded(moments.total)
-    several = _several(body, lines, moments.total)
-    axis, spread = ("axis=1", "block_mean[:, None]") if several else ("axis=0", "block_mean")
-    plain = body.names.of[moments.source] if lines.writer.is_assigned(moments.source) else f"({source})"
-    divided = lines.form.divided
-    before = "walked" if divided else "start"
-    return [
-        *(["walked = start - first"] if divided else []),
-        "block_count = tl.minimum(BLOCK_SIZE_N, N - start)",
-        f"block_mean = tl.sum({source}, {axis}) / block_count",
-        f"block_centered = tl.where(mask, {plain} - {spread}, 0.0)",
-        f"block_squares = tl.sum(block_centered * block_centered, {axis})",
-        f"block_shift = block_mean - {mean}",
-        f"block_share = block_count / ({before} + block_count)",
-        f"{mean} += block_shift * block_share",
-        f"{squares} += block_squares + block_shift * block_shift * {before} * block_share",
-    ]

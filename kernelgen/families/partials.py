@@ -9,9 +9,10 @@ from __future__ import annotations
 from kernelgen.families.family import Variant
 from kernelgen.families.forms import PARTIALS, PARTIALS_JOIN
 from kernelgen.families.kernel import LOADS, Body, KernelText, Lines, Loop, Passed, Scratch, output_values
-from kernelgen.families.looped import accumulated, accumulator, passes, stored_late
+from kernelgen.families.looped import passes, stored_late
 from kernelgen.families.moments import carried_moments
 from kernelgen.families.padding import neutral
+from kernelgen.families.reduced_lines import accumulated, accumulator
 from kernelgen.families.triton_text import number, triton_dtype
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Parameter, Schedule, TableRow, table_row

@@ -349,7 +349,7 @@ def _spread_well(schedule: Schedule, block: int) -> str | None:
 def in_blocks(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    return (looped(spec, body, schedule, name, helpers),)
+    return (looped(spec, body, schedule, name),)
 
 
 def in_registers(

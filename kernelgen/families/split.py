@@ -24,10 +24,11 @@ from kernelgen.families.forms import (
     Form,
 )
 from kernelgen.families.kernel import WARPS, Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
-from kernelgen.families.looped import passes, reduced, stored_late, walked_values
+from kernelgen.families.looped import passes, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online
+from kernelgen.families.reduced_lines import reduced
 from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import triton_dtype
 from kernelgen.families.values import Lowered, Use

@@ -23,6 +23,7 @@ from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import NOUNS
 from kernelgen.tile import ir
 from kernelgen.tile.places import INTEGER, Places
+from kernelgen.tile.walk import without_parts
 
 _NARROW = ("int8", "uint8", "int16")
 """Integers that are reduced as int32."""
@@ -53,6 +54,10 @@ class Builder:
     """What writes places that move with the axes of a tile."""
     mask: Callable[[ir.Shape], ir.Expr | None] | None = None
     """Which elements of a tile exist; None: those that the mask of the reduced axis says."""
+    tile: ir.Shape = ()
+    """The axes of a tile that reductions run over."""
+    more: frozenset[int] = frozenset()
+    """Values that are assigned beside those that the names say."""
     is_turned: bool = False
     """Whether the axis that scans run along is numbered from its end."""
     by_rows: bool = False
@@ -73,7 +78,7 @@ class Builder:
         found: list[ir.Let | ir.Update] = []
         for i in sorted(self._needed(wanted), key=lambda i: (not late and not self._is_plain_load(i), i)):
             value = self.lowered.values[i]
-            if i not in self.names.assigned or value.op == "const":
+            if not self.is_assigned(i):
                 continue
             name = ir.Name(self.names.of[i], self.shape(i, tile))
             together = self.together(i) if value.op == "load" else None
@@ -83,6 +88,9 @@ class Builder:
                 found.append(self._assigned(i, name, tile))
             self.known[i] = name
         return tuple(found)
+
+    def is_assigned(self, i: int) -> bool:
+        return (i in self.names.assigned or i in self.more) and self.lowered.values[i].op != "const"
 
     def _is_plain_load(self, i: int) -> bool:
         return self.lowered.values[i].op == "load" and not self.lowered.values[i].args
@@ -176,13 +184,24 @@ class Builder:
         return ir.Cast(chosen, value.dtype, is_tensor=True)
 
     def _reduction(self, i: int, arg: ir.Expr) -> ir.Expr:
+        axis = self._axis(self.lowered.values[self.source(i)].axes - self.lowered.values[i].axes)
+        numbers = ir.Name(axis.index, (axis,)) if self.lowered.values[i].op in ARG_REDUCTIONS else None
+        return self.reduced(i, self.guarded(i, arg), numbers)
+
+    def reduced(self, i: int, arg: ir.Expr, numbers: ir.Expr | None = None, along: ir.Axis | None = None) -> ir.Expr:
+        """Reduction `i`, of its operand or of what that came to lane by lane, or part by part `along` an axis;
+        `numbers`: of an arg reduction."""
         value, source = self.lowered.values[i], self.lowered.values[self.source(i)]
-        axis = self._axis(source.axes - value.axes)
+        axis = along or self._axis(source.axes - value.axes)
         keeps_nan = value.dtype == "float" and i not in self.drops_nan
         of_sizes = value.op == "max" and keeps_nan and source.op == "abs" and self.others is not None
-        numbers = ir.Name(axis.index, (axis,)) if value.op in ARG_REDUCTIONS else None
-        found = ir.Reduce("size_max" if of_sizes else value.op, self.guarded(i, arg), axis, keeps_nan, numbers)
+        found = ir.Reduce("size_max" if of_sizes else value.op, arg, axis, keeps_nan, numbers)
         return ir.Cast(found, value.dtype, is_tensor=True) if value.dtype in _NARROW else found
+
+    def operand(self, i: int, *, neutral_alone: bool = False) -> ir.Expr:
+        """What reduction `i` reduces of a tile, with what lies beyond the axis made neutral."""
+        source = without_parts(self.value(self.source(i), self.tile))
+        return self.guarded(i, source, neutral_alone=neutral_alone)
 
     def _scan(self, i: int, arg: ir.Expr) -> ir.Expr:
         value, reverse = self.lowered.values[i], self.lowered.values[i].attr == REVERSE
@@ -201,11 +220,13 @@ class Builder:
         assert isinstance(source, Use)
         return source.value
 
-    def guarded(self, i: int, arg: ir.Expr) -> ir.Expr:
+    def guarded(self, i: int, arg: ir.Expr, *, neutral_alone: bool = False) -> ir.Expr:
         """The operand of a reduction, or of a scan from the end, with what lies beyond the axis made neutral, where it
-        is not."""
+        is not. `neutral_alone`: because it holds what is neutral, and not because no element is less."""
         value, source = self.lowered.values[i], self.lowered.values[self.source(i)]
-        if self.others is not None and harmless(self.lowered, self.names.levels, i, dict(self.others)):
+        if self.others is not None and harmless(
+            self.lowered, self.names.levels, i, dict(self.others), neutral_alone=neutral_alone
+        ):
             return arg
         axis = self._axis(source.axes - value.axes) if value.op in REDUCTIONS else None
         inside = self.mask(arg.shape) if self.mask else ir.Name(axis.mask, (axis,)) if axis else None

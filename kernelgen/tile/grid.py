@@ -70,10 +70,9 @@ def row(columns: ir.Axis, *, has_row: bool, is_turned: bool) -> tuple[ir.Let, ..
     cols: ir.Expr = ir.Range(columns, ir.Number(0))
     if is_turned:
         cols = ir.Call("from_end", (ir.Name(columns.block),), (columns,))
-    own = ir.Let(("row",), wide(ir.Program(0)), said, aside="int64: row * N may pass 2**31")
     number, exist = numbered(columns, ir.Number(0))
     number = ir.Let(number.names, cols, "" if has_row else said)
-    return (own, number, exist) if has_row else (number, exist)
+    return (*lone_row(said), number, exist) if has_row else (number, exist)
 
 
 def rows(row_axis: ir.Axis, columns: ir.Axis) -> tuple[ir.Let, ...]:
@@ -83,3 +82,29 @@ def rows(row_axis: ir.Axis, columns: ir.Axis) -> tuple[ir.Let, ...]:
     cols, col_exist = numbered(columns, ir.Number(0))
     own = ir.Let(("pid_m",), wide(ir.Program(0)), said, aside=WIDE)
     return own, numbers, cols, exist, col_exist, inside(row_axis, columns)
+
+
+def several_rows(row_axis: ir.Axis, said: str, why: str) -> tuple[ir.Let, ...]:
+    """The rows of a program that walks them."""
+    own = ir.Let(("pid_m",), wide(ir.Program(0)), said, aside=why)
+    return own, *numbered(row_axis, block(ir.Name("pid_m"), row_axis))
+
+
+def walk(
+    tile: ir.Shape, body: tuple[ir.Stmt, ...], span: tuple[ir.Expr, ir.Expr], *, stages: str, backwards: bool = False
+) -> ir.For:
+    """A walk along the columns in blocks."""
+    columns, start = tile[-1], ir.Name("start")
+    numbers: tuple[ir.Stmt, ...] = numbered(columns, start)
+    if backwards:
+        one = ir.Apply("sub", (tiles(columns), ir.Number(1)), ())
+        last = ir.Apply("sub", (block(one, columns), start), ())
+        own = ir.Range(columns, ir.Number(0))
+        numbers = (ir.Let((columns.index,), last), ir.Update(columns.index, "add", own), numbers[1])
+    masks = (inside(*tile),) if len(tile) > 1 else ()
+    return ir.For("start", *span, ir.Name(columns.block), (*numbers, *masks, *body), stages=stages)
+
+
+def lone_row(said: str = "") -> tuple[ir.Let, ...]:
+    """The row of a program that has one."""
+    return (ir.Let(("row",), wide(ir.Program(0)), said, aside="int64: row * N may pass 2**31"),)

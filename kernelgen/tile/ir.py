@@ -352,12 +352,29 @@ class For:
     stop: Expr
     step: Expr
     body: tuple[Stmt, ...]
+    stages: str = ""
+    """The constexpr that says how many turns are loaded ahead."""
     flatten: bool = False
     """Whether the loop within it is made one with it, so that loads of the next turn are asked for before this ends."""
     comment: str = ""
 
 
-Stmt = Let | Update | Store | StoreBox | For
+@dataclass(frozen=True)
+class If:
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Comments that head what follows."""
+
+    lines: tuple[str, ...]
+    apart: bool = True
+    """Whether a blank line comes before it, unless it stands first or behind another."""
+
+
+Stmt = Remark | Let | Update | Store | StoreBox | For | If
 
 
 @dataclass(frozen=True)

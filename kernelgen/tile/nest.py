@@ -59,16 +59,21 @@ class Nest:
     may_turn = True
     """Whether columns may be numbered from their end."""
 
-    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
+    def __init__(
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, tile: Tile | None = None
+    ) -> None:
+        """`tile`: instead of that of the form."""
         self.spec = spec
         self.body = body
         self.form = form
         self.schedule = schedule
-        self.tile = tile_of(form)
+        self.tile = tile or tile_of(form)
         self.access = {a.load: a for a in body.layout.accesses}
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
         """How the caches treat what a load reads, where its schedule does not say."""
+        self.memory: list[str] = []
+        """What the kernels of a sequence leave for one another."""
         self.columns = body.columns()
         axes = dict.fromkeys(self.columns, self.tile.columns)
         if self.tile.rows:
@@ -82,7 +87,7 @@ class Nest:
         self.builder = Builder(
             body.lowered, body.names, body.statements, axes, self.load, dict(body.layout.sizes),
             others=dict(body.others), drops_nan=body.keeps_nan, places=self.places, mask=self.mask, by_rows=True,
-            is_turned=self.may_turn and form.turns and _is_turned(body),
+            tile=self.tile.shape, is_turned=self.may_turn and form.turns and _is_turned(body),
         )  # fmt: skip
 
     @property
@@ -263,14 +268,23 @@ class Nest:
         sizes: tuple[str, ...],
         constexprs: tuple[str, ...],
         also: Collection[str] = (),
+        left: Collection[str] = (),
     ) -> KernelText:
         """The kernel of some statements, with the arguments that they mention, and `sizes`. `also`: what is compiled in
-        beside the length of a row, where that is."""
+        beside the length of a row, where that is; `left`: the memory that it leaves for the next kernel."""
         inside = trimmed((*self.wide_strides(), *inside))
         used = used_names(inside)
-        arguments = [a for a in self.arguments(*sizes, "M") if a in used or a in sizes or a.endswith("_ptr")]
-        ordered, constexprs, passed = specialized(self.schedule, arguments, constexprs, also)
-        return KernelText(name, self.form, self.schedule, ordered, constexprs, body=inside, passed=passed)
+        known = [a for a in self.arguments(*sizes, "M") if a in used or a in sizes or f"{a[:-4]}:type" in used]
+        passed = dict.fromkeys(self.memory)  # what kernels leave for one another, this one and those before
+        found = [f"{m}_ptr" for m in passed if f"{m}_ptr" in used]
+        inputs = {f"{t.name}_ptr" for t in self.spec.inputs}
+        outputs = [a for a in known if a.endswith("_ptr") and a not in inputs]
+        arguments = [
+            *(a for a in known if a in inputs), *(a for a in found if a.removesuffix("_ptr") not in left), *outputs,
+            *(a for a in found if a.removesuffix("_ptr") in left), *(a for a in known if not a.endswith("_ptr")),
+        ]  # fmt: skip
+        ordered, constexprs, more = specialized(self.schedule, arguments, constexprs, also)
+        return KernelText(name, self.form, self.schedule, ordered, constexprs, body=inside, passed=more)
 
 
 def _is_turned(body: Body) -> bool:

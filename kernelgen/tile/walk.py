@@ -25,7 +25,11 @@ def trimmed(statements: tuple[ir.Stmt, ...], wanted: frozenset[str] = frozenset(
             continue
         if isinstance(statement, ir.For):
             statement = _trimmed_loop(statement, frozenset(needed))
-        needed |= set(_read(statement))
+        if isinstance(statement, ir.If):
+            statement = replace(statement, body=trimmed(statement.body, frozenset(needed)))
+        if isinstance(statement, ir.Let):
+            needed -= set(statement.names)
+        needed |= _exposed((statement,))
         kept.append(statement)
     return tuple(reversed(kept))
 
@@ -46,7 +50,7 @@ def _exposed(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
     found: set[str] = set()
     made: set[str] = set()
     for statement in statements:
-        if isinstance(statement, ir.For):
+        if isinstance(statement, ir.For | ir.If):
             read = {*_read(replace(statement, body=())), *_exposed(statement.body)}
         else:
             read = set(_read(statement))
@@ -58,8 +62,8 @@ def _exposed(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
 def assigned_names(statements: tuple[ir.Stmt, ...]) -> Iterator[str]:
     """Every variable that statements assign, or may assign for a part of a long line."""
     for statement in statements:
-        if isinstance(statement, ir.For):
-            yield statement.index
+        if isinstance(statement, ir.For | ir.If):
+            yield from [statement.index] if isinstance(statement, ir.For) else []
             yield from assigned_names(statement.body)
         elif isinstance(statement, ir.Let):
             yield from statement.names
@@ -73,6 +77,15 @@ def parts_of(node: object, cut: Collection[ir.Part] = ()) -> list[ir.Part]:
     for part in found:  # which grows
         found += _outermost(part.value, cut)
     return found
+
+
+def without_parts(expr: ir.Expr) -> ir.Expr:
+    """An expression of which nothing gets a line of its own."""
+    if isinstance(expr, ir.Part):
+        return without_parts(expr.value)
+    if isinstance(expr, ir.Apply):
+        return replace(expr, args=tuple(map(without_parts, expr.args)))
+    return replace(expr, arg=without_parts(expr.arg)) if isinstance(expr, ir.Cast) else expr
 
 
 def _outermost(node: object, cut: Collection[ir.Part]) -> list[ir.Part]:
@@ -102,6 +115,8 @@ def _read(node: object) -> Iterator[str]:
             yield from re.findall(r"[A-Za-z_]\w*", stride or "")
     if isinstance(node, ir.Box):
         yield node.tensor
+    if isinstance(node, ir.For) and node.stages:
+        yield node.stages
     if isinstance(node, ir.Dot) and node.precision:
         yield node.precision
     if isinstance(node, ir.ElementOf):
@@ -111,5 +126,5 @@ def _read(node: object) -> Iterator[str]:
             yield from _read(part)
     elif is_dataclass(node):
         for field in fields(node):
-            if field.name not in ("shape", "names", "comment"):
+            if field.name not in ("shape", "names", "comment", "lines"):
                 yield from _read(getattr(node, field.name))

@@ -93,8 +93,8 @@ def argmax_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    out_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
-    out_at = tl.zeros([BLOCK_SIZE_N], tl.int32)
+    out_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
+    out_at = tl.zeros((BLOCK_SIZE_N,), tl.int32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -123,13 +123,13 @@ def argmax_looped_rows_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
 
-    out_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], float("-inf"), tl.float32)
-    out_at = tl.zeros([BLOCK_SIZE_M, BLOCK_SIZE_N], tl.int32)
+    out_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), float("-inf"), tl.float32)
+    out_at = tl.zeros((BLOCK_SIZE_M, BLOCK_SIZE_N), tl.int32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N

@@ -151,7 +151,7 @@ def kl_div_looped_kernel(
     log_denominator = tl.log(denominator)
 
     # the row again
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -215,7 +215,7 @@ def kl_div_looped_2_kernel(
     log_denominator = tl.log(denominator)
 
     # the row again
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -250,7 +250,7 @@ def kl_div_finish_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # one program reduces what the kernel before left for every row
-    total_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

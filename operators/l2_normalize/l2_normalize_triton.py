@@ -87,12 +87,12 @@ def l2_normalize_looped_rows_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
 
-    row_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -136,7 +136,7 @@ def l2_normalize_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -30,13 +30,13 @@ def layer_norm_kernel(
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
     stride_bias_n = tl.cast(stride_bias_n, tl.int64)
-    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
 
-    mean = tl.zeros([BLOCK_SIZE_M], tl.float32)
-    square_sum = tl.zeros([BLOCK_SIZE_M], tl.float32)
+    mean = tl.zeros((BLOCK_SIZE_M,), tl.float32)
+    square_sum = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N

@@ -119,7 +119,7 @@ def quantize_fp8_rows_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -164,7 +164,7 @@ def quantize_fp8_rows_looped_plain_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

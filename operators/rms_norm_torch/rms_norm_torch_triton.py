@@ -99,12 +99,12 @@ def rms_norm_torch_looped_rows_kernel(
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
     stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
 
-    square_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    square_sum_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -157,7 +157,7 @@ def rms_norm_torch_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    square_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    square_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -261,7 +261,7 @@ def sequence_log_probs_log_probs_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    log_probs_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    log_probs_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

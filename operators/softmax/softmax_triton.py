@@ -93,14 +93,14 @@ def softmax_looped_rows_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a program walks BLOCK_SIZE_M rows in blocks, which it reads again instead of keeping them
+    # a program walks BLOCK_SIZE_M rows in blocks, read again instead of kept
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
 
     # from the least finite float32 on: a row may begin with -inf
-    row_max = tl.full([BLOCK_SIZE_M], -3.4028234663852886e38, tl.float32)
-    denominator = tl.zeros([BLOCK_SIZE_M], tl.float32)
+    row_max = tl.full((BLOCK_SIZE_M,), -3.4028234663852886e38, tl.float32)
+    denominator = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N

@@ -146,8 +146,8 @@ def triplet_margin_loss_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -188,7 +188,7 @@ def triplet_margin_loss_finish_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # one program reduces what the kernel before left for every row
-    total_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

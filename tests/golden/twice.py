@@ -76,8 +76,8 @@ def cross_entropy_finish_kernel(
     BLOCK_SIZE_N: tl.constexpr,
 ):
     # one program reduces what the kernel before left for every row
-    loss_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    count_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    loss_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    count_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

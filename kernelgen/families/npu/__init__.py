@@ -49,6 +49,7 @@ def _retargeted(plan: KernelPlan, chip: Chip) -> KernelPlan:
     body = body_of(plan)
     lowered = body.lowered.whole or body.lowered  # the hardware copies intervals: it stores no every other element
     packed = make_body(plan.spec, lowered, body.statements, layout(_packed(plan.spec), lowered))
+    packed = replace(packed, of_rows=body.of_rows)
     family = f"npu_{plan.family}"
     kept = [note for note in plan.notes if "copied first" not in note]
     if packed.lowered.space.inner_axes() and not packed.layout.rows:

@@ -9,11 +9,11 @@ from kernelgen.families import forms, reduction
 from kernelgen.families.family import Family, Kernels, Table, Variant
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText, Passed
-from kernelgen.families.looped import looped
+from kernelgen.families.looped import walked_rows
 from kernelgen.families.npu import held
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
-from kernelgen.families.npu.lines import PackedLines, PackedNest, column_elements, every, floor_power, walked
+from kernelgen.families.npu.lines import PackedNest, column_elements, every, floor_power, walked
 from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, block
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
@@ -94,12 +94,7 @@ def _kernels(
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. Without rows there is one tile, and the one program that has it."""
     form = FORMS[schedule.variant]
-    plain = reduction.default(schedule.variant)
-    if form.walks:
-        plain = plain.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
-        text = looped(spec, body, plain, name, helpers, PackedLines)
-    else:
-        text = in_registers(spec, body, plain, name)
+    text = (in_blocks if form.walks else in_registers)(spec, body, schedule, name)
     made = one_program_a_core(text, schedule, body)
     if {o.name for o in body.lowered.outputs} - {t.name for t in spec.outputs}:
         # what the rows leave is reduced even where there are none, and no driver takes a launch of no program
@@ -119,6 +114,26 @@ def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) 
     if body.layout.rows:
         text = (every(ir.Name("M"), "row", text, f"{said} every num_programs-th row whole"),)
     return nest.kernel(name, (*grid.numbered(LONE_N, ir.Number(0)), *text), ("N",), ("BLOCK_SIZE_N",))
+
+
+def in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    """The kernel of a core that walks its rows."""
+    usual = reduction.default(schedule.variant)
+    plain = usual.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
+    nest = PackedNest(spec, body, FORMS[schedule.variant], plain)
+    text = walked_rows(nest)
+    if nest.form.two_d:
+        said = "one program a core, which walks BLOCK_SIZE_M rows at a time in blocks"
+        tile = (*grid.numbered(M, grid.block(ir.Name("tile"), M)), *text)
+        walk = every(grid.tiles(M), "tile", tile, said)
+        return nest.kernel(name, (walk,), ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"))
+    if body.layout.rows:
+        said = "one program a core; a row does not fit the core's buffer and is walked in blocks"
+        text = (every(ir.Name("M"), "row", text, said),)
+    else:
+        does = "reduces what the kernel before left for every row" if body.of_rows else "walks everything in blocks"
+        text = (ir.Remark((f"one program {does}",), apart=False), *text)
+    return nest.kernel(name, text, ("N",), ("BLOCK_SIZE_N",))
 
 
 def one_program_a_core(text: KernelText, schedule: Schedule, body: Body) -> KernelText:

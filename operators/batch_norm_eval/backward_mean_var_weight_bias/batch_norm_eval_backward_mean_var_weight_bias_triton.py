@@ -222,10 +222,10 @@ def batch_norm_eval_backward_mean_var_weight_bias_looped_kernel(
     var = tl.load(var_ptr + row * stride_var_m)
     mean = tl.load(mean_ptr + row * stride_mean_m)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_weight_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_bias_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_weight_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_bias_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

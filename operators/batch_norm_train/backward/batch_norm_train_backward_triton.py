@@ -237,8 +237,8 @@ def batch_norm_train_backward_looped_kernel(
 
     mean = 0.0
     row_sum_2 = 0.0
-    row_sum_3_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_bias_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_3_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_bias_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -279,8 +279,8 @@ def batch_norm_train_backward_looped_kernel(
     rstd = tl.rsqrt(variance + 1e-5)
 
     # the row again
-    grad_rstd_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_weight_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_rstd_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_weight_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -177,8 +177,8 @@ def cosine_similarity_backward_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     grad_out = tl.load(grad_out_ptr + row * stride_grad_out_m).to(tl.float32)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -212,7 +212,7 @@ def cosine_similarity_backward_looped_kernel(
     inverse_norm_1 = 1.0 / norm_1
 
     # the row again
-    grad_scale_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_scale_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

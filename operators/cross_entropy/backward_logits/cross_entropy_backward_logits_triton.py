@@ -130,7 +130,7 @@ def cross_entropy_backward_logits_looped_kernel(
     target = tl.load(target_ptr + row * stride_target_m)
     grad_loss_sum = tl.load(grad_loss_sum_ptr)
 
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -147,7 +147,7 @@ def cross_entropy_backward_logits_looped_kernel(
     grad_target_logit = -grad_row_loss
 
     # the row again
-    denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -83,7 +83,7 @@ def cross_entropy_rows_backward_looped_kernel(
     target = tl.load(target_ptr + row * stride_target_m)
     grad_loss = tl.load(grad_loss_ptr + row * stride_grad_loss_m).to(tl.float32)
 
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -102,7 +102,7 @@ def cross_entropy_rows_backward_looped_kernel(
     grad_target_logit = -grad_row_loss
 
     # the row again
-    denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -203,8 +203,8 @@ def group_norm_backward_looped_kernel(
     short_row = row.to(tl.int32)
     index_1 = (short_row % 32).to(tl.int64)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_4_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_4_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -237,8 +237,8 @@ def group_norm_backward_looped_kernel(
     mean = row_sum / N
 
     # the row again
-    row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_3_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_3_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -213,8 +213,8 @@ def group_norm_backward_weight_bias_looped_kernel(
     short_row = row.to(tl.int32)
     index_0 = (short_row // K).to(tl.int64)
 
-    grad_weight_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_bias_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_weight_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_bias_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

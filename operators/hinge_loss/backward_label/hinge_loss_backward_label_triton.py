@@ -100,8 +100,8 @@ def hinge_loss_backward_label_looped_kernel(
     label_ptr,
     grad_label_ptr,
     N,
-    D,
     B,
+    D,
     stride_prediction_m,
     stride_prediction_n,
     stride_label_m,
@@ -115,7 +115,7 @@ def hinge_loss_backward_label_looped_kernel(
     label = tl.load(label_ptr + row * stride_label_m).to(tl.float32)
     grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -126,7 +126,8 @@ def hinge_loss_backward_label_looped_kernel(
         ).to(tl.float32)
         # is_at_least = 1 - prediction * label.reshape(-1, 1) >= 0
         is_at_least = 1 - prediction * label >= 0
-        # grad_difference = torch.where(is_at_least, grad_loss / prediction.numel(), 0.0)
+        # grad_difference = torch.where(is_at_least, grad_loss / prediction.numel(),
+        # 0.0)
         ratio = grad_loss / (tl.cast(D, tl.int64) * B)
         grad_difference = tl.where(is_at_least, ratio, 0.0)
         row_sum_acc += tl.where(mask, grad_difference * prediction, 0.0)
@@ -280,8 +281,8 @@ def hinge_loss_backward_label(
                 label,
                 grad_label,
                 N,
-                D,
                 B,
+                D,
                 prediction.stride(0),
                 prediction.stride(1),
                 label.stride(0),

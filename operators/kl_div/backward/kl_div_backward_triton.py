@@ -165,8 +165,8 @@ def kl_div_backward_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     grad_loss = tl.load(grad_loss_ptr).to(tl.float32)
 
-    grad_log_denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    grad_log_denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -195,7 +195,7 @@ def kl_div_backward_looped_kernel(
     is_equal = grad_reshaped == 0.0
 
     # the row again
-    denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -98,8 +98,8 @@ def layer_norm_backward_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_2_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -129,8 +129,8 @@ def layer_norm_backward_looped_kernel(
     mean = row_sum / N
 
     # the row again
-    square_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_rstd_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    square_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_rstd_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -120,7 +120,7 @@ def logsumexp_backward_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     grad_out = tl.load(grad_out_ptr + row * stride_grad_out_m).to(tl.float32)
 
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -136,7 +136,7 @@ def logsumexp_backward_looped_kernel(
     shift = tl.where(_isinf(row_max), 0.0, row_max)
 
     # the row again
-    denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

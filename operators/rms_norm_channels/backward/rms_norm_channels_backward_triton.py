@@ -45,8 +45,8 @@ def rms_norm_channels_backward_kernel(
     index_1 = (short_rows % HW).to(tl.int64)
     b = (short_rows // HW).to(tl.int64)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
-    row_sum_2_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
+    row_sum_2_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N

@@ -152,8 +152,8 @@ def rms_norm_torch_backward_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    square_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_rstd_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    square_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_rstd_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -104,7 +104,7 @@ def row_var_backward_looped_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     grad_out = tl.load(grad_out_ptr + row * stride_grad_out_m).to(tl.float32)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -142,8 +142,8 @@ def scale_shift_backward_scale_shift_looped_kernel(
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
-    grad_scale_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_shift_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_scale_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_shift_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(0, N, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

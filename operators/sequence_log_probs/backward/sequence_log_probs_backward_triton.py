@@ -162,8 +162,8 @@ def sequence_log_probs_backward_looped_kernel(
     labels = tl.load(labels_ptr + row * stride_labels_m)
     grad_log_probs = tl.load(grad_log_probs_ptr + b * stride_grad_log_probs_b)
 
-    grad_log_denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    row_max_acc = tl.full([BLOCK_SIZE_N], float("-inf"), tl.float32)
+    grad_log_denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    row_max_acc = tl.full((BLOCK_SIZE_N,), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -190,7 +190,7 @@ def sequence_log_probs_backward_looped_kernel(
     grad_per_token = grad_log_probs * (labels != 0).to(tl.float32)
 
     # the row again
-    denominator_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    denominator_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
