@@ -98,6 +98,7 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "peaks": "estimates" if plan.chip else "its data sheet",
         "ridge": facts.fp32_flops / facts.dram_bytes_per_s,
         "cases": [_case(plan, case, w, facts) for case, w in works],
+        **_at_a_glance(plan, [w for _, w in works], facts),
         "bound": _bound(works, facts) if not plan.calls else _bound_of_calls(works, facts),
         "strategies": [(name, MEANINGS[name]) for name in plan.spec.optimization_strategies],
         "notes": (*step_notes(plan), *plan.notes),
@@ -105,6 +106,55 @@ def definition_context(plan: Plan) -> dict[str, Any]:
         "calls": bool(plan.calls),
         "target": plan.spec.target,
     }
+
+
+def _at_a_glance(plan: Plan, works: list[Work], facts: Peaks) -> dict[str, str]:
+    """What a reader asks first, over all cases."""
+    bounds = [floor_seconds(w, facts) * 1e6 for w in works]
+    touched = [w.bytes_read + w.bytes_written for w in works]
+    moved = [(w.bytes_read + w.bytes_written) / facts.dram_bytes_per_s for w in works]
+    computes = sum(w.arithmetic_seconds(facts) > seconds for w, seconds in zip(works, moved, strict=True))
+    limit = "arithmetic" if works and computes == len(works) else "memory bandwidth"
+    if 0 < computes < len(works):
+        limit += f", arithmetic in {computes} of {len(works)} cases"
+    return {
+        "roofline": f"{_span([f'{bound:.1f}' for bound in bounds])} µs on {facts.name}",
+        "bottleneck": f"{limit}; {_span([f'{w.intensity:.2f}' for w in works])} FLOP/byte",
+        "kernels": _kernels(plan),
+        "space": _space(plan) + (f": {_span([_bytes(count) for count in touched])} read and written" if works else ""),
+    }
+
+
+def _span(texts: list[str]) -> str:
+    """Figures over the cases, as they are shown: the least and the greatest."""
+    if not texts:
+        return ""
+    ordered = sorted(texts, key=_size)
+    return ordered[0] if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]}"
+
+
+def _size(text: str) -> float:
+    number, _, unit = text.partition(" ")
+    return float(number) * {"kB": 1e3, "MB": 1e6, "GB": 1e9}.get(unit, 1.0)
+
+
+def _kernels(plan: Plan) -> str:
+    """How many kernels, of which families, and what stays torch's."""
+    if not isinstance(plan, StepsPlan):
+        return f"1, {plan.family}"
+    families_of = Counter(kernel.family for kernel in plan.kernels)
+    shown = ", ".join(f"{count} {name}" if count > 1 else name for name, count in families_of.items())
+    calls = ", ".join(f"`{call.result.name}` stays {call.function}" for call in plan.calls if not call.is_view)
+    return f"{len(plan.kernels)}: {shown}" + (f"; {calls}" if calls else "")
+
+
+def _space(plan: Plan) -> str:
+    """The memory of inputs and outputs; kernels need none beside them but what lies between several."""
+    if isinstance(plan, WrittenPlan):
+        return "inputs and outputs"
+    if body_of(plan).layout.extents:
+        return "O(M × K + K × N + M × N)"
+    return "O(M × N)" if body_of(plan).layout.columns else "O(n)"
 
 
 def _lowered(plan: LoweredPlan) -> dict[str, Any]:

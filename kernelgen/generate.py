@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +27,9 @@ from kernelgen.errors import (
 )
 from kernelgen.families.kernel import body_of
 from kernelgen.files import check_writable, read_text, write_atomic
-from kernelgen.manifest import Manifest, damaged, read_manifest, write_manifest
+from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, Plan, TableRow
+from kernelgen.spec import find_spec
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 if TYPE_CHECKING:
@@ -319,21 +319,24 @@ def record(plan: Plan, folder: Path) -> None:
 
 
 def _keep(plan: Plan, folder: Path, files: dict[str, str]) -> None:
-    hashes = {name: _hash(text) for name, text in files.items()}
+    hashes = {name: text_hash(text) for name, text in files.items()}
     interface = render.interface_hash(plan.spec)
-    write_manifest(Manifest(Path(plan.spec.path).name, interface, plan.table, hashes, plan.chip), folder)
+    manifest = Manifest(_spec_path(plan.spec, folder), interface, plan.table, hashes, plan.chip, plan.spec.sha256[:16])
+    write_manifest(manifest, folder)
 
 
-def generated(folder: Path) -> dict[str, str]:
-    """The generated files of a folder with their hashes; empty where nothing was generated."""
-    manifest = read_manifest(folder)
-    return manifest.files if manifest else {}
-
-
-def hand_edited(folder: Path) -> tuple[str, ...]:
-    """The generated files of a folder that are not as they were written."""
-    known = generated(folder).items()
-    return tuple(n for n, digest in known if (text := read_text(folder / n)) is not None and _hash(text) != digest)
+def _spec_path(spec: OperatorSpec, folder: Path) -> str:
+    """How the spec is found again from this working folder: by its file's name, else by its path."""
+    path = Path(spec.path)
+    if not path.is_file() or path.parent == folder:  # of a part of a backward it lies beside the quartet
+        return path.name
+    try:
+        if find_spec(path.name)[0].samefile(path):
+            return path.name
+    except UsageError:
+        pass
+    whole = path.resolve()
+    return str(whole.relative_to(Path.cwd())) if whole.is_relative_to(Path.cwd()) else str(path)
 
 
 def interface_agreement(spec: OperatorSpec, files: dict[str, str]) -> tuple[Agreement, ...]:
@@ -384,7 +387,3 @@ def _modules(tree: ast.Module, name: str) -> set[str]:
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
     return {m for m in found if m.startswith(f"{name}_")}
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -5,6 +5,7 @@ It lies in the user's folder, where editors, merges and disks may change it: all
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
@@ -29,7 +30,7 @@ class Manifest:
     """What was last generated in a folder."""
 
     spec: str
-    """The name of the spec's file."""
+    """The name of the spec's file; its path where a search by name would not find it."""
     interface: str
     """`render.interface_hash` of the spec."""
     table: tuple[TableRow, ...]
@@ -37,10 +38,18 @@ class Manifest:
     """Every generated file and the first 16 hex digits of its SHA-256."""
     chip: Chip | None = None
     """What the kernels were made for; None: any GPU."""
+    sha256: str = ""
+    """The first 16 hex digits of the spec's; empty in a manifest from before they were kept."""
 
 
 def _plain(name: str) -> str:
     if not name.isprintable() or "/" in name:
+        raise ValueError("is no name of a file")
+    return name
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
         raise ValueError("is no name of a file")
     return name
 
@@ -91,7 +100,8 @@ class _Chip(_Strict):
 
 
 class _File(_Strict):
-    spec: _Name
+    spec: Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+    sha256: _Hash | None = None
     chip: _Chip | None = None
     interface: _Hash
     schedules: Annotated[list[_Row], Field(min_length=1)]
@@ -114,13 +124,14 @@ def read_manifest(folder: Path) -> Manifest | None:
     except ValueError as error:
         raise damaged(folder, str(error)) from None
     chip = Chip(**found.chip.model_dump()) if found.chip else None
-    return Manifest(found.spec, found.interface, table, found.files, chip)
+    return Manifest(found.spec, found.interface, table, found.files, chip, found.sha256 or "")
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the file unless it says the same already."""
     data = {
         "spec": manifest.spec,
+        **({"sha256": manifest.sha256} if manifest.sha256 else {}),
         **({"chip": asdict(manifest.chip)} if manifest.chip else {}),
         "interface": manifest.interface,
         "schedules": [{"upto": dict(row.upto), **row.schedule.to_json()} for row in manifest.table],
@@ -129,6 +140,23 @@ def write_manifest(manifest: Manifest, folder: Path) -> None:
     text = json.dumps(data, indent=1) + "\n"
     if read_text(folder / MANIFEST) != text:
         write_atomic(folder / MANIFEST, text)
+
+
+def generated(folder: Path) -> dict[str, str]:
+    """The generated files of a folder with their hashes; empty where nothing was generated."""
+    manifest = read_manifest(folder)
+    return manifest.files if manifest else {}
+
+
+def hand_edited(folder: Path) -> tuple[str, ...]:
+    """The generated files of a folder that are not as they were written."""
+    known = generated(folder).items()
+    return tuple(n for n, digest in known if (text := read_text(folder / n)) is not None and text_hash(text) != digest)
+
+
+def text_hash(text: str) -> str:
+    """The first 16 hex digits of the SHA-256 of a generated file."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def _said(error: ValidationError) -> str:

@@ -158,9 +158,8 @@ def test_every_command_says_what_is_damaged(
     path.write_text(path.read_text().replace('"num_warps": 4', '"num_warps": "2d"'))
     code = main(arguments)
     said = capsys.readouterr()
-    if arguments[0] == "list":
+    if arguments[0] == "list":  # it looks at hashes, and this one is of no file
         assert (code, said.err) == (0, "")
-        assert "generated.json: damaged" in said.out
     elif arguments[0] != "export":  # a package needs no schedules
         assert code == 2
         assert f"{MANIFEST}: damaged (schedules[0]: num_warps cannot be '2d'); restore it, or remove it" in said.err

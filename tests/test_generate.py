@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_frontend import spec_of
 
-from kernelgen import generate, render
+from kernelgen import generate, manifest, render
 from kernelgen.errors import DamagedError, HandEditedError, SpecError, UnsupportedError
 from kernelgen.families import reduction
 from kernelgen.manifest import MANIFEST
@@ -65,7 +65,7 @@ def test_hand_edits_are_kept_unless_forced(spec: OperatorSpec, folder: Path) -> 
     original = path.read_text()
     path.write_text(original + "# mine\n")
     (folder / "definition.md").unlink()
-    assert generate.hand_edited(folder) == ("op_triton.py",)
+    assert manifest.hand_edited(folder) == ("op_triton.py",)
     assert generate.stale(spec, folder.parent) == (
         f"{path}: changed by hand", f"{folder}/definition.md: missing",
     )  # fmt: skip
@@ -75,7 +75,7 @@ def test_hand_edits_are_kept_unless_forced(spec: OperatorSpec, folder: Path) -> 
     assert not (folder / "definition.md").exists()
     assert generate.new(spec, folder.parent, force=True).written == ("op_triton.py", "definition.md")
     assert path.read_text() == original
-    assert generate.hand_edited(folder) == ()
+    assert manifest.hand_edited(folder) == ()
 
 
 CHANGES = {
@@ -151,7 +151,7 @@ def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path
     chosen = plan.with_table((TableRow((), reduction.default("looped").replace(BLOCK_SIZE_N=4096)),))
     (folder / "op_triton.py").write_text(render.triton_source(chosen))
     generate.record(chosen, folder)
-    assert generate.hand_edited(folder) == ()
+    assert manifest.hand_edited(folder) == ()
     assert generate.plan_of(spec, folder.parent).table == chosen.table
     assert generate.new(spec, folder.parent).change == "none"
     # a table of another family is of another reference, and let go

@@ -11,7 +11,20 @@ import typer
 
 from kernelgen import __version__
 from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize, report, tune
-from kernelgen.errors import KernelgenError, NoDeviceError, SpecError, UsageError
+from kernelgen.cli.terminal import EMITTED, emit
+from kernelgen.errors import (
+    DamagedError,
+    FaultyError,
+    HandEditedError,
+    KernelgenError,
+    LanguageModelError,
+    NoDeviceError,
+    SpecError,
+    StaleError,
+    UnsupportedError,
+    UsageError,
+    WrongOrSlowError,
+)
 
 INTERRUPTED = 130
 BESIDE = ("torch", "triton")
@@ -65,29 +78,68 @@ def _kernelgen(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; the user's mistakes become lines on stderr, faults of ours crash."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    EMITTED.clear()
+    as_json = "--json" in arguments
     try:
         # Not standalone: typer would print its own boxes and exit.
         code: int = app(arguments or ["--help"], prog_name="kernelgen", standalone_mode=False) or 0
     except typer.TyperException as error:
         _complain(_usage_line(error))
+        _document(as_json, error.exit_code, [_told("usage", _usage_line(error))])
         return error.exit_code
     except KernelgenError as error:
         # A spec's mistakes start with file:line:column, where every editor looks for them.
         _complain(str(error), prefix="" if isinstance(error, SpecError) else "error: ")
+        _document(as_json, error.exit_code, _mistakes(error))
         return error.exit_code
     except OSError as error:
         if error.errno not in FULL:
             raise
-        _complain(f"{error.filename or 'a file'}: cannot write: {error.strerror}")
+        line = f"{error.filename or 'a file'}: cannot write: {error.strerror}"
+        _complain(line)
+        _document(as_json, UsageError.exit_code, [_told("usage", line)])
         return UsageError.exit_code
     except ModuleNotFoundError as error:
         if error.name not in BESIDE:
             raise
-        _complain(f"{error.name} is not installed: `kernelgen doctor` says how to get it")
+        line = f"{error.name} is not installed: `kernelgen doctor` says how to get it"
+        _complain(line)
+        _document(as_json, NoDeviceError.exit_code, [_told("no device", line)])
         return NoDeviceError.exit_code
     if code == INTERRUPTED:  # typer turned Ctrl-C into it
         _complain("interrupted", prefix="")
     return code
+
+
+KINDS: tuple[tuple[type[KernelgenError], str], ...] = (
+    (UnsupportedError, "unsupported"), (SpecError, "spec"), (HandEditedError, "hand edited"), (DamagedError, "damaged"),
+    (StaleError, "stale"), (FaultyError, "fault of kernelgen"), (WrongOrSlowError, "wrong or slow"),
+    (NoDeviceError, "no device"), (LanguageModelError, "language model"), (UsageError, "usage"),
+)  # fmt: skip
+"""What an error is called in JSON: the first class that it is of; else `error`."""
+
+
+def _mistakes(error: KernelgenError) -> list[dict[str, object]]:
+    kind = next((name for known, name in KINDS if isinstance(error, known)), "error")
+    if isinstance(error, SpecError):
+        return [_told(kind, m.message, m.path, m.line, m.column) for m in error.mistakes]
+    return [_told(kind, line) for line in str(error).splitlines()]
+
+
+def _told(
+    kind: str, message: str, file: str | None = None, line: int | None = None, column: int | None = None
+) -> dict[str, object]:
+    """One mistake; `hint` is the way out that ends its message."""
+    _, cut, hint = message.rpartition("; ")
+    return {
+        "kind": kind, "file": file, "line": line, "column": column, "message": message, "hint": hint if cut else None
+    }  # fmt: skip
+
+
+def _document(wanted: bool, code: int, errors: list[dict[str, object]]) -> None:
+    """With --json the mistakes are the command's document, unless it has printed one already."""
+    if wanted and not EMITTED:
+        emit({"exit_code": code, "errors": errors})
 
 
 def _usage_line(error: typer.TyperException) -> str:

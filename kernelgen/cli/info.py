@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,12 +19,31 @@ if TYPE_CHECKING:
     from kernelgen.doctor import Finding
 
 
-def list_(json: Json = False) -> None:
+STATES = ("current", "stale", "changed by hand", "none yet", "unknown")
+
+
+def list_(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[GLOB...]", help="Only operators of these names.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help=f"Only those: {', '.join(STATES)}.")
+    ] = None,
+    json: Json = False,
+) -> None:
     """List the specs and the state of their kernels.
 
-    A kernel is current where it is what its spec gives, with the schedules that `optimize` chose.
+    A kernel is current where spec and files are as when it was generated, by their hashes; `kernelgen new --check`
+    generates again and compares.
     """
-    rows = [_row(name) for name in spec_names()]
+    if state is not None and state not in STATES:
+        raise UsageError(f"--state {state}: there are {', '.join(STATES)}")
+    rows = [
+        row
+        for name in spec_names()
+        for row in [_row(name)]
+        if (not names or any(fnmatchcase(row["name"], glob) for glob in names)) and row["state"].startswith(state or "")
+    ]
     if json:
         emit(rows)
         return
@@ -35,28 +55,35 @@ def list_(json: Json = False) -> None:
 
 
 def _row(name: str) -> dict[str, str]:
-    """One spec, and what became of it."""
+    """One spec, and what became of it: from hashes alone, nothing is traced."""
     from kernelgen.errors import KernelgenError
-    from kernelgen.generate import hand_edited, stale
-    from kernelgen.spec import find_spec, load_spec
+    from kernelgen.manifest import hand_edited, read_manifest
+    from kernelgen.spec import find_spec, load_spec, sketch
     from kernelgen.spec.model import CUSTOM
 
-    path, shipped = find_spec(f"{name}.yaml")
-    where = "shipped" if shipped else path.name
+    row = {"name": name, "spec": "-", "state": "-", "summary": ""}
     try:
-        spec = load_spec(path)
-        quartet = Quartet(spec.name, ROOT / spec.folder)
-        if not quartet.file("triton").is_file():
-            state = "none yet; a language model writes it" if spec.family == CUSTOM else "none yet"
-        elif hand_edited(quartet.folder):
-            state = "changed by hand"
+        path, shipped = find_spec(f"{name}.yaml")
+        row["spec"] = "shipped" if shipped else str(path)
+        seen = sketch(path)
+        folder = ROOT / (seen.folder or seen.name)
+        manifest = read_manifest(folder)
+        if not shipped and (manifest is None or manifest.sha256 != seen.sha256):
+            load_spec(path)  # one that nothing was generated from may have mistakes
+        custom = seen.family == CUSTOM
+        if manifest is None or not Quartet(seen.name, folder).file("triton").is_file():
+            found = "none yet; a language model writes it" if custom else "none yet"
+            custom = False
+        elif hand_edited(folder):
+            found = "changed by hand"
+        elif not manifest.sha256:
+            found = "unknown"
         else:
-            state = "stale" if stale(spec, ROOT) else "current"
-        if spec.family == CUSTOM and quartet.file("triton").is_file():
-            state += ", by a language model"
+            found = "current" if manifest.sha256 == seen.sha256 else "stale"
+        found += ", by a language model" if custom else ""
+        return {**row, "name": seen.name, "state": found, "summary": seen.summary}
     except KernelgenError as error:
-        return {"name": name, "spec": where, "state": "-", "summary": str(error).partition("\n")[0]}
-    return {"name": spec.name, "spec": where, "state": state, "summary": spec.summary}
+        return {**row, "summary": str(error).partition("\n")[0]}
 
 
 def doctor(

@@ -109,16 +109,22 @@ def spec_of(quartet: Quartet) -> str:
 
 
 def generated_spec(name: str, root: Path = ROOT) -> Path | None:
-    """The spec that was generated with an operator's backward, by its name."""
-    file = f"{name.removesuffix('.yaml')}.yaml"
-    return next((q.folder / file for q in quartets(root) if (q.folder / file).is_file()), None)
+    """The spec of an operator that a search by name does not find: beside its quartet, as the parts of a backward have
+    theirs, or where the quartet was generated from."""
+    stem = name.removesuffix(".yaml")
+    for quartet in quartets(root):
+        if (quartet.folder / f"{stem}.yaml").is_file():
+            return quartet.folder / f"{stem}.yaml"
+        if quartet.name == stem and (path := Path(spec_of(quartet))).is_file():
+            return path
+    return None
 
 
 def spec_names() -> list[str]:
-    """The specs of the working folder and the shipped ones, by the stem of their files."""
-    from kernelgen.spec import shipped_specs
+    """The specs of the working folder, those below specs/ and the shipped ones, by the stem of their files."""
+    from kernelgen.spec import own_specs, shipped_specs
 
-    return sorted({path.stem for path in [*Path().glob("*.yaml"), *shipped_specs()]})
+    return sorted({path.stem for path in [*Path().glob("*.yaml"), *own_specs(), *shipped_specs()]})
 
 
 def complete_quartet(incomplete: str) -> list[str]:

@@ -19,8 +19,13 @@ def note(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+EMITTED: list[bool] = []
+"""Whether this command has printed its document."""
+
+
 def emit(document: object) -> None:
     """The one JSON document of a command; paths become text."""
+    EMITTED.append(True)
     print(json.dumps(document, indent=2, ensure_ascii=False, default=str))
 
 

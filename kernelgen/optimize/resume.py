@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from kernelgen import __version__, generate, journal, log
+from kernelgen import __version__, generate, journal, log, manifest
 from kernelgen.devices import Device
 from kernelgen.errors import HandEditedError, KernelgenError, StaleError
 from kernelgen.files import read_text, write_atomic
@@ -124,6 +124,6 @@ def _hash(path: Path) -> str:
 
 def _not_ours(plan: Plan, path: Path) -> KernelgenError:
     """Why a kernel that is neither as generated nor as a run left it may not be built on."""
-    if path.name in generate.generated(path.parent) and path.name not in generate.hand_edited(path.parent):
+    if path.name in manifest.generated(path.parent) and path.name not in manifest.hand_edited(path.parent):
         return StaleError(f"{path}: no longer matches its spec; run `kernelgen new {plan.spec.name}` first")
     return HandEditedError(f"{path}: was changed by hand; --force overwrites it, `kernelgen new` writes it afresh")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import OperatorSpec, Sketch
 
 
 def load_spec(path: Path) -> OperatorSpec:
@@ -31,6 +31,20 @@ def find_spec(name_or_path: str) -> tuple[Path, bool]:
     from kernelgen.spec import load
 
     return load.find_spec(name_or_path)
+
+
+def sketch(path: Path) -> Sketch:
+    """What a list says of a spec, read without checking it; a file that is no spec has the mistakes of `load_spec`."""
+    from kernelgen.spec import load
+
+    return load.sketch(path)
+
+
+def own_specs() -> list[Path]:
+    """The specs below specs/ in the working folder."""
+    from kernelgen.spec import load
+
+    return load.own_specs()
 
 
 def shipped_specs() -> list[Path]:

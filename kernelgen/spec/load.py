@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from kernelgen.errors import Mistake, SpecError, UsageError
 from kernelgen.spec import cases, reference
 from kernelgen.spec.checks import cross_check
@@ -21,12 +23,18 @@ from kernelgen.spec.model import (
     OperatorSpec,
     Place,
     SizeValue,
+    Sketch,
     Target,
     TensorSpec,
 )
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.schema import Shape, SpecFile, TensorEntry, validate
 from kernelgen.spec.tree import Finding, Map, Text, place_at, read, shorten
+
+try:
+    from yaml import CSafeLoader as _Loader  # ten times as fast, where PyYAML was built with it
+except ImportError:
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
 
 def load_spec(path: Path) -> OperatorSpec:
@@ -62,6 +70,20 @@ def parse_spec(text: str, path_name: str = "<spec>") -> OperatorSpec:
     return divided(_with_cases(spec, file, tree, parts.sizes or ()))
 
 
+def sketch(path: Path) -> Sketch:
+    """What a list says of a spec, without its cases and without looking for mistakes; SpecError where it is no spec."""
+    try:
+        data = path.read_bytes()
+        found = yaml.load(data, Loader=_Loader)
+        name, summary = found["name"], found["summary"]
+        digest = hashlib.sha256(data).hexdigest()[:16]
+        folder, family = str(found.get("folder") or name), str(found.get("family") or "")
+        return Sketch(str(name), folder, family, " ".join(str(summary).split()), digest)
+    except (OSError, ValueError, yaml.YAMLError, TypeError, KeyError, AttributeError):
+        spec = load_spec(path)
+        return Sketch(spec.name, spec.folder, spec.family or "", spec.summary, spec.sha256[:16])
+
+
 def shipped_specs() -> list[Path]:
     """The specs that come with kernelgen, by name."""
     package = Path(__file__).resolve().parents[1]
@@ -71,7 +93,11 @@ def shipped_specs() -> list[Path]:
 
 
 def find_spec(name_or_path: str) -> tuple[Path, bool]:
-    """The spec a user means and whether it is a shipped one; a file in the working folder wins."""
+    """The spec a user means and whether it is a shipped one.
+
+    A file in the working folder wins, then one below specs/, at any depth. Raises UsageError where there is none, or
+    where specs/ has several of that name.
+    """
     for candidate in (name_or_path, f"{name_or_path}.yaml"):
         try:
             if candidate and Path(candidate).is_file():
@@ -80,10 +106,20 @@ def find_spec(name_or_path: str) -> tuple[Path, bool]:
             break
     shipped = {path.stem: path for path in shipped_specs()}
     name = name_or_path.removesuffix(".yaml")
+    own = [path for path in own_specs() if path.stem == name]
+    if len(own) > 1:
+        raise UsageError(f"{name_or_path}: there are several: {', '.join(map(str, own))}; give the path of one")
+    if own and not (name in shipped and own[0].samefile(shipped[name])):
+        return own[0], False
     if name in shipped:
         return shipped[name], True
-    near = hint(name, shipped) or "; 'kernelgen list' shows the shipped specs"
+    near = hint(name, [*shipped, *(path.stem for path in own_specs())]) or "; 'kernelgen list' shows the specs"
     raise UsageError(f"{name_or_path}: no such file, and no shipped spec of that name{near}")
+
+
+def own_specs() -> list[Path]:
+    """The specs below specs/ in the working folder, at any depth."""
+    return sorted(Path("specs").rglob("*.yaml"))
 
 
 def _error(path: str, found: list[Finding]) -> SpecError:

@@ -173,3 +173,15 @@ class OperatorSpec:
         for name, values in self.dtypes:
             combos = [(*combo, (name, value)) for combo in combos for value in values]
         return tuple(combos)
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What a list says of a spec without looking at all of it."""
+
+    name: str
+    folder: str
+    family: str
+    summary: str
+    sha256: str
+    """The first 16 hex digits, as in a manifest."""
