@@ -11,14 +11,21 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 import typer
 
+from kernelgen import families, frontend
 from kernelgen.cli import app
 from kernelgen.families.family import Family, Variant
+from kernelgen.families.kernel import body_of
 from kernelgen.frontend.aten import supported
+from kernelgen.plan import KernelPlan, Schedule
 from kernelgen.settings import Settings
+from kernelgen.spec import parse_spec
+from kernelgen.tile import ir
 
 REPO = Path(__file__).parent.parent
 DOCUMENTS = [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
@@ -168,6 +175,45 @@ def test_the_family_of_the_guide_is_one_module_one_macro_and_one_name(tmp_path: 
         ruff = [sys.executable, "-m", "ruff", "format", "--diff", *how, "--stdin-filename", str(REPO / "a.py"), "-"]
         said = subprocess.run(ruff, input=source, capture_output=True, text=True, check=False)
         assert said.returncode == 0, said.stdout
+
+
+def test_the_epilogue_operation_of_the_guide_is_one_rule(tmp_path: Path) -> None:
+    package = tmp_path / "kernelgen"
+    shutil.copytree(REPO / "kernelgen", package, ignore=shutil.ignore_patterns("__pycache__"))
+    (rule,), (spec,) = blocks("An epilogue operation", "python"), blocks("An epilogue operation", "yaml")
+    with (package / "frontend" / "elementary.py").open("a", encoding="utf-8") as module:
+        module.write(rule)
+    kernel = generated(spec, tmp_path, tmp_path)
+    assert "entropy = " in kernel
+    assert kernel.count("@triton.jit\ndef linear_entropy") >= 3  # by pointers, by boxes, split
+
+
+def test_the_backend_of_the_guide_prints_a_product_that_is_right() -> None:
+    (module,) = blocks("A backend", "python")
+    backend: dict[str, Any] = {"__name__": "stepped"}
+    exec(compile(module, "stepped.py", "exec"), backend)
+    (text,) = blocks("An epilogue operation", "yaml")
+    said = text.replace("gates = torch.sigmoid(F.linear(x, weight))", "").replace(
+        "torch.special.entr(gates)", "torch.abs(F.linear(x, weight)) * 0.5"
+    )
+    spec = parse_spec(said, "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    schedule = Schedule.make("tiles", BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP_M=2, num_warps=4, swap=True)
+    assert isinstance(plan, KernelPlan)
+    build = families.family_of(plan).build
+    assert build is not None
+    (kernel,) = build(spec, body_of(plan), schedule, "stepped_kernel")
+    assert isinstance(kernel, ir.Kernel)
+    printed: dict[str, Any] = {}
+    exec(compile(f"{backend['PRELUDE']}\n{backend['source'](kernel)}", "printed.py", "exec"), printed)
+    x, weight, out = torch.randn(7, 33), torch.randn(19, 33), torch.empty(7, 19)
+    sizes = {"M": 7, "N": 19, "K": 33, "BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 16, "GROUP_M": 2, "PRECISION": None}
+    host = {"x": x, "weight": weight, "out": out, **sizes}
+    given = {a.name: eval(a.host, dict(host)) for a in kernel.arguments} | {n: sizes[n] for n, _ in kernel.constexprs}
+    given = {name: value.view(-1) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    for program in range(2):
+        printed["stepped_kernel"](program, **given)
+    torch.testing.assert_close(out, torch.abs(x @ weight.T) * 0.5)
 
 
 def test_every_field_of_a_family_is_in_the_guide() -> None:
