@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +26,9 @@ from kernelgen.importer.operations import (
 )  # fmt: skip
 from kernelgen.importer.rewrite import Input, Rewritten, Scalar, is_literal, literal_of
 from kernelgen.importer.traced import STATISTICS, Traced
+
+COLUMNS = 116
+"""The longest line; in the spec it stands two further in."""
 
 WIDTH = 100
 """From this length on an expression is cut into statements."""
@@ -186,7 +188,7 @@ class _Writer:
         """An argument of something that the module goes on drawing itself."""
         if hasattr(value, "op"):
             return Text(self.names[value]) if value in self.names else expression(value, self._in_forward)
-        return _constant(value)
+        return Text(f"{self.inputs[0].name}.device") if _is_device(value) else _constant(value)
 
     def _scalars(self) -> tuple[Scalar, ...]:
         """The arguments of forward that are constants now."""
@@ -239,12 +241,8 @@ class _Writer:
                     self.statements.add(longest)
 
     def _length(self, node: Any) -> int:
-        """About how long the text of a node is."""
-        constants = [value for value in (*node.args, *node.kwargs.values()) if not hasattr(value, "op")]
-        found = 8 + len(plain_name(node)) + sum(len(repr(v)) for v in constants if not _has_nodes(v))
-        for source in _real_reads(node, self._real):
-            found += len(self.names[source]) if source in self.names else 0
-            found += self.lengths.get(source, 6) if source not in self.statements else 6
+        """How long the text of a node is, about: not every name is known yet."""
+        found = len(self._text(node).text)
         self.lengths[node] = found
         return found
 
@@ -348,13 +346,15 @@ class _Writer:
                 return Text(self.names[node])
             if node in self.traced.constants:
                 return self._lifted(node)
+            if node in self.statements:
+                return Text("unnamed")
             return self._text(node)
-        return _constant(value)
+        return Text(f"{self.inputs[0].name}.device") if _is_device(value) else _constant(value)
 
     def _lifted(self, node: Any) -> Text:
         """A tensor that forward made of numbers."""
         value = self.traced.constants[node]
-        if value.ndim == 0:
+        if value.ndim == 0 and not value.is_meta:
             return _constant(value.item())
         if value.numel() > 64:
             raise self._mistake(
@@ -405,10 +405,6 @@ def _module_path(node: Any) -> list[str]:
     return str(stack[-1][0]).split(".")[1:] if stack else []  # without the name that the whole is traced under
 
 
-def _has_nodes(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(hasattr(v, "op") for v in value)
-
-
 def _read(node: Any) -> Iterator[Any]:
     """The nodes that a node reads."""
     yield from getattr(node, "all_input_nodes", ())
@@ -454,6 +450,12 @@ def _parts_of(node: Any) -> Any:
     return node.args[0] if "getitem" in str(getattr(node, "target", "")) else node
 
 
+def _is_device(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.device)
+
+
 def _constant(value: Any) -> Text:
     text = constant(value)
     return Text(text, 2 if text.startswith("-") else 3)
@@ -491,10 +493,18 @@ def _as_example(node: Any) -> Any:
 
 
 def _wrapped(line: str, indent: int) -> list[str]:
-    """A statement over several lines where it is too long for one."""
-    line = " " * indent + line
-    if len(line) <= 116 or "'" in line or '"' in line:
-        return [line]
-    return textwrap.wrap(
-        line, 116, subsequent_indent=" " * (indent + 4), break_long_words=False, break_on_hyphens=False
-    )
+    """A statement over several lines, cut behind commas in brackets, where it is too long for one."""
+    pieces, depth, quoted, start = [], 0, False, 0
+    for i, letter in enumerate(line):
+        quoted ^= letter in "'\""
+        depth += 0 if quoted else (letter in "([{") - (letter in ")]}")
+        if letter == " " and line[i - 1] == "," and depth and not quoted:
+            pieces.append(line[start : i + 1])
+            start = i + 1
+    lines = [" " * indent]
+    for piece in (*pieces, line[start:]):
+        if len(lines[-1]) + len(piece.rstrip()) > COLUMNS and lines[-1].strip():
+            lines[-1] = lines[-1].rstrip()
+            lines.append(" " * (indent + 4))
+        lines[-1] += piece
+    return lines

@@ -127,10 +127,11 @@ def _call(node: Any, name: str, operand: Operand) -> Text:
         if (has_default and _equal(value, default)) or parameter.name in _IGNORED:
             by_place = False
         elif by_place and not parameter.kwarg_only and (not has_default or _is_tensor(value)):
-            positional.append(written(value, operand))
+            positional.append(written(value, operand, parameter.N))
         else:
             by_place = False
-            keywords["input" if parameter.name == "self" else parameter.name] = written(value, operand)
+            name_of = "input" if parameter.name == "self" else parameter.name
+            keywords[name_of] = written(value, operand, parameter.N)
     if name in _METHODS and node.target._schema.arguments[0].name == "self":
         receiver = operand(node.args[0]).within(ATOM)
         if name in _STARRED and isinstance(node.args[1], list | tuple):
@@ -163,11 +164,11 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "op") and hasattr(value.meta.get("val"), "shape")
 
 
-def written(value: Any, operand: Operand) -> str:
-    """An argument: a node, a constant, or several of them."""
+def written(value: Any, operand: Operand, count: int | None = None) -> str:
+    """An argument: a node, a constant, or several of them. `count`: how many equal ones may be written as one."""
     if isinstance(value, list | tuple):
         if all(type(v) in (int, float, bool) for v in value):
-            return shown(tuple(value))
+            return shown(tuple(value)) if len(value) == count else literal(tuple(value))
         texts = [operand(v).text for v in value]
         return f"({texts[0]},)" if len(texts) == 1 else f"({', '.join(texts)})"
     return operand(value).text
@@ -179,8 +180,6 @@ def constant(value: Any) -> str:
 
     if isinstance(value, torch.dtype | torch.memory_format):
         return str(value)
-    if isinstance(value, torch.device):
-        return repr(str(value))
     return literal(value)
 
 

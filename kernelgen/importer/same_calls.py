@@ -8,11 +8,12 @@ from typing import Any
 
 from kernelgen.importer.load import Loaded, said
 from kernelgen.importer.rewrite import Input
-from kernelgen.importer.traced import with_state
+from kernelgen.importer.traced import as_traced, with_state
 
 _SAME = ("alias", "detach", "lift_fresh", "lift_fresh_copy")
 _BY_SHAPE = ("view", "_unsafe_view", "_reshape_alias", "expand")
 """Operations of which the shape of the result says all."""
+_PLACES = ("device", "layout", "pin_memory")
 _DRAWN = ("randn", "rand")
 
 
@@ -28,7 +29,7 @@ def differs(loaded: Loaded, function: Any, inputs: Sequence[Input]) -> str | Non
     data = iter(m for m, t in zip(made, inputs, strict=True) if t.role == "data")
     arguments = [next(data) if isinstance(e, torch.Tensor) else e for e in loaded.examples]
     state = {path: m for m, t, path in zip(made, inputs, paths, strict=True) if t.role == "parameter"}
-    with with_state(loaded.module, _whole_state(loaded, state)):
+    with with_state(loaded.module, _whole_state(loaded, state)), as_traced():
         wanted = log.results(lambda: loaded.call(*arguments))
     try:
         got = log.results(lambda: function(*made))
@@ -102,6 +103,7 @@ class _Calls:
         given = [
             args[i] if i < len(args) else kwargs.get(p.name, p.default_value if p.has_default_value() else None)
             for i, p in enumerate(schema.arguments)
+            if p.name not in _PLACES
         ]
         several = isinstance(found, tuple | list)
         shape = () if several or not hasattr(found, "shape") else tuple(found.shape)
@@ -139,7 +141,7 @@ class _Calls:
             return ("made", tuple(value.shape), str(value.dtype), content)
         if isinstance(value, tuple | list):
             return tuple(self.key(v) for v in value)
-        return "" if isinstance(value, torch.device) else repr(value)
+        return repr(value)
 
     def first_difference(self) -> str:
         """The first call of the reference that the file does not have."""

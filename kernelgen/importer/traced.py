@@ -128,7 +128,7 @@ def _traced(loaded: Loaded, state: Sequence[State], free: Any) -> Traced:
             arguments = list(loaded.examples)
             for i, value in zip(tensors, data, strict=True):
                 arguments[i] = value
-            with with_state(loaded.module, dict(zip(paths, weights, strict=True))), _free_norms(), _with_gradients():
+            with with_state(loaded.module, dict(zip(paths, weights, strict=True))), as_traced():
                 return _flat(loaded, loaded.call(*arguments))
 
     auto = torch.export.Dim.AUTO
@@ -197,33 +197,35 @@ def with_state(module: Any, state: dict[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _free_norms() -> Iterator[None]:
-    """Layer norms over the shape of their weight: the number that the module keeps would fix it."""
+def as_traced() -> Iterator[None]:
+    """What forward calls, in the form in which a trace can hold it.
+
+    Layer norms go over the shape of their weight: the number that the module keeps would fix it. A number made a tensor
+    keeps its value. What switches gradients off switches nothing: torch.export would put it into a graph of its own.
+    """
     import torch
 
-    plain = {name: getattr(torch.nn.functional, name) for name in ("layer_norm", "rms_norm")}
+    functional = torch.nn.functional
+    layer_norm, rms_norm, tensor = functional.layer_norm, functional.rms_norm, torch.tensor
 
-    def over_weight(name: str) -> Any:
-        def norm(x: Any, shape: Any, weight: Any = None, *rest: Any, **options: Any) -> Any:
-            return plain[name](x, shape if weight is None else weight.shape, weight, *rest, **options)
+    def over_weight(norm: Any) -> Any:
+        def called(x: Any, shape: Any, weight: Any = None, *rest: Any, **options: Any) -> Any:
+            return norm(x, shape if weight is None else weight.shape, weight, *rest, **options)
 
-        return norm
+        return called
 
-    with contextlib.ExitStack() as stack:
-        for name in plain:
-            stack.enter_context(mock.patch.object(torch.nn.functional, name, over_weight(name)))
-        yield
-
-
-@contextlib.contextmanager
-def _with_gradients() -> Iterator[None]:
-    """What switches gradients off switches nothing: torch.export would put it into a graph of its own."""
-    import torch
+    def filled(data: Any, *, dtype: Any = None, device: Any = None, **options: Any) -> Any:
+        if type(data) in (int, float, bool):
+            return torch.full((), data, dtype=dtype, device=device)
+        return tensor(data, dtype=dtype, device=device, **options)
 
     def nothing(*arguments: Any) -> None:
         return None
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(functional, "layer_norm", over_weight(layer_norm)))
+        stack.enter_context(mock.patch.object(functional, "rms_norm", over_weight(rms_norm)))
+        stack.enter_context(mock.patch.object(torch, "tensor", filled))
         for switch in (torch.no_grad, torch.enable_grad, torch.inference_mode):
             stack.enter_context(mock.patch.multiple(switch, __enter__=nothing, __exit__=nothing))
         yield
