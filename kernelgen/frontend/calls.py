@@ -13,7 +13,8 @@ import torch
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
 from kernelgen.frontend.products import equation
-from kernelgen.frontend.rule import Call, Refused
+from kernelgen.frontend.recurrent import OPERATIONS
+from kernelgen.frontend.rule import Call, Refused, Result
 
 _FUNCTIONAL = "torch.nn.functional"
 _CONVOLUTIONS = [f"conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)]
@@ -22,13 +23,14 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "aten.linear.default": (f"{_FUNCTIONAL}.linear", "projected"),
     **{f"aten.{name}.default": (f"torch.{name}", "product") for name in ("matmul", "mm", "bmm", "addmm", "baddbmm")},
     **{f"aten.{name}.{kind}": (f"{_FUNCTIONAL}.{name}", "convolved") for name in _CONVOLUTIONS for kind in _KINDS},
+    **{f"kernelgen_reference.{name}.default": (f"torch.{name}", "hidden") for name in OPERATIONS},
     "aten.einsum.default": ("torch.einsum", "product"),
     "aten.scaled_dot_product_attention.default": (f"{_FUNCTIONAL}.scaled_dot_product_attention", "attended"),
 }  # fmt: skip
 """What a person calls the operation, and a noun for its result where the reference has no name for it."""
 
 
-def torch_call(b: Builder, node: Any, call: Call) -> Ref:
+def torch_call(b: Builder, node: Any, call: Call) -> Result:
     """The call as a node; raises Refused for one whose arguments are not tensors in memory and constants."""
     function, noun = FUNCTIONS[str(node.target)]
     if call.dtype != "float":
@@ -60,12 +62,25 @@ def torch_call(b: Builder, node: Any, call: Call) -> Ref:
         tensors = value if isinstance(value, list) and any(isinstance(v, Ref) for v in value) else [value]
         if all(isinstance(v, Ref) for v in tensors):
             word = ", ".join(map(tensor, tensors))
+            word = f"({word})" if isinstance(value, list) and not function.endswith("einsum") else word
         else:
             word, positional = _constant(value, parameter.name), positional and not parameter.has_default_value()
         words.append(word if positional else f"{parameter.name}={word}")
     text = f"{function}({', '.join(words)})"
     shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
+    if call.shapes:
+        return _parts(b, node, call, tuple(operands), text, noun)
     return b.torch_call(tuple(operands), call.shape, (call.torch_dtype, text, noun), equation(text, shapes))
+
+
+def _parts(b: Builder, node: Any, call: Call, operands: tuple[Arg, ...], text: str, noun: str) -> tuple[Ref, ...]:
+    """The results of a call that returns several: one call for each that is read."""
+    read = {user.args[1] for user in node.users if "getitem" in str(user.target)}
+    made = {
+        i: b.torch_call(operands, shape, (call.torch_dtype, f"{text}[{i}]", noun))
+        for i, shape in enumerate(call.shapes) if i in read
+    }  # fmt: skip
+    return tuple(made.get(i, next(iter(made.values()))) for i in range(len(call.shapes)))
 
 
 def _constant(value: Any, name: str) -> str:

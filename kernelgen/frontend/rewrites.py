@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from kernelgen.frontend import recurrent
 from kernelgen.frontend.rule import Refused
 
 
@@ -37,6 +38,8 @@ class Rewrites(TorchFunctionMode):
             return torch.ops.aten.alias(func(*args, **(kwargs or {})))
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
             return _max_pool1d(*args, **{k: v for k, v in (kwargs or {}).items() if k != "return_indices"})
+        if recurrent.whole(func, args):
+            return recurrent.called(func, args)
         return func(*args, **(kwargs or {}))
 
 

@@ -13,6 +13,7 @@ from kernelgen.importer.load import Loaded
 from kernelgen.importer.naming import LETTERS, unique
 from kernelgen.importer.operations import (
     INDEXING,
+    RECURRENT,
     Text,
     argument,
     constant,
@@ -90,6 +91,11 @@ class _Writer:
                         "in evaluation (.eval()), with p=0, or with the mask as an argument"
                     )  # fmt: skip
                 self.same[node] = node.args[0]
+            elif name in RECURRENT and node.args[5] and node.args[6]:
+                raise self._mistake(
+                    node, f"a dropout of {node.args[5]} between the layers of {name} in training draws by torch's own "
+                    "state: import the module in evaluation (.eval()) or with dropout=0"
+                )  # fmt: skip
             elif name in _SAME or is_whole(node):
                 self.same[node] = node.args[0]
             elif name in ("randn", "rand") and not _is_size_like(node):

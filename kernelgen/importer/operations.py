@@ -64,6 +64,8 @@ _UNDER_TORCH = frozenset(["sigmoid", "tanh", "unfold", "normalize", "bilinear"])
 
 INDEXING = ("aten.select.int", "aten.slice.Tensor", "aten.unsqueeze.default")
 
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+
 _EVERYTHING = sys.maxsize
 
 
@@ -345,7 +347,7 @@ _SPECIAL: dict[str, Callable[[Any, Operand], Text]] = {
     "batch_norm": _batch_norm, "instance_norm": _instance_norm, "layer_norm": _layer_norm, "rms_norm": _layer_norm,
     "rsub": _rsub, "neg": _prefix("-"), "bitwise_not": _prefix("~"), "pow": _pow, "to": _to, "_to_copy": _to,
     "index": _index, "view": _flattened, "reshape": _flattened, "sym_size": _size, "einsum": _einsum,
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
+    **dict.fromkeys(RECURRENT, _recurrent),
     **dict.fromkeys(("arange", "zeros", "ones", "full", "eye", "linspace", "randn", "rand", "randint"), _made),
 }  # fmt: skip
 

@@ -35,8 +35,10 @@ class Probe:
     def _results(self, binding: Binding) -> tuple[tuple[int, ...], ...] | None:
         import torch
 
+        from kernelgen.frontend.recurrent import Whole
+
         try:
-            with torch.no_grad():
+            with torch.no_grad(), Whole():
                 found = self.function(*tensors(self.inputs, self.declared, binding, "meta"))
         except Exception:  # whatever a user's reference raises: these sizes are not for it
             return None

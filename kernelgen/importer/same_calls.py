@@ -32,7 +32,8 @@ def differs(loaded: Loaded, function: Any, inputs: Sequence[Input]) -> str | Non
     with with_state(loaded.module, _whole_state(loaded, state)), as_traced():
         wanted = log.results(lambda: loaded.call(*arguments))
     try:
-        got = log.results(lambda: function(*made))
+        with as_traced():
+            got = log.results(lambda: function(*made))
     except Exception as error:
         return f"the reference fails: {said(error)}"
     if len(wanted) != len(got):

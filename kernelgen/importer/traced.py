@@ -118,7 +118,7 @@ def _traced(loaded: Loaded, state: Sequence[State], free: Any) -> Traced:
     made = [_without_memory(s.value) for s in state]
     paths = [s.path for s in state]
 
-    class Whole(torch.nn.Module):
+    class Imported(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             if loaded.module is not None:
@@ -139,7 +139,7 @@ def _traced(loaded: Loaded, state: Sequence[State], free: Any) -> Traced:
     config = torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
     try:
         with floor_division(), config, _as_forward(loaded), contextlib.redirect_stderr(io.StringIO()):
-            exported = torch.export.export(Whole(), (given, made), strict=False, dynamic_shapes=dynamic)
+            exported = torch.export.export(Imported(), (given, made), strict=False, dynamic_shapes=dynamic)
     except SpecError:
         raise
     except Exception as error:
@@ -201,9 +201,12 @@ def as_traced() -> Iterator[None]:
     """What forward calls, in the form in which a trace can hold it.
 
     Layer norms go over the shape of their weight: the number that the module keeps would fix it. A number made a tensor
-    keeps its value. What switches gradients off switches nothing: torch.export would put it into a graph of its own.
+    keeps its value. A recurrent layer is one operation. What switches gradients off switches nothing: torch.export
+    would put it into a graph of its own.
     """
     import torch
+
+    from kernelgen.frontend.recurrent import Whole
 
     functional = torch.nn.functional
     layer_norm, rms_norm, tensor = functional.layer_norm, functional.rms_norm, torch.tensor
@@ -226,6 +229,7 @@ def as_traced() -> Iterator[None]:
         stack.enter_context(mock.patch.object(functional, "layer_norm", over_weight(layer_norm)))
         stack.enter_context(mock.patch.object(functional, "rms_norm", over_weight(rms_norm)))
         stack.enter_context(mock.patch.object(torch, "tensor", filled))
+        stack.enter_context(Whole())
         for switch in (torch.no_grad, torch.enable_grad, torch.inference_mode):
             stack.enter_context(mock.patch.multiple(switch, __enter__=nothing, __exit__=nothing))
         yield

@@ -176,6 +176,8 @@ def _dtypes(function: Any, inputs: Sequence[Input]) -> tuple[tuple[str, ...], li
     """The dtypes of the variable T (none where no input is a float), then every input's and output's dtype."""
     import torch
 
+    from kernelgen.frontend.recurrent import Whole
+
     floats = {t.dtype for t in inputs if getattr(torch, t.dtype).is_floating_point}
     follows = len(floats) == 1 and floats <= {*FLOATS}
 
@@ -185,7 +187,8 @@ def _dtypes(function: Any, inputs: Sequence[Input]) -> tuple[tuple[str, ...], li
             for t in inputs
         ]
         try:
-            found = function(*meta)
+            with Whole():
+                found = function(*meta)
         except Exception as error:
             raise sizes.ShapeError(f"the reference fails with {dtype or 'its dtypes'}: {said(error)}") from None
         found = found if isinstance(found, tuple | list) else (found,)
