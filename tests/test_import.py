@@ -440,7 +440,7 @@ def test_an_error_that_nobody_foresaw_is_one_line(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(process, "spec_of", broken)
     (tmp_path / "op.py").write_text(STACKED.replace("{body}", "return x"))
-    (tmp_path / "request").write_text(json.dumps({"path": "op.py", "name": None, "function": None}))
+    (tmp_path / "request").write_text(json.dumps({"path": "op.py", "name": None, "function": None, "blocks": False}))
     monkeypatch.chdir(tmp_path)
     process.main(tmp_path / "request", tmp_path / "answer")
     said = json.loads((tmp_path / "answer").read_text())

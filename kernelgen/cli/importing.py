@@ -18,6 +18,9 @@ def import_(
     function: Annotated[
         str | None, typer.Option("--function", metavar="NAME", help="The function, where the file has several.")
     ] = None,
+    blocks: Annotated[
+        bool, typer.Option("--blocks/--whole", help="A spec for every kind of block, or one for the whole module.")
+    ] = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where NAME.yaml goes.")] = Path(),
     limit_s: Annotated[str, typer.Option("--limit-s", metavar="S", help="Seconds the file may run.")] = "60",
     force: Annotated[bool, typer.Option("--force", help="Write over a spec that is there.")] = False,
@@ -29,16 +32,23 @@ def import_(
     time limit: import only what you would run. Nothing is unpickled.
     """
     from kernelgen.files import write_atomic
-    from kernelgen.importer import import_file
+    from kernelgen.importer import import_blocks, import_file
 
-    made = import_file(file, name, function, checked("--limit-s", limit_s, positive()))
-    path = out / f"{made.name}.yaml"
-    if path.exists() and not force:
-        raise UsageError(f"{path} is there already: choose another --name, or write over it with --force")
-    write_atomic(path, made.text)
-    for line in made.notes:
-        note(f"note: {line}")
+    limit = checked("--limit-s", limit_s, positive())
+    if blocks and (name or function):
+        raise UsageError("--blocks names its operators after their classes: leave out --name and --function")
+    specs = import_blocks(file, limit) if blocks else [import_file(file, name, function, limit)]
+    paths = [out / f"{made.name}.yaml" for made in specs]
+    for path in paths:
+        if path.exists() and not force:
+            raise UsageError(f"{path} is there already: choose another --name, or write over it with --force")
+    for path, made in zip(paths, specs, strict=True):
+        write_atomic(path, made.text)
+        for line in made.notes:
+            note(f"note: {line}")
     if json:
-        emit({"spec": str(path), "name": made.name, "notes": made.notes})
+        found = [{"spec": str(p), "name": m.name, "notes": m.notes} for p, m in zip(paths, specs, strict=True)]
+        emit({"specs": found} if blocks else found[0])
         return
-    print(f"{path}: written; `kernelgen new {path}` makes its kernel")
+    for path in paths:
+        print(f"{path}: written; `kernelgen new {path}` makes its kernel")

@@ -17,7 +17,7 @@ from kernelgen.importer.write import Imported
 
 LIMIT_S = 60.0
 
-__all__ = ["LIMIT_S", "Imported", "import_file"]
+__all__ = ["LIMIT_S", "Imported", "import_blocks", "import_file"]
 
 
 def import_file(path: Path, name: str | None = None, function: str | None = None, limit_s: float = LIMIT_S) -> Imported:
@@ -25,10 +25,21 @@ def import_file(path: Path, name: str | None = None, function: str | None = None
 
     Runs the file: its module or function and its example inputs are made, and the reference is held against it.
     """
+    [made] = _asked({"path": str(path), "name": name, "function": function, "blocks": False}, path, limit_s)
+    return made
+
+
+def import_blocks(path: Path, limit_s: float = LIMIT_S) -> list[Imported]:
+    """A spec for every kind of block that the file's module is made of; runs the file and raises as `import_file`."""
+    return _asked({"path": str(path), "name": None, "function": None, "blocks": True}, path, limit_s)
+
+
+def _asked(request_of: dict[str, Any], path: Path, limit_s: float) -> list[Imported]:
+    """What the process that runs the file answers."""
     read(path)  # what no process is needed for
     with tempfile.TemporaryDirectory() as folder:
         request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-        request.write_text(json.dumps({"path": str(path), "name": name, "function": function}), "utf-8")
+        request.write_text(json.dumps(request_of), "utf-8")
         command = [sys.executable, "-m", "kernelgen.importer.process", str(request), str(answer)]
         try:
             code = run_isolated(command, limit_s, sys.stderr.fileno())
@@ -40,19 +51,27 @@ def import_file(path: Path, name: str | None = None, function: str | None = None
         said = _answered(answer, path)
     if "error" in said:
         raise _raised(said)
-    return Imported(said["name"], said["text"], tuple(said["notes"]))
+    return [Imported(spec["name"], spec["text"], tuple(spec["notes"])) for spec in said["specs"]]
 
 
 def _answered(answer: Path, path: Path) -> dict[str, Any]:
     """What the other process said. The user's file runs there, and may have written over it: SpecError then."""
-    forms: tuple[dict[str, type], ...] = ({"name": str, "text": str, "notes": list}, {"error": str, "placed": bool})
+    form = {"name": str, "text": str, "notes": list}
     try:
         said = json.loads(answer.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):
         said = None
-    if not isinstance(said, dict) or {key: type(value) for key, value in said.items()} not in forms:
+    known = isinstance(said, dict) and (
+        _types(said) == {"error": str, "placed": bool}
+        or (_types(said) == {"specs": list} and all(isinstance(s, dict) and _types(s) == form for s in said["specs"]))
+    )
+    if not isinstance(said, dict) or not known:
         raise SpecError([Mistake(str(path), 1, 1, "the process that ran the file gave no answer")])
     return said
+
+
+def _types(said: dict[str, Any]) -> dict[str, type]:
+    return {key: type(value) for key, value in said.items()}
 
 
 def _raised(said: dict[str, Any]) -> KernelgenError:

@@ -203,7 +203,7 @@ class _Writer:
 
     def _made_with(self) -> tuple[tuple[str, str], ...]:
         """The constructor's arguments, as far as a file can say them."""
-        if self.loaded.module is None:
+        if self.loaded.owner is None:
             return ()
         bound = inspect.signature(type(self.loaded.module).__init__).bind(None, *self.loaded.made_with)
         bound.apply_defaults()
@@ -270,12 +270,14 @@ class _Writer:
             for source in (out, *self._behind(out)):
                 self.last[source] = len(order)
         held: dict[str, Any] = {name: node for node, name in self.names.items()}
-        lines = []
-        for i, node in enumerate(order):
-            text = self._statement(node, i, held)
-            lines += _wrapped(text, 4)
+        texts = [self._statement(node, i, held) for i, node in enumerate(order)]
         returned = ", ".join(self._operand(out).text for out in outputs)
-        return [*lines, *_wrapped(f"return {returned}", 4)]
+        texts.append(f"return {returned}")
+        for i in reversed(range(len(order))):  # sizes that no statement names in the end
+            name = texts[i].split(" ")[0]
+            if is_size(order[i]) and not any(re.search(rf"\b{name}\b", text) for text in texts[i + 1 :]):
+                del texts[i]
+        return [line for text in texts for line in _wrapped(text, 4)]
 
     def _behind(self, node: Any) -> Iterator[Any]:
         """What a statement reads, through what stands in it."""

@@ -219,20 +219,24 @@ def merged(nodes: Sequence[Any], operand: Operand) -> Text:
 
 
 def indexable(nodes: Sequence[Any]) -> bool:
-    """Whether selections and slices can stand in one index: no dimension is cut twice, and none that was added."""
-    cut: list[bool] = [False] * len(nodes[0].args[0].meta["val"].shape)
+    """Whether selections and slices can stand in one index, which Python applies from left to right."""
+    places = list(range(len(nodes[0].args[0].meta["val"].shape)))
+    last = -1
     for node in nodes:
         name, dim = plain_name(node), argument(node, 1, "dim", 0)
         if name == "unsqueeze":
-            cut.insert(dim + len(cut) + 1 if dim < 0 else dim, True)
-            continue
-        dim += len(cut) if dim < 0 else 0
-        if cut[dim]:
-            return False
-        if name == "select":
-            del cut[dim]
+            dim += len(places) + 1 if dim < 0 else 0
+            at = places[dim] if dim < len(places) else (places[-1] + 1 if places else last + 1)
+            places = [p + (p >= at) for p in places]
+            places.insert(dim, at)
         else:
-            cut[dim] = True
+            dim += len(places) if dim < 0 else 0
+            at = places[dim]
+            if name == "select":
+                del places[dim]
+        if at <= last:
+            return False
+        last = at
     return True
 
 

@@ -14,6 +14,9 @@ from kernelgen.spec.sizes import evaluate
 Size = int | str
 Binding = dict[str, int]
 
+ELEMENTS = 1 << 20
+"""Small shapes have no more than that, or three times as many as the smallest."""
+
 SECONDS = 3.0
 """So long shapes are searched for, in each of the ways to search."""
 
@@ -48,6 +51,14 @@ class Probe:
         shapes = tuple(tuple(value.shape) for value in found)
         return shapes if all(map(all, shapes)) else None
 
+    def elements(self, binding: Binding) -> int:
+        """How many elements the inputs have that are no parameters."""
+        return sum(
+            math.prod(entry if isinstance(entry, int) else evaluate(entry, binding) for entry in entries)
+            for tensor, entries in zip(self.inputs, self.declared, strict=True)
+            if tensor.role == "data"
+        )
+
     def accepts(self, binding: Binding) -> bool:
         return self.results(binding) is not None
 
@@ -80,7 +91,9 @@ def small_shapes(probe: Probe, sizes: Binding, factors: Binding) -> list[Binding
         accepted = _grown(probe, sizes, factors) or accepted
     if not accepted and sizes:
         accepted = _shrunk(probe, sizes, factors)
-    return [dict(case) for case in dict.fromkeys(tuple(row.items()) for row in accepted)][:6]
+    accepted = [dict(case) for case in dict.fromkeys(tuple(row.items()) for row in accepted)]
+    most = max(ELEMENTS, 3 * min(map(probe.elements, accepted), default=0))
+    return [case for case in accepted if probe.elements(case) <= most][:6]
 
 
 def _divided(binding: Binding, factors: Binding) -> bool:

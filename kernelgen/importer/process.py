@@ -13,6 +13,7 @@ from typing import Any
 
 from kernelgen.errors import KernelgenError, SpecError
 from kernelgen.importer import naming, source
+from kernelgen.importer.blocks import specs_of_blocks
 from kernelgen.importer.load import fault, load
 from kernelgen.importer.write import Imported, spec_of
 from kernelgen.lifeline import die_with_parent
@@ -32,6 +33,15 @@ def imported(path: Path, name: str | None, function: str | None) -> Imported:
     return spec_of(loaded, chosen)
 
 
+def blocks(path: Path) -> list[Imported]:
+    """The specs of the blocks of a file's module. KernelgenError with one line where there are none."""
+    text = source.read(path)
+    loaded = load(text, None)
+    if loaded.module is None:
+        raise text.mistake(loaded.function, "a function has no blocks: import it whole")
+    return specs_of_blocks(loaded)
+
+
 def main(request: Path, answer: Path) -> None:
     """Answer one request; what the user's file prints goes to stderr."""
     logging.disable(logging.CRITICAL)  # torch logs tracebacks of guards that it does not understand
@@ -39,8 +49,9 @@ def main(request: Path, answer: Path) -> None:
     asked: dict[str, Any] = json.loads(request.read_text("utf-8"))
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            found = imported(Path(asked["path"]), asked["name"], asked["function"])
-            said: dict[str, Any] = {"name": found.name, "text": found.text, "notes": found.notes}
+            path = Path(asked["path"])
+            made = blocks(path) if asked["blocks"] else [imported(path, asked["name"], asked["function"])]
+            said: dict[str, Any] = {"specs": [{"name": m.name, "text": m.text, "notes": m.notes} for m in made]}
         except KernelgenError as error:
             said = {"error": str(error), "placed": isinstance(error, SpecError)}
         except Exception as error:

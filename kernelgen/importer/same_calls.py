@@ -29,7 +29,7 @@ def differs(loaded: Loaded, function: Any, inputs: Sequence[Input]) -> str | Non
     data = iter(m for m, t in zip(made, inputs, strict=True) if t.role == "data")
     arguments = [next(data) if isinstance(e, torch.Tensor) else e for e in loaded.examples]
     state = {path: m for m, t, path in zip(made, inputs, paths, strict=True) if t.role == "parameter"}
-    with with_state(loaded.module, _whole_state(loaded, state)), as_traced():
+    with with_state(loaded.module, whole_state(loaded, state)), as_traced():
         wanted = log.results(lambda: loaded.call(*arguments))
     try:
         with as_traced():
@@ -48,7 +48,7 @@ def _path(loaded: Loaded, value: Any) -> str:
     return next((path for path, other in named if other is value), "")
 
 
-def _whole_state(loaded: Loaded, state: dict[str, Any]) -> dict[str, Any]:
+def whole_state(loaded: Loaded, state: dict[str, Any]) -> dict[str, Any]:
     """All parameters and buffers without memory, those among them that the reference reads."""
     import torch
 

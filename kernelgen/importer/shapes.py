@@ -43,13 +43,20 @@ LEVELS = 4
 """Sizes that a spec may leave open: all; those of the data; how many there are of them; none."""
 
 
-def derive(function: Function, inputs: Sequence[Input], traced: Traced | None = None, level: int = 0) -> Shapes:
+def derive(
+    function: Function,
+    inputs: Sequence[Input],
+    traced: Traced | None = None,
+    level: int = 0,
+    numbers: frozenset[str] = frozenset(),
+) -> Shapes:
     """Sizes, outputs and small shapes of a reference. ShapeError where there are none.
 
-    `traced`: the trace that the reference was written from, where it was. `level`: how few sizes stay open, of LEVELS.
+    `traced`: the trace that the reference was written from, where it was. `level`: how few sizes stay open, of LEVELS;
+    `numbers`: names of those that are the file's numbers too.
     """
     shapes, results_of = _free(function, inputs) if traced is None else _of_trace(inputs, traced)
-    declared, names = _named(inputs, shapes, level)
+    declared, names = _named(inputs, shapes, level, numbers)
     pairs = [p for d, t in zip(declared, inputs, strict=True) for p in zip(d, t.shape, strict=True)]
     sizes = {name: value for name, value in pairs if isinstance(name, str) and name.isidentifier()}
     factors = {name: n for name, n in _factors(shapes, declared).items() if sizes[name] % n == 0}
@@ -61,7 +68,13 @@ def derive(function: Function, inputs: Sequence[Input], traced: Traced | None = 
     outputs = _outputs(probe, found, _expressions(results_of, names))
     multiples = {name: f"{factor} * {name}" for name, factor in factors.items()}
     fixed = {name: str(value) for name, value in _fixed(probe, sizes, accepted).items()}
-    return _written(replace(found, outputs=outputs), multiples | fixed)
+    written = _written(replace(found, outputs=outputs), multiples | fixed)
+    open_sizes = {
+        f"{tensor.name}.shape[{i}]"
+        for tensor, entries in zip(inputs, written.inputs, strict=True)
+        for i, entry in enumerate(entries) if isinstance(entry, str)
+    }  # fmt: skip
+    return replace(written, constraints=tuple(c for c in written.constraints if c.split(" ")[0] in open_sizes))
 
 
 def no_tensors(results: Sequence[Any]) -> str | None:
@@ -157,7 +170,9 @@ def _expressions(results_of: Sizes, names: dict[str, Size]) -> list[list[str | N
     return [[expression(size) for size in shape] for shape in results_of]
 
 
-def _named(inputs: Sequence[Input], shapes: Sizes, level: int) -> tuple[list[tuple[Size, ...]], dict[str, Size]]:
+def _named(
+    inputs: Sequence[Input], shapes: Sizes, level: int, numbers: frozenset[str] = frozenset()
+) -> tuple[list[tuple[Size, ...]], dict[str, Size]]:
     """A name for each symbol of the trace, after the tensor in which it comes first; the numbers it insists on, and
     those of the level. What only parameters have is one name where it is one number in the file."""
     names: dict[str, Size] = _tangled(inputs, shapes)
@@ -181,7 +196,7 @@ def _named(inputs: Sequence[Input], shapes: Sizes, level: int) -> tuple[list[tup
             elif base not in names:
                 same = None if of_data else widths.get(value // factor)
                 name = same or (letter if letter not in taken else spare(taken))
-                names[base] = name
+                names[base] = value // factor if name in numbers else name
                 taken.add(name)
                 if not of_data:
                     widths[value // factor] = name
@@ -259,19 +274,33 @@ def _least_of(condition: Any) -> int:
     if not isinstance(condition, sympy.Ge) or condition.args[1] == 2:
         return 0  # torch asks for two of every size
     [symbol] = condition.free_symbols
-    holds = [condition.subs(symbol, size) == sympy.true for size in range(_SOUGHT)]
+
+    def at(size: int) -> bool:
+        try:
+            return bool(condition.subs(symbol, size) == sympy.true)
+        except ZeroDivisionError:
+            return False
+
+    holds = [at(size) for size in range(_SOUGHT)]
     least = holds.index(True) if True in holds else 0
     return least if all(holds[least:]) and not any(holds[:least]) else 0
 
 
 def _fixed(probe: Probe, sizes: dict[str, int], accepted: Sequence[dict[str, int]]) -> dict[str, int]:
-    """The sizes that the reference takes at no other value than the file's, such as channels in a number of groups."""
-    same = {name: value for name, value in sizes.items() if accepted and all(c[name] == value for c in accepted)}
+    """The sizes that the reference takes at no other value than the file's, such as channels in a number of groups, or
+    at few others, such as the height of what a linear layer has a weight for."""
+    found: dict[str, int] = {}
+    for name, value in sizes.items() if accepted else ():
 
-    def refused(name: str, value: int) -> bool:
-        return not probe.accepts({**accepted[0], name: value})
+        def refused(other: int, name: str = name) -> bool:
+            return not probe.accepts({**accepted[0], name: other})
 
-    return {name: value for name, value in same.items() if refused(name, value + 1) and refused(name, 2 * value)}
+        if value == 1 or refused(value) or not refused(2 * value):
+            continue
+        same = all(case[name] == value for case in accepted)
+        if refused(value // 2) or (same and refused(value + 1)):
+            found[name] = value
+    return found
 
 
 def _written(shapes: Shapes, names: dict[str, str]) -> Shapes:
@@ -288,7 +317,8 @@ def _written(shapes: Shapes, names: dict[str, str]) -> Shapes:
         return {name: value // (multiple(names[name])[0] if name in names else 1) for name, value in kept.items()}
 
     inputs, outputs = (tuple(tuple(map(entry, dims)) for dims in all_) for all_ in (shapes.inputs, shapes.outputs))
-    return Shapes(inputs, outputs, counts(shapes.sizes), shapes.constraints, tuple(map(counts, shapes.accuracy)))
+    accuracy = tuple(map(counts, shapes.accuracy))
+    return replace(shapes, inputs=inputs, outputs=outputs, sizes=counts(shapes.sizes), accuracy=accuracy)
 
 
 def _outputs(probe: Probe, shapes: Shapes, traced: list[list[str | None]]) -> tuple[tuple[Size, ...], ...]:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from kernelgen.importer.shapes import Shapes
 from kernelgen.importer.traced import trace
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
-from kernelgen.spec.sizes import names_in
+from kernelgen.spec.sizes import evaluate, is_multiple, multiple, names_in
 
 FLOATS = ("float16", "bfloat16", "float32")
 
@@ -41,12 +42,15 @@ class Imported:
     text: str
     notes: tuple[str, ...]
     """What its reader should know that the spec does not say."""
+    left_out: tuple[Loaded, ...] = ()
+    """Those of other modules whose sizes the spec does not take."""
 
 
-def spec_of(loaded: Loaded, name: str) -> Imported:
+def spec_of(loaded: Loaded, name: str, others: Sequence[Loaded] = ()) -> Imported:
     """The spec of what was loaded. SpecError with a place in the user's file where there is none.
 
-    The reference is the file's own text where all of it can stand in one, else it is written from a trace.
+    The reference is the file's own text where all of it can stand in one, else it is written from a trace. `others`:
+    modules that have the same reference, whose sizes are to be cases of the spec too.
     """
     check_examples(loaded)
     written, notes = _reference(loaded, name)
@@ -55,9 +59,49 @@ def spec_of(loaded: Loaded, name: str) -> Imported:
         dtypes, inputs, outputs = _dtypes(function, written.inputs)
     except sizes.ShapeError as error:
         raise loaded.source.mistake(loaded.function, str(error)) from None
-    text, shapes, refused = _text_that_is_taken(loaded, function, written, name, (dtypes, inputs, outputs))
+    cases = [_shapes_of(other, written) for other in others]
+    text, shapes, refused = _text_that_is_taken(loaded, function, written, name, (dtypes, inputs, outputs), cases)
     notes += [*_compare(loaded, function, written, shapes), *_notes(loaded), *refused]
-    return Imported(name, text, tuple(notes))
+    left_out = [other for other, case in zip(others, cases, strict=True) if _case(shapes, case) is None]
+    return Imported(name, text, tuple(notes), tuple(left_out))
+
+
+def reference_of(loaded: Loaded, name: str) -> str:
+    """The text of the reference alone."""
+    check_examples(loaded)
+    return _reference(loaded, name)[0].text
+
+
+def _shapes_of(loaded: Loaded, written: Rewritten) -> list[tuple[int, ...]]:
+    """The shapes that another module has where this one has the inputs."""
+    data = iter(e for e in loaded.examples if hasattr(e, "shape"))
+    found = []
+    for tensor in written.inputs:
+        path = tensor.path or re.sub(r"\[(\d+)\]", r".\1", tensor.expression).partition(".")[2]
+        owner, _, name = path.rpartition(".")
+        value = getattr(loaded.module.get_submodule(owner), name) if tensor.role == "parameter" else next(data, None)
+        found.append(() if value is None else tuple(value.shape))
+    return found
+
+
+def _case(shapes: Shapes, given: Sequence[tuple[int, ...]]) -> dict[str, int] | None:
+    """The sizes, by name, of inputs with other shapes; None where they are not such as the spec declares."""
+    found: dict[str, int] = {}
+    for entries, shape in zip(shapes.inputs, given, strict=True):
+        if len(entries) != len(shape):
+            return None
+        for entry, value in zip(entries, shape, strict=True):
+            if isinstance(entry, str) and entry.isidentifier() and found.setdefault(entry, value) != value:
+                return None
+    for entries, shape in zip(shapes.inputs, given, strict=True):
+        for entry, value in zip(entries, shape, strict=True):
+            if isinstance(entry, str) and is_multiple(entry):
+                factor, name = multiple(entry)
+                found.setdefault(name, value // factor)
+            size = entry if isinstance(entry, int) else evaluate(entry, found)
+            if size != value:
+                return None
+    return found
 
 
 COLUMNS = 120
@@ -89,27 +133,38 @@ def _from_trace(loaded: Loaded, name: str, refusal: SpecError) -> tuple[Rewritte
 
 
 def _text_that_is_taken(
-    loaded: Loaded, function: Any, written: Rewritten, name: str, dtypes: tuple[tuple[str, ...], list[str], list[str]]
+    loaded: Loaded,
+    function: Any,
+    written: Rewritten,
+    name: str,
+    dtypes: tuple[tuple[str, ...], list[str], list[str]],
+    cases: Sequence[list[tuple[int, ...]]],
 ) -> tuple[str, Shapes, list[str]]:
     """The spec with as many open sizes as a kernel can be made for, and a note where none can."""
     first: tuple[str, Shapes, list[str]] | None = None
     error: sizes.ShapeError | None = None
-    for level in range(sizes.LEVELS):
+    began = time.process_time()
+    tried = [(level, frozenset[str]()) for level in range(sizes.LEVELS)]
+    while tried:
+        level, numbers = tried.pop(0)
         try:
-            shapes = sizes.derive(function, written.inputs, written.traced, level)
+            shapes = sizes.derive(function, written.inputs, written.traced, level, numbers)
         except sizes.ShapeError as found:
             error = error or found
             continue
-        text = _spec(loaded, written, shapes, name, dtypes)
+        text = _spec(loaded, written, shapes, name, dtypes, cases)
         if first is not None and text == first[0]:
             continue
-        reason = _refusal(text, name, shapes) if len(written.text) < TRIED_CHARACTERS else None
+        if time.process_time() - began > TRIED_S or len(written.text) > TRIED_CHARACTERS:
+            return first or (text, shapes, [])
+        reason = _refusal(text, name)
         if reason is None:
             return text, shapes, []
-        first = first or (text, shapes, [f"`kernelgen new` will refuse it: {reason}"])
-        if not re.search(
-            r"\b(size|sizes|equal|number|dimension)\b|" + "|".join(rf"\b{n}\b" for n in shapes.sizes), reason
-        ):
+        spoken = frozenset(size for size in shapes.sizes if re.search(rf"\b{size}\b", reason))
+        if first is None:
+            first = (text, shapes, [f"`kernelgen new` will refuse it: {reason}"])
+            tried[:0] = [(0, spoken)] if spoken else []
+        if not spoken and not any(re.search(rf"\b{word}\b", reason) for word in SIZE_WORDS):
             break
     if first is None:
         assert error is not None
@@ -121,10 +176,11 @@ SIZE_WORDS = ("size", "sizes", "equal", "number", "dimension", "shape")
 """What a refusal says where it is for a size, beside the sizes' names."""
 
 TRIED_CHARACTERS = 8000
-"""Longer references are not traced to see whether a kernel can be made: that takes as long as all else."""
+TRIED_S = 4.0
+"""Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made."""
 
 
-def _refusal(text: str, name: str, shapes: Shapes) -> str | None:
+def _refusal(text: str, name: str) -> str | None:
     """Why the frontend refuses a spec, None where it takes it."""
     from kernelgen.frontend.trace import trace as lowered
 
@@ -136,21 +192,33 @@ def _refusal(text: str, name: str, shapes: Shapes) -> str | None:
 
 
 def _spec(
-    loaded: Loaded, written: Rewritten, shapes: Shapes, name: str, dtypes: tuple[tuple[str, ...], list[str], list[str]]
+    loaded: Loaded,
+    written: Rewritten,
+    shapes: Shapes,
+    name: str,
+    dtypes: tuple[tuple[str, ...], list[str], list[str]],
+    cases: Sequence[list[tuple[int, ...]]],
 ) -> str:
     variable, inputs, outputs = dtypes
+    further = [_case(shapes, case) for case in cases]
     cells = _tensors(written, shapes, inputs, outputs)
     text = render(
         "spec.yaml.jinja",
         name=name,
         summary=_summary(loaded, name),
+        fixed=any(
+            isinstance(entry, int) and entry > 1
+            for tensor, entries in zip(written.inputs, shapes.inputs, strict=True)
+            if tensor.role == "data"
+            for entry in entries
+        ),
         inputs=cells[: len(inputs)],
         outputs=cells[len(inputs) :],
         dtypes=variable,
         constraints=shapes.constraints,
         reference=written.text,
         accuracy=[_binding(case) for case in shapes.accuracy] if shapes.sizes else [],
-        performance=_binding(shapes.sizes),
+        performance=list(dict.fromkeys(_binding(case) for case in (shapes.sizes, *further) if case)),
         module=module_text(loaded, written, shapes.inputs, name) if loaded.owner else "",
     )
     try:
@@ -335,8 +403,13 @@ def _tensors(written: Rewritten, shapes: Shapes, inputs: list[str], outputs: lis
 
 def _below(tensor: Input, shapes: Shapes) -> str:
     """Where an example was drawn as indices, what they stay below: the size that is as large, else the number."""
+    if tensor.dtype not in ("int32", "int64"):
+        return ""
+    if tensor.role == "parameter":  # a table of indices that the module keeps
+        indices = not tensor.value.is_meta and tensor.value.numel() > 0 and int(tensor.value.min()) >= 0
+        return f", below: {int(tensor.value.max()) + 1}" if indices else ""
     high = drawn_below(tensor.value)
-    if high is None or tensor.dtype not in ("int32", "int64"):
+    if high is None:
         return ""
     size = next((name for name, value in shapes.sizes.items() if value == high), high)
     return f", below: {size}"

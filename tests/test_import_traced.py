@@ -1,0 +1,185 @@
+"""`kernelgen import` of what only a trace can say: nested modules, lists of layers, writes in place, recurrent layers."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cli_process import kernelgen, refused
+
+from kernelgen.errors import SpecError
+from kernelgen.importer import process, same_calls, source, write
+from kernelgen.importer.load import load
+from kernelgen.importer.rewrite import Rewritten
+from kernelgen.spec import parse_spec
+from kernelgen.spec.model import OperatorSpec
+
+FILE = """\
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, slope=0.1):
+        super().__init__()
+        self.lin, self.norm, self.slope = nn.Linear(width, width), nn.LayerNorm(width), slope
+
+    def forward(self, x):
+        if x.dim() != 2:
+            raise ValueError(f"not {x.shape}")
+        out = self.lin(x)
+        out = F.leaky_relu(self.norm(out), self.slope)
+        return out + x
+
+
+class Model(nn.Module):
+    def __init__(self, width, depth=2):
+        super().__init__()
+        {made}
+
+    def forward(self, x):
+        {body}
+
+
+def get_inputs():
+    return [torch.rand({inputs})]
+
+
+def get_init_inputs():
+    return [{arguments}]
+"""
+BLOCKS = "self.layers = nn.ModuleList([Block(width) for _ in range(depth)])"
+WALK = "\n        ".join(["for layer in self.layers:", "    x = layer(x)", "return x"])
+
+
+def file(body: str, made: str = "pass", inputs: str = "6, 8", arguments: str = "8") -> str:
+    text = FILE.replace("{made}", made).replace("{body}", body.replace("; ", "\n        "))
+    return text.replace("{inputs}", inputs).replace("{arguments}", arguments)
+
+
+def of(text: str, folder: Path) -> OperatorSpec:
+    (folder / "model.py").write_text(text)
+    return parse_spec(process.imported(folder / "model.py", "op", None).text)
+
+
+def body_of(spec: OperatorSpec) -> list[str]:
+    """The statements of a reference, each on a line."""
+    [function] = ast.parse(spec.reference).body
+    assert isinstance(function, ast.FunctionDef)
+    return [ast.unparse(statement) for statement in function.body]
+
+
+def test_nested_modules_are_one_reference_with_the_names_of_the_source(tmp_path: Path) -> None:
+    spec = of(file(WALK, BLOCKS), tmp_path)
+    assert [t.name for t in spec.inputs][:3] == ["x", "layers_0_lin_weight", "layers_0_lin_bias"]
+    assert [t.shape for t in spec.inputs][:3] == [("M", "N"), ("N", "N"), ("N",)]
+    norm = "layers_0_norm_weight.shape, layers_0_norm_weight, layers_0_norm_bias"
+    assert body_of(spec)[:3] == [
+        "out = F.linear(x, layers_0_lin_weight, layers_0_lin_bias)",
+        f"out = F.leaky_relu(F.layer_norm(out, {norm}), negative_slope=0.1)",
+        "x = out + x",
+    ]
+
+
+def test_the_module_refuses_other_arguments_of_the_constructor(tmp_path: Path) -> None:
+    scope: dict[str, Any] = {"op": lambda *tensors: len(tensors)}
+    exec(of(file(WALK, BLOCKS), tmp_path).module, scope)
+    assert scope["Model"](8)(torch.rand(2, 8)) == 9
+    with pytest.raises(ValueError, match="op is compiled for depth = 2, not 3"):
+        scope["Model"](8, 3)
+    with pytest.raises(ValueError, match=r"op is compiled for self\.training = True, not False"):
+        scope["Model"](8).eval()(torch.rand(2, 8))
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        ("y = torch.exp(self.act(x)); y += x; return y", ["y = torch.exp(F.relu(x))", "return y + x"]),
+        ("y = self.act(x).clone(); z = y[0]; z.zero_(); return y + 1", ["y = F.relu(x)", "y = y.clone()", "z = y[0]", "z.zero_()", "return y + 1"]),
+        ("a, b = self.act(x).chunk(2, dim=1); return a * b", ["a, b = F.relu(x).chunk(2, dim=1)", "return a * b"]),
+        ("return self.act(x)[:, 1::2].mean(dim=-1)", ["return torch.mean(F.relu(x)[:, 1::2], -1)"]),
+        ("m, n = x.shape; return self.act(x).view(m, 2, n // 2).sum(1)", ["m = x.shape[0]", "return torch.sum(F.relu(x).view(m, 2, -1), 1)"]),
+        ("return self.act(x) - 2 * (x - (x - 1))", ["return F.relu(x) - (x - (x - 1)) * 2"]),
+        ("return self.act(x) * torch.tensor(0.5)", ["return F.relu(x) * torch.full((), 0.5, device=x.device)"]),
+        ("return self.act(F.dropout(x, 0.0))", ["return F.relu(x)"]),
+    ],
+)  # fmt: skip
+def test_what_a_trace_becomes(body: str, result: list[str], tmp_path: Path) -> None:
+    text = file(body, "self.act = nn.ModuleList([nn.ReLU(inplace=False)])[0]", inputs="6, 8")
+    (tmp_path / "model.py").write_text(text)
+    loaded = load(source.read(tmp_path / "model.py"), None)
+    written = write.from_graph(loaded, write.trace(loaded), "op")
+    assert [line.strip() for line in written.text.splitlines()[1:]] == result
+    function = write.compiled(written.text, "op")
+    x = torch.rand(6, 8) - 0.5
+    torch.testing.assert_close(function(x.clone()), loaded.module(x.clone()))
+
+
+def test_a_recurrent_layer_stays_torchs_and_its_first_state_is_an_input(tmp_path: Path) -> None:
+    body = "h = torch.randn(1, x.shape[0], 4); out, _ = self.rnn(x, h); return self.act(out[:, -1])"
+    made = "self.rnn, self.act = nn.GRU(3, 4, batch_first=True), nn.ModuleList([nn.Tanh()])[0]"
+    spec = of(file(body, made, "2, 5, 3"), tmp_path)
+    assert [(t.name, t.shape) for t in spec.inputs][:3] == [
+        ("x", ("B", "M", 3)), ("h", (1, "B", 4)), ("weight_ih_l0", (12, 3)),
+    ]  # fmt: skip
+    weights = "(weight_ih_l0, weight_hh_l0, bias_ih_l0, bias_hh_l0)"
+    assert f"torch.gru(x, h, {weights}, True, 1, 0.0, True, False, True)[0]" in spec.reference
+    assert "return op(x, torch.randn((1, x.shape[0], 4), device=x.device), self.rnn.weight_ih_l0" in spec.module
+
+
+def test_a_table_of_indices_is_drawn_as_the_module_has_it(tmp_path: Path) -> None:
+    made = "self.register_buffer('order', torch.tensor([2, 0, 1])); self.f = nn.ModuleList([nn.Tanh()])"
+    spec = of(file("return self.f[0](x)[:, self.order]", made.replace("; ", "\n        ")), tmp_path)
+    assert [(t.name, t.dtype, t.below) for t in spec.inputs][1:] == [("order", "int64", 3)]
+
+
+def test_a_reference_with_other_calls_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(file(WALK, BLOCKS))
+    loaded = load(source.read(tmp_path / "model.py"), None)
+    written: Rewritten = write.from_graph(loaded, write.trace(loaded), "op")
+    assert same_calls.differs(loaded, write.compiled(written.text, "op"), written.inputs) is None
+    for old, new, name in [
+        ("negative_slope=0.1", "negative_slope=0.2", "leaky_relu"),
+        ("(x, layers_0_lin_weight, layers_0_lin_bias)\n", "(x, layers_1_lin_weight, layers_0_lin_bias)\n", "addmm"),
+        ("x = out + x", "x = out - x", "sub"),
+    ]:
+        assert old in written.text
+        other = write.compiled(written.text.replace(old, new, 1), "op")
+        assert name in str(same_calls.differs(loaded, other, written.inputs))
+
+
+def test_equal_blocks_are_one_operator_with_the_sizes_of_each(tmp_path: Path) -> None:
+    made = "self.layers = nn.ModuleList([Block(8), Block(8), Block(16), Block(16, 0.2)])"
+    body = "y = torch.cat([x, x], 1); a = self.layers[1](self.layers[0](x)); b = self.layers[3](self.layers[2](y)); return a, b"
+    (tmp_path / "model.py").write_text(file(body, made))
+    first, second = process.blocks(tmp_path / "model.py")
+    assert (first.name, second.name) == ("block", "block_2")
+    assert first.notes[0] == "block stands for 3 of the module's: layers.0, layers.1, layers.2"
+    assert "performance:\n  shapes:\n    - {M: 6, N: 8}\n    - {M: 6, N: 16}\n" in first.text
+    assert "negative_slope=0.2" in second.text
+
+
+def test_a_module_without_blocks_says_so(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(file("return torch.relu(x)"))
+    with pytest.raises(SpecError, match="it has no blocks: import it whole"):
+        process.blocks(tmp_path / "model.py")
+
+
+def test_blocks_are_written_each_to_a_file_or_none(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(file(WALK, BLOCKS))
+    line = refused("import", "model.py", "--blocks", "--name", "mine", cwd=tmp_path)
+    assert line.startswith("error: --blocks names its operators after their classes")
+    done = kernelgen("import", "model.py", "--blocks", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "block.yaml: written; `kernelgen new block.yaml` makes its kernel\n")
+
+
+def test_the_file_s_own_number_stays_where_a_kernel_needs_it_and_the_spec_says_so(tmp_path: Path) -> None:
+    text = "import torch\ndef op(x):\n    return x.repeat(1, x.shape[1])\nexample_inputs = (torch.rand(3, 4),)\n"
+    (tmp_path / "op.py").write_text(text)
+    made = process.imported(tmp_path / "op.py", None, None).text
+    assert "# numbers are the file's own sizes: the operator takes no others there\ninputs:\n" in made
+    assert [t.shape for t in (*parse_spec(made).inputs, *parse_spec(made).outputs)] == [("M", 4), ("M", 16)]
