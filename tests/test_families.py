@@ -93,6 +93,12 @@ def test_levels_follow_what_a_value_varies_along() -> None:
     assert levels == {"x": "full", "w": "column", "s": "row", "k": "scalar"}
 
 
+def test_columns_alone_are_as_many_as_a_grid_has_programs() -> None:
+    """A grid's second axis has 65535, which would refuse a column of a large table."""
+    plan = plan_of("return x[:, 1] * 2", "x: [A, 4] T", "out: [A] T")
+    assert [(row.schedule["grid"], row.schedule["BLOCK_SIZE_M"]) for row in plan.table] == [("1d", 1)]
+
+
 REFUSED = {
     "broadcast": (
         "return s.expand(x.shape).sum(-1) + x.sum(-1)",
@@ -100,7 +106,6 @@ REFUSED = {
         "out: [A] T",
         "does not vary",
     ),
-    "scan of one": ("return x.cumsum(-1)", "x: [A, 1] T", "out: [A, 1] T", "a dimension of one element"),
     "constant scan": (
         "return torch.ones_like(x).cumsum(-1) * x",
         "x: [A, D] T",

@@ -80,6 +80,7 @@ SAID = {
     "zeros without a device": ("y = torch.zeros(x.shape, dtype=x.dtype)\nreturn y + x", ROWS, SAME, f"10:3: the reference fails: {CPU}"),
     "numbers without a device": ("y = torch.arange(x.shape[-1])\nreturn x * y", ROWS, SAME, CPU),
     "a sum without a device": ("y = torch.tensor(0.0)\ny += x.sum()\nreturn x * y", ROWS, SAME, CPU),
+    "a place beyond one": ("return x[:, 1]", "x: [N, C] T", "out: [N] T", "the place 1 of a dimension that has one with C = 1 (write the constraint x.shape[1] >= 2)"),
     "returned without a device": ("return torch.ones(x.shape[-1], dtype=x.dtype)", ROWS, "out: [D] T", "9:3: unsupported: a tensor that is made on the CPU"),
 }  # fmt: skip
 

@@ -103,6 +103,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
     if variants(body) == (FLAT.name,):
         return _runs_of_memory(body, shapes)
     tile = default("tile")
+    if not body.layout.rows:  # columns alone, which need not be in memory side by side
+        return (table_row(tile.replace(BLOCK_SIZE_M=1, BLOCK_SIZE_N=1024, num_warps=4, grid="1d")),)
     if _has_fixed_rows(body):
         blocks = tile.replace(BLOCK_SIZE_M=16, BLOCK_SIZE_N=128, num_warps=4)
         return (table_row(blocks.replace(BLOCK_SIZE_M=8), tensor_bytes=SMALL), table_row(blocks))

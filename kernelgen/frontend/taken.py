@@ -18,6 +18,8 @@ _LARGE = 129
 def check_slice(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> None:
     """Raises Refused where a slice such as `x[:, -2:]` has fewer elements where a size is 1 than the trace has it, and
     the constraints admit that size."""
+    if str(node.target) == "aten.select.int":
+        _check_select(spec, node, symbols)
     if str(node.target) != "aten.slice.Tensor":
         return
     x, dim, start, end, step = (arg.meta["val"] if hasattr(arg, "meta") else arg for arg in (*node.args, None, 1)[:5])
@@ -32,6 +34,19 @@ def check_slice(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> N
             enough = (n for n in range(2, _LARGE) if _fits(traced, names, {**sizes, small[0]: n}))
             hint = _hint(spec, small[0], next(enough)) if len(known) == 1 else ""
             raise Refused(f"a slice that has fewer elements with {' and '.join(f'{n} = 1' for n in small)}{hint}")
+
+
+def _check_select(spec: OperatorSpec, node: Any, symbols: Mapping[Any, Atom]) -> None:
+    """Raises Refused where `x[:, 1]` names a place that a dimension lacks where its size is 1."""
+    x, dim, place = (arg.meta["val"] if hasattr(arg, "meta") else arg for arg in node.args[:3])
+    size = x.shape[dim]
+    names = [str(symbols[s]) for s in _free(size) if str(symbols.get(s)).isidentifier()]
+    if not isinstance(place, int) or place in (0, -1) or len(names) != 1 or not size.node.expr.is_Symbol:
+        return
+    sizes: dict[str, SizeValue] = {str(name): _LARGE for name in symbols.values()}
+    sizes |= {ELLIPSIS: (3,), names[0]: 1}
+    if admits(spec, tuple(sizes.items())):
+        raise Refused(f"the place {place} of a dimension that has one with {names[0]} = 1{_hint(spec, names[0], 2)}")
 
 
 def _fits(traced: tuple[Any, ...], names: Mapping[Any, str], sizes: Mapping[str, Any]) -> bool:

@@ -70,7 +70,10 @@ def _shapes(parts: Declared) -> Iterator[Finding]:
     for tensor in (*parts.inputs, *parts.outputs):
         for position, (entry, place) in enumerate(tensor.shape or ()):
             if entry == ELLIPSIS and position > 0:
-                yield place, "'...' may stand only first in a shape"
+                rest = (
+                    "(give the rest names too, and write a spec for every number of dimensions: [N, C], [N, C, H, W])"
+                )
+                yield place, f"'...' may stand only first in a shape {rest}"
     bound = parts.sizes
     if bound is None:
         return
