@@ -18,6 +18,7 @@ COMMANDS = (
     "new",
     "optimize",
     "tune",
+    "knowledge",
     "report",
     "check",
     "bench",

@@ -19,6 +19,7 @@ from kernelgen.journal import read
 from kernelgen.optimize.bench import families_compiler
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.plan import Parameter, Plan, Schedule
+from kernelgen.search.explore import BATCH
 from kernelgen.spec import find_spec, load_spec
 from kernelgen.strategies import Compiler, Context, History, Tuning
 from kernelgen.strategies.short import ladder, meets, parse, restriction, short
@@ -229,7 +230,7 @@ def test_patience_ends_a_search(tmp_path: Path) -> None:
 
     evaluator = FakeEvaluator(twist=flat)
     result = tuned(tmp_path, evaluator, tuning=Tuning(patience=2))
-    assert sum(step == "search" for step, _ in evaluator.calls) == 3 * 6
+    assert sum(step == "search" for step, _ in evaluator.calls) == 3 * BATCH
     assert [r.kept for r in result.rounds] == [True, False]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kernelgen import __version__
-from kernelgen.cli import draft, export, importing, info, kernelbench, measure, new, optimize, report, tune
+from kernelgen.cli import draft, export, importing, info, kernelbench, knowledge, measure, new, optimize, report, tune
 from kernelgen.cli.terminal import EMITTED, emit
 from kernelgen.errors import (
     DamagedError,
@@ -58,6 +58,8 @@ for _command in (
     report.report,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
+
+app.add_typer(knowledge.app, name="knowledge")
 
 
 def _print_version(wanted: bool) -> None:

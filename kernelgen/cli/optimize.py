@@ -178,6 +178,7 @@ def played(
 ) -> RunResult:
     """Play the rounds, with progress on stderr."""
     from kernelgen.analysis import work
+    from kernelgen.cli.knowledge import remember
     from kernelgen.cli.progress import Progress as Lines
     from kernelgen.evaluate import Evaluator, evaluator
     from kernelgen.optimize import Interrupted
@@ -188,8 +189,11 @@ def played(
 
     progress = progress or Lines()
     try:
-        return play(plan, device, start, options, progress)
+        result = play(plan, device, start, options, progress)
+        remember(result.folder)
+        return result
     except Interrupted as stop:
+        remember(stop.result.folder)
         if json:
             emit(to_json(stop.result))
         raise

@@ -32,7 +32,7 @@ from kernelgen.spec.model import CUSTOM
 if TYPE_CHECKING:
     from kernelgen.devices import Device
     from kernelgen.optimize import Options
-    from kernelgen.plan import Plan
+    from kernelgen.plan import Plan, Schedule
     from kernelgen.spec.model import OperatorSpec
     from kernelgen.strategies import Context, Tuning
     from kernelgen.strategies.tune import Row
@@ -114,6 +114,7 @@ def tune(
         return _announce(context, json)
     if not here.measures:
         raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
+    tuning = replace(tuning, remembered=_remembered(context, here))
     options = Given(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh, tuning=tuning)
     return _run(written, context, here, options, settings.jobs, json)
 
@@ -156,6 +157,24 @@ def _context(plan: Plan, tuning: Tuning) -> Context:
     context = Given(plan, plan.spec.performance, nothing, History(), families_compiler(), tuning=tuning)
     check(context)
     return context
+
+
+def _remembered(context: Context, here: Device) -> tuple[Schedule, ...]:
+    """What was fastest on the nearest problems that this machine knows of, the nearest first."""
+    from kernelgen.cli.knowledge import known
+    from kernelgen.knowledge.patterns import nearest
+
+    rows, plan = known(), context.plan
+    found = []
+    for case in context.cases:
+        kinds = " ".join(dict.fromkeys(kind for _, kind in case.dtypes))
+        near = nearest(rows, plan.family, plan.spec.name, case.label, kinds, here.facts.name)
+        found += [(one.distance, one.row.values()) for one in near[:REMEMBERED] if one.distance <= FAR]
+    return tuple(dict.fromkeys(schedule for _, schedule in sorted(found, key=lambda pair: pair[0])))[:REMEMBERED]
+
+
+REMEMBERED, FAR = 4, 8.0
+"""Configurations that memory adds to a start, and how far from the problem (`knowledge.patterns`) they may be."""
 
 
 def _announce(context: Context, json: bool) -> int:

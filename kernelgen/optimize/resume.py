@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from kernelgen import __version__, generate, journal, log, manifest
@@ -47,7 +47,11 @@ def resume_key(plan: Plan, device: Device, options: Options) -> str:
         cases=[case.label for case in plan.spec.performance],
         candidates=options.candidates,
         strategies=list(plan.spec.optimization_strategies),
-        **({"tuning": asdict(options.tuning)} if tune.NAME in plan.spec.optimization_strategies else {}),
+        **(
+            {"tuning": asdict(replace(options.tuning, remembered=()))}
+            if tune.NAME in plan.spec.optimization_strategies
+            else {}
+        ),
     )
 
 
@@ -79,7 +83,8 @@ def open_run(plan: Plan, device: Device, compiler: Compiler, options: Options) -
         "run",
         {
             "key": key, "ordinal": len(journal.runs(folder)), "hash": source, "table": table_to_json(table),
-            "operator": plan.spec.name, "spec": plan.spec.sha256, "version": __version__, "device": device.describe(),
+            "operator": plan.spec.name, "family": plan.family, "spec": plan.spec.sha256, "version": __version__,
+            "device": device.describe(),
             "cases": [case.label for case in plan.spec.performance], "candidates": options.candidates,
         },
     )  # fmt: skip

@@ -91,7 +91,7 @@ def play(bench: Bench, state: State) -> str | None:
         "round": number, "kept": outcome.kept, "strategy": advice.strategy, "hash": outcome.hash,
         "table": table_to_json(outcome.proposed), "gains": gains(outcome), "entry": entry,
         "current": table_to_json(outcome.proposed if outcome.kept else state.plan.table),
-        "figures": to_json(outcome.figures) if outcome.kept else None,
+        "figures": to_json(outcome.figures) if outcome.kept else None, "bottleneck": diagnosis.bottleneck,
     }  # fmt: skip
     publish(bench, bench.journal.append("round", data).data)
     return None

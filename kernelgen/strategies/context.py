@@ -85,6 +85,8 @@ class Tuning:
     """Of one row, at most."""
     patience: int = 3
     """Batches without a gain of 1 % after which it ends."""
+    remembered: tuple[Schedule, ...] = ()
+    """What was fastest on problems like these, measured early."""
 
 
 class Author(Protocol):

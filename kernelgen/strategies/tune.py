@@ -42,7 +42,9 @@ class Row:
         self.space = _searched(whole, context.tuning.configs) if self.listed is None else whole
         self.place = {schedule: i for i, schedule in enumerate(self.space.schedules)}
         self._left = iter(self.listed or ())
-        self._explorer = Explorer(self.space.points(), row, self.space.starts) if self.listed is None else None
+        known = [self.place[s] for s in context.tuning.remembered if s in self.place]
+        first = tuple(dict.fromkeys([*self.space.starts[:1], *known, *self.space.starts]))
+        self._explorer = Explorer(self.space.points(), row, first) if self.listed is None else None
 
     def next(self, context: Context, count: int) -> list[Schedule]:
         """Legal schedules that nobody tried, at most so many."""

@@ -1,0 +1,131 @@
+"""One row a measurement of a configuration, read out of the journal of a run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kernelgen import journal
+from kernelgen.outcomes import Status, evaluation_from_json
+from kernelgen.plan import Schedule
+
+_DTYPE = re.compile(r"\b(?:b?float|u?int)\d+\w*|\bbool\b")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration on one case; strategies are told of by the same rows."""
+
+    run: str
+    seq: int
+    """The journal's record."""
+    round: int
+    operator: str
+    family: str
+    spec: str
+    """Hash of the spec."""
+    source: str
+    """Hash of the kernel's file."""
+    variant: str
+    schedule: str
+    """JSON of the values by name."""
+    case: str
+    """The case's label: shapes and dtypes."""
+    dtype: str
+    device: str
+    torch: str
+    triton: str
+    version: str
+    """Of kernelgen."""
+    time_us: float | None
+    """None: the configuration failed."""
+    speedup: float | None
+    """Over the kernel that was current."""
+    low: float | None
+    high: float | None
+    """The interval of the speedup; None for a first look."""
+    status: str
+    bottleneck: str
+    strategy: str
+    kept: bool
+    """Whether the round kept this configuration."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return sizes_of(self.case)
+
+    def values(self) -> Schedule:
+        return Schedule.make(self.variant, **json.loads(self.schedule))
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Row:
+        """Raises ValueError for what is no row."""
+        kinds = {field.name: str(field.type) for field in fields(Row)}
+        if set(data) != set(kinds):
+            raise ValueError(f"a row has {', '.join(kinds)}")
+        for name, kind in kinds.items():
+            value = data[name]
+            right = (
+                (isinstance(value, bool) and kind == "bool")
+                or (isinstance(value, str) and kind == "str")
+                or (isinstance(value, int) and not isinstance(value, bool) and kind == "int")
+                or (isinstance(value, int | float | None) and not isinstance(value, bool) and kind == "float | None")
+            )
+            if not right:
+                raise ValueError(f"{name} cannot be {str(value)[:40]!r}")
+        row = Row(**data)
+        row.values()
+        return row
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def sizes_of(case: str) -> tuple[int, ...]:
+    """The numbers in a case's shapes, in their order."""
+    return tuple(int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", _DTYPE.sub("", case)))
+
+
+def of_run(folder: Path) -> Iterator[Row]:
+    """What a run measured, predictions left out. Raises JournalError for a damaged journal."""
+    records = journal.read(folder)
+    begun = next((r.data for r in records if r.kind == "run"), None)
+    if begun is None:
+        return
+    rounds = {r.data["round"]: r.data for r in records if r.kind == "round"}
+    choices = {
+        (r.data["round"], one["hash"]): (one, r.data["advice"]["strategy"])
+        for r in records
+        if r.kind == "choice"
+        for one in r.data["candidates"]
+    }
+    device = begun["device"]
+    for record in records:
+        if record.kind != "candidate" or (record.data["round"], record.data["hash"]) not in choices:
+            continue
+        data = record.data
+        chosen, strategy = choices[data["round"], data["hash"]]
+        if chosen["row"] is None:
+            continue  # another table: of which schedule a time is, its cases say and not this record
+        played = rounds.get(data["round"], {})
+        schedule = Schedule.from_json(data["table"][chosen["row"]]["schedule"])
+        kept = bool(played.get("kept")) and played["table"][chosen["row"]]["schedule"] == schedule.to_json()
+        evaluation = evaluation_from_json(data["evaluation"])
+        timed = {t.case: t for t in evaluation.speedups("current") if t.source == "measured"}
+        for case in data["cases"] if evaluation.status is not Status.OK else timed:
+            timing = timed.get(case)
+            interval = timing.interval if timing else None
+            yield Row(
+                run=folder.name, seq=record.seq, round=data["round"], operator=begun["operator"],
+                family=begun.get("family", ""), spec=begun["spec"], source=data["hash"], variant=schedule.variant,
+                schedule=json.dumps(dict(schedule.values), sort_keys=True), case=case,
+                dtype=" ".join(dict.fromkeys(_DTYPE.findall(case))), device=device["device"], torch=device["torch"],
+                triton=device["triton"], version=begun["version"], time_us=timing.time_us if timing else None,
+                speedup=timing.speedup if timing else None, low=interval.low if interval else None,
+                high=interval.high if interval else None, status=str(evaluation.status),
+                bottleneck=played.get("bottleneck", ""), strategy=strategy, kept=kept,
+            )  # fmt: skip
