@@ -20,6 +20,7 @@ COMMANDS = (
     "tune",
     "knowledge",
     "report",
+    "gate",
     "check",
     "bench",
     "list",

@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from kernelgen import __version__
-from kernelgen.cli import draft, export, importing, info, kernelbench, knowledge, measure, new, optimize, report, tune
+from kernelgen.cli import (
+    draft,
+    export,
+    gate,
+    importing,
+    info,
+    kernelbench,
+    knowledge,
+    measure,
+    new,
+    optimize,
+    report,
+    tune,
+)
 from kernelgen.cli.terminal import EMITTED, emit
 from kernelgen.errors import (
     DamagedError,
@@ -56,6 +69,7 @@ for _command in (
     kernelbench.kernelbench,
     export.export,
     report.report,
+    gate.gate,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 
