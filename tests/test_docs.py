@@ -156,14 +156,12 @@ def test_the_operator_of_the_guide_is_generated_and_right(tmp_path: Path) -> Non
     assert "x * 2" in generated(*blocks("An operator", "yaml"), tmp_path, REPO)
 
 
-def test_the_family_of_the_guide_is_one_module_one_macro_and_one_name(tmp_path: Path) -> None:
+def test_the_family_of_the_guide_is_one_module_and_one_name(tmp_path: Path) -> None:
     package = tmp_path / "kernelgen"
     shutil.copytree(REPO / "kernelgen", package, ignore=shutil.ignore_patterns("__pycache__"))
     module, names = blocks("A family", "python")
-    (macro,), (spec,) = blocks("A family", "jinja"), blocks("A family", "yaml")
+    (spec,) = blocks("A family", "yaml")
     (package / "families" / "resident.py").write_text(module, encoding="utf-8")
-    with (package / "templates" / "kernels.py.jinja").open("a", encoding="utf-8") as template:
-        template.write(f"\n{macro}")
     model = package / "spec" / "model.py"
     text, count = re.subn(r"^FAMILIES = .*\n", names, model.read_text("utf-8"), flags=re.MULTILINE)
     assert count == 1

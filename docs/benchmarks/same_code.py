@@ -2,6 +2,7 @@
 
     python docs/benchmarks/same_code.py HEAD~1            # all whose generated file differs between it and here
     python docs/benchmarks/same_code.py main glu softmax  # only these
+    python docs/benchmarks/same_code.py HEAD~2 --to HEAD~1
 
 Every launch of every performance case is compiled ahead of time for the H200, from the file as it was and as it is.
 Equal machine code runs as fast. Where it differs, a line says how: instructions, registers a thread, bytes of spills,
@@ -47,15 +48,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ref", help="the older tree")
     parser.add_argument("names", nargs="*", help="operators; all that differ by default")
+    parser.add_argument("--to", help="the newer tree; the files as they lie here by default")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     given = parser.parse_args()
     names = given.names or sorted(_paths())
-    changed = [name for name in names if _before(given.ref, name) not in ("", _path(name).read_text("utf-8"))]
+    changed = [name for name in names if _text(given.ref, name) not in ("", _text(given.to, name))]
     lines = [0, 0]
     same = launches = 0
     with ProcessPoolExecutor(given.jobs) as pool:
-        for name, found in zip(changed, pool.map(partial(compare, given.ref), changed), strict=True):
-            before, after = _before(given.ref, name).count("\n"), _path(name).read_text("utf-8").count("\n")
+        for name, found in zip(changed, pool.map(partial(compare, given.ref, given.to), changed), strict=True):
+            before, after = (_text(ref, name).count("\n") for ref in (given.ref, given.to))
             lines = [lines[0] + before, lines[1] + after]
             different = [said for said in found if said]
             same, launches = same + len(found) - len(different), launches + len(found)
@@ -76,18 +78,23 @@ def _path(name: str) -> Path:
     return _paths()[name]
 
 
-def _before(ref: str, name: str) -> str:
-    """The file in the older tree; empty where that has none."""
+def _text(ref: str | None, name: str) -> str:
+    """The file in a tree, empty where that has none; None: as it lies here."""
+    if ref is None:
+        return _path(name).read_text("utf-8")
     place = f"{ref}:{_path(name).relative_to(ROOT)}"
     return subprocess.run(["git", "show", place], capture_output=True, text=True, cwd=ROOT, check=False).stdout
 
 
-def compare(ref: str, name: str) -> list[str]:
+def compare(ref: str, to: str | None, name: str) -> list[str]:
     """For every launch how its code differs, or nothing."""
     with tempfile.TemporaryDirectory() as folder:
-        old = Path(folder, f"{name}_before.py")
-        old.write_text(_before(ref, name), encoding="utf-8")
-        before, after = dict(_codes(old, name)), dict(_codes(_path(name), name))
+        found = []
+        for label, tree in (("before", ref), ("after", to)):
+            path = Path(folder, f"{name}_{label}.py")
+            path.write_text(_text(tree, name), encoding="utf-8")
+            found.append(dict(_codes(path, name)))
+    before, after = found
     return [_difference(key, before.get(key), after.get(key)) for key in dict.fromkeys((*before, *after))]
 
 

@@ -99,6 +99,7 @@ def _again(nest: Nest, full: Sequence[Stored]) -> tuple[ir.Stmt, ...]:
     """The last walk, which writes what has every element."""
     body, schedule, known = nest.body, nest.schedule, dict(nest.builder.known)
     _policies(nest, "evict_first")
+    nest.padded = frozenset()
     if schedule["keep_row"]:  # what every row needs again stays, what is read for the last time goes
         nest.policies.update(dict.fromkeys(at_levels(body, (COLUMN,)), "evict_last"))
     inside = (*nest.lets([o.value for o in full], late=False), *nest.stores(full))
@@ -144,7 +145,9 @@ def reduced(nest: Nest, walk: tuple[int, ...], online: Sequence[Online], moments
     carried = {o.total: o for o in online if o.total in walk}
     beside = {o.maximum for o in carried.values()} | {m.squares for m in moments.values()}
     known = dict(builder.known)
-    found = [Carry(inside=nest.lets(walked_values(nest.body, walk, online, moments), late=False))]
+    sources = walked_values(nest.body, walk, online, moments)
+    nest.padded = nest.sources_of(sources)
+    found = [Carry(inside=nest.lets(sources, late=False))]
     made: dict[int, int] = {}
     for i in walk:
         if i in carried:

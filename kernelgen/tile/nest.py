@@ -13,11 +13,12 @@ from kernelgen.families.access import COLS, ROWS, Access, output_groups
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import is_scaled
-from kernelgen.families.values import REVERSE, Stored
+from kernelgen.families.values import REVERSE, Stored, Use
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import SCANS
+from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -74,6 +75,10 @@ class Nest:
         """How the caches treat what a load reads, where its schedule does not say."""
         self.memory: list[str] = []
         """What the kernels of a sequence leave for one another."""
+        across = (*REDUCTIONS, *SCANS)
+        sources = [a for v in body.lowered.values if v.op in across for a in v.args if isinstance(a, Use)]
+        self.padded = self.sources_of(a.value for a in sources)
+        """The values of which a reduction or a scan sees what lies beyond the end of a row."""
         self.columns = body.columns()
         axes = dict.fromkeys(self.columns, self.tile.columns)
         if self.tile.rows:
@@ -93,6 +98,10 @@ class Nest:
     @property
     def shape_of_tile(self) -> ir.Shape:
         return self.tile.shape
+
+    def sources_of(self, values: Iterable[int]) -> frozenset[int]:
+        """Values, and all that they are made of."""
+        return frozenset().union(*(ancestors(self.body.lowered, i) for i in values))
 
     # Where elements are
 
@@ -150,7 +159,7 @@ class Nest:
         """A load as it is computed with: floats in float32."""
         access, value = self.access[i], self.body.lowered.values[i]
         other: float | int | None = None
-        if self.body.lowered.space.inner_axes() and self.level(i) in (FULL, COLUMN):
+        if i in self.padded and self.level(i) in (FULL, COLUMN):
             other = dict(self.body.others).get(i, 0.0) if value.dtype == "float" else 0
         within = tuple(self.places.condition(c) for c in value.conditions)
         counted = [e for e in value.index if isinstance(e, Expr) and self.place_level(e) == COLUMN]

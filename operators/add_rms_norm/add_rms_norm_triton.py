@@ -44,11 +44,7 @@ def add_rms_norm_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
+    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
     hidden = x + residual
     # return F.rms_norm(hidden, (hidden.shape[-1],), weight, eps)
     rstd = tl.rsqrt(tl.sum(hidden * hidden, axis=0) / N + 1e-6)
@@ -105,19 +101,16 @@ def add_rms_norm_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         residual = tl.load(
             residual_ptr + row * stride_residual_m + cols * stride_residual_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         hidden = x + residual
@@ -182,7 +175,6 @@ def add_rms_norm_looped_rows_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         residual = tl.load(
@@ -190,13 +182,11 @@ def add_rms_norm_looped_rows_kernel(
             + rows[:, None] * stride_residual_m
             + cols[None, :] * stride_residual_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=col_mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         hidden = x + residual
@@ -255,19 +245,16 @@ def add_rms_norm_looped_plain_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         residual = tl.load(
             residual_ptr + row * stride_residual_m + cols * stride_residual_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         hidden = x + residual

@@ -89,12 +89,10 @@ def group_norm_kernel(
         + index_1[:, None] * stride_weight_index_1
         + k[None, :] * stride_weight_k,
         mask=mask,
-        other=0.0,
     )
     bias = tl.load(
         bias_ptr + index_1[:, None] * stride_bias_index_1 + k[None, :] * stride_bias_k,
         mask=mask,
-        other=0.0,
     )
     # mean = groups.mean(dim=(2, 3, 4), keepdim=True)
     mean = tl.sum(x, axis=1) / N
@@ -143,14 +141,10 @@ def group_norm_row_kernel(
         other=0.0,
     ).to(tl.float32)
     weight = tl.load(
-        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
-        mask=mask,
-        other=0.0,
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k, mask=mask
     )
     bias = tl.load(
-        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
-        mask=mask,
-        other=0.0,
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k, mask=mask
     )
     # mean = groups.mean(dim=(2, 3, 4), keepdim=True)
     mean = tl.sum(x, axis=0) / N
@@ -319,19 +313,16 @@ def group_norm_alone_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         )
         bias = tl.load(
             bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         )
         # centered = groups - mean

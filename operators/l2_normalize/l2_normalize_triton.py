@@ -116,7 +116,6 @@ def l2_normalize_looped_rows_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         out = x * inverse[:, None]
@@ -160,7 +159,6 @@ def l2_normalize_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         out = x * inverse

@@ -66,19 +66,16 @@ def layer_norm_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=col_mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         bias = tl.load(
             bias_ptr + cols * stride_bias_n,
             mask=col_mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         centered = x - mean[:, None]
@@ -111,12 +108,8 @@ def layer_norm_row_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=mask, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
+    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=mask).to(tl.float32)
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
     mean = tl.sum(x, axis=0) / N
     centered = x - mean
@@ -176,19 +169,16 @@ def layer_norm_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         bias = tl.load(
             bias_ptr + cols * stride_bias_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         centered = x - mean

@@ -86,7 +86,6 @@ def log_softmax_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         difference = x - row_max

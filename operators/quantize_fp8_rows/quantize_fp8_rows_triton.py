@@ -141,7 +141,6 @@ def quantize_fp8_rows_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         # levels = (wide / scale).clamp(-448, 448)
@@ -188,7 +187,6 @@ def quantize_fp8_rows_looped_plain_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         # levels = (wide / scale).clamp(-448, 448)

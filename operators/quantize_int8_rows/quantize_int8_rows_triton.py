@@ -146,7 +146,6 @@ def quantize_int8_rows_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         # levels = (wide / scale).round().clamp(-128, 127)
@@ -199,7 +198,6 @@ def quantize_int8_rows_looped_rows_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         # levels = (wide / scale).round().clamp(-128, 127)
@@ -248,7 +246,6 @@ def quantize_int8_rows_looped_plain_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         # levels = (wide / scale).round().clamp(-128, 127)

@@ -34,11 +34,7 @@ def rms_norm_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
+    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
     # mean_square = wide.pow(2).mean(dim=-1, keepdim=True)
     mean_square = tl.sum(x * x, axis=0) / N
     # normalized = wide * torch.rsqrt(mean_square + eps)
@@ -95,13 +91,11 @@ def rms_norm_looped_rows_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=col_mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         normalized = x * inverse_root[:, None]
@@ -152,13 +146,11 @@ def rms_norm_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         normalized = x * inverse_root

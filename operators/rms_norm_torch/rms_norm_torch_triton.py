@@ -40,11 +40,7 @@ def rms_norm_torch_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
+    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=col_mask).to(tl.float32)
     # return F.rms_norm(x, (x.shape[-1],), weight, eps)
     rstd = tl.rsqrt(tl.sum(x * x, axis=1) / N + 1e-6)
     out = x * rstd[:, None] * weight[None, :]
@@ -73,11 +69,7 @@ def rms_norm_torch_row_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
+    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
     # return F.rms_norm(x, (x.shape[-1],), weight, eps)
     rstd = tl.rsqrt(tl.sum(x * x, axis=0) / N + 1e-6)
     out = x * rstd * weight
@@ -128,13 +120,11 @@ def rms_norm_torch_looped_rows_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=col_mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         out = x * rstd[:, None] * weight[None, :]
@@ -181,13 +171,11 @@ def rms_norm_torch_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         out = x * rstd * weight

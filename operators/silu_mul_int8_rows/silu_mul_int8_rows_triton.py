@@ -192,13 +192,11 @@ def silu_mul_int8_rows_looped_kernel(
         gate = tl.load(
             gate_ptr + row * stride_gate_m + cols * stride_gate_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         up = tl.load(
             up_ptr + row * stride_up_m + cols * stride_up_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         product = gate * _sigmoid(gate) * up

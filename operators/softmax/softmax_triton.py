@@ -126,7 +126,6 @@ def softmax_looped_rows_kernel(
         x = tl.load(
             x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         numerator = _exp(x - row_max[:, None])
@@ -175,7 +174,6 @@ def softmax_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         numerator = _exp(x - row_max)
@@ -288,7 +286,6 @@ def softmax_alone_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         numerator = _exp(x - row_max)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from references import load
 
-from kernelgen.backends import triton
+from kernelgen.backends import ascend, triton
 from kernelgen.backends.triton import Printer
 from kernelgen.families.line import LINE
 from kernelgen.plan import Schedule
@@ -248,3 +248,59 @@ def _functions(helpers: tuple[str, ...]) -> list[str]:
 
     texts = environment().get_template("helpers.py.jinja").module
     return [getattr(texts, helper)() for helper in helpers]
+
+
+# What a line has no room for, what heads a part, what is asked of elements
+
+
+def test_of_a_line_that_is_too_long_parts_get_lines_of_their_own_those_of_the_reference_first() -> None:
+    def part(name: str, *, is_variable: bool = False, noun: str = "part") -> ir.Part:
+        return ir.Part(apply("mul", ir.Name(f"{name}_{'x' * 30}"), ONE), name if is_variable else "", noun, is_variable)
+
+    def lines(value: ir.Expr) -> list[str]:
+        return Printer(kernel(), {}).block([ir.Let(("y",), value)], 4)
+
+    assert lines(apply("add", part("a"), ONE)) == [f"    y = a_{'x' * 30} * one + one"]
+    named, rest = part("shift", is_variable=True), part("b", noun="product")
+    assert lines(apply("add", rest, named)) == [
+        f"    shift = shift_{'x' * 30} * one",
+        f"    y = b_{'x' * 30} * one + shift",
+    ]
+    assert lines(apply("add", rest, apply("mul", part("c", noun="product"), ir.Name("z" * 20))))[0].startswith(
+        "    y_product = b_"
+    )
+
+
+def test_remarks_stand_apart_from_what_comes_before_them_but_not_from_one_another() -> None:
+    again = ir.Remark(("once more",))
+    text = Printer(kernel(), {}).block([ir.Remark(("first",)), again, let("x"), again, ir.Update("x", "add", ONE)], 0)
+    assert text == ["# first", "# once more", "x = 1", "", "# once more", "x += one"]
+
+
+def test_a_value_that_is_assigned_anew_is_not_needed_before_unless_that_is_only_perhaps() -> None:
+    end = ir.Store(OUT, ir.Name("a"), None)
+    loop = ir.For("i", ir.Number(0), ONE, ir.Number(1), (let("a"),))
+    assert names_assigned(trimmed((let("a"), let("a"), end))) == ["a"]
+    assert names_assigned(trimmed((let("a"), loop, end))) == ["a", "a"]
+    assert len(trimmed((let("a"), ir.If(ONE, (let("a"), let("b"))), end))) == 3
+    assert trimmed((ir.Update("b", "add", ONE), end)) == (end,)
+
+
+def test_a_load_under_conditions_is_a_narrower_mask_on_a_gpu_and_a_choice_of_places_on_an_npu() -> None:
+    mask, inside = ir.Name("mask", (M, N)), apply("lt", COLS, ir.Name("W"))
+    loaded = ir.Let(("x",), ir.Load(OUT, mask, None, within=(inside,), fill=-1.0))
+    on_gpu, on_npu = (" ".join(made(kernel(), {}).block([loaded], 0)) for made in (Printer, ascend.Printer))
+    assert "mask=mask & (cols < W)[None, :]" in on_gpu
+    assert "other=-1.0" in on_gpu
+    assert "x_within = (cols < W)[None, :]" in on_npu
+    assert "x_offsets = tl.where(x_within, rows[:, None] * N + cols[None, :], 0)" in on_npu
+    assert on_npu.endswith("x = tl.load(out_ptr + x_offsets, mask=mask) x = tl.where(x_within, x, -1.0)")
+
+
+def test_a_scan_from_the_end_turns_what_is_numbered_from_there() -> None:
+    def text(**how: bool) -> str:
+        return printed(ir.Scan("cumsum", TILE, N, "float", **how))
+
+    assert text() == "tl.cumsum(tile, axis=1)"
+    assert text(reverse=True) == "tl.cumsum(tile, axis=1, reverse=True)"
+    assert text(reverse=True, is_turned=True) == "_turned(tl.cumsum(_turned(tile), axis=1))"

@@ -71,7 +71,6 @@ def rms_norm_channels_kernel(
             + cols[None, :] * stride_xn
             + index_1[:, None] * stride_xindex_1,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         out = x * inverse_root[:, None]

@@ -184,7 +184,6 @@ def softmax_alone_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         numerator = _exp(x - row_max)

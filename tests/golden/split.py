@@ -46,14 +46,10 @@ def group_norm_kernel(
         other=0.0,
     ).to(tl.float32)
     weight = tl.load(
-        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
-        mask=mask,
-        other=0.0,
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k, mask=mask
     )
     bias = tl.load(
-        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
-        mask=mask,
-        other=0.0,
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k, mask=mask
     )
     # mean = groups.mean(dim=(2, 3, 4), keepdim=True)
     mean = tl.sum(x, axis=0) / N

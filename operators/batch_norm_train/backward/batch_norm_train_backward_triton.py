@@ -332,13 +332,11 @@ def batch_norm_train_backward_looped_kernel(
             + row * stride_grad_out_m
             + hw * stride_grad_out_hw,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         x = tl.load(
             x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         grad_normalized = grad_out * weight

@@ -247,13 +247,11 @@ def cosine_similarity_backward_looped_kernel(
         y = tl.load(
             y_ptr + row * stride_ym + cols * stride_yn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         unit_2 = y * inverse_norm_2

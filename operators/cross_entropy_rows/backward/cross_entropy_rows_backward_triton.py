@@ -127,7 +127,6 @@ def cross_entropy_rows_backward_looped_kernel(
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         # columns = torch.arange(logits.shape[1], device=logits.device)

@@ -294,19 +294,16 @@ def group_norm_backward_looped_kernel(
         grad_out = tl.load(
             grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         )
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         grad_normalized = grad_out * weight

@@ -223,13 +223,11 @@ def kl_div_backward_looped_kernel(
         target = tl.load(
             target_ptr + row * stride_target_m + cols * stride_target_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         product = grad_reshaped * target

@@ -192,13 +192,11 @@ def l2_normalize_backward_looped_kernel(
         grad_out = tl.load(
             grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         ratio = grad_out * inverse_larger

@@ -176,19 +176,16 @@ def layer_norm_backward_looped_kernel(
         grad_out = tl.load(
             grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         weight = tl.load(
             weight_ptr + cols * stride_weight_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         grad_product = grad_out * weight

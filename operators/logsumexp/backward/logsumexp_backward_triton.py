@@ -162,7 +162,6 @@ def logsumexp_backward_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         numerator = _exp(x - shift)

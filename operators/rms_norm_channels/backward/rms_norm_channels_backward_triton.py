@@ -93,7 +93,6 @@ def rms_norm_channels_backward_kernel(
             + cols[None, :] * stride_grad_out_n
             + index_1[:, None] * stride_grad_out_index_1,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         x = tl.load(
@@ -102,7 +101,6 @@ def rms_norm_channels_backward_kernel(
             + cols[None, :] * stride_xn
             + index_1[:, None] * stride_xindex_1,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         grad_x = grad_out * rstd[:, None] - ratio[:, None] * x

@@ -130,7 +130,6 @@ def row_var_backward_looped_kernel(
         x = tl.load(
             x_ptr + row * stride_xm + cols * stride_xn,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         centered = x - mean

@@ -215,7 +215,6 @@ def sequence_log_probs_backward_looped_kernel(
         logits = tl.load(
             logits_ptr + row * stride_logits_m + cols * stride_logits_n,
             mask=mask,
-            other=float("-inf"),
             eviction_policy="evict_first",
         ).to(tl.float32)
         columns = cols

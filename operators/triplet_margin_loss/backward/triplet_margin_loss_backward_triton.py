@@ -244,19 +244,16 @@ def triplet_margin_loss_backward_looped_kernel(
         anchor = tl.load(
             anchor_ptr + row * stride_anchor_m + cols * stride_anchor_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         positive = tl.load(
             positive_ptr + row * stride_positive_m + cols * stride_positive_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         negative = tl.load(
             negative_ptr + row * stride_negative_m + cols * stride_negative_n,
             mask=mask,
-            other=0.0,
             eviction_policy="evict_first",
         ).to(tl.float32)
         total = anchor - positive + 1e-6
