@@ -111,3 +111,21 @@ def test_several_operators_by_name_glob_file_and_all(here: Path, capsys: pytest.
     assert "--to names one place" in capsys.readouterr().err
     assert main(["bench", "x*"]) == 2
     assert "no operator in operators/ is called x*" in capsys.readouterr().err
+
+
+def test_several_are_optimised_past_one_that_cannot_be(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("double", "doubled"):
+        (here / f"{name}.yaml").write_text(SPEC.replace("double", name))
+        assert main(["new", f"{name}.yaml", "--no-verify"]) == 0
+    (here / "double.yaml").write_text(SPEC.replace("summary", "sumary"))
+    capsys.readouterr()
+    code, found = document(capsys, "optimize", "doub*", "--dry-run", "--device", "cpu")
+    assert code == 1
+    assert found["double"]["error"].startswith("double.yaml:2:1: ")
+    assert found["doubled"]["cases"] == ["N=1024"]
+    assert main(["optimize", "--all", "--dry-run", "--device", "cpu"]) == 1
+    said = capsys.readouterr()
+    assert "doubled in operators/doubled: would play" in said.out
+    assert "double.yaml:2:1: " in said.err
+    assert main(["optimize"]) == 2
+    assert "which operator?" in capsys.readouterr().err

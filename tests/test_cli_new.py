@@ -138,6 +138,9 @@ def test_optimize_predicts_where_there_is_no_gpu_and_never_says_measured(tmp_pat
     assert again.returncode == 0, again.stderr
     document = json.loads(again.stdout)
     assert (document["source"], document["works"], document["resumed"]) == ("predicted", True, False)
+    assert [case["case"] for case in document["cases"]] == [t["case"] for t in document["cases"] if t["time_us"] > 0]
+    assert {one["round"] for one in document["candidates"]} == {1}
+    assert all(one["speedup"] or one["result"] for one in document["candidates"])
 
 
 def test_a_dry_run_of_optimize_says_what_it_would_do(tmp_path: Path) -> None:

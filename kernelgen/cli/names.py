@@ -100,6 +100,17 @@ def chosen_quartets(names: Sequence[str], every: bool, root: Path = ROOT) -> lis
     return list(dict.fromkeys(found))
 
 
+def meant_specs(names: Sequence[str], every: bool, root: Path = ROOT) -> list[str]:
+    """The specs that a command was given, by names that `find_spec` or the quartets know: globs are of quartets."""
+    if every or not names:
+        return [quartet.name for quartet in chosen_quartets(names, every, root)]
+    found: list[str] = []
+    for name in names:
+        is_glob = set(name) & set("*?[")
+        found += [quartet.name for quartet in chosen_quartets([name], False, root)] if is_glob else [name]
+    return list(dict.fromkeys(found))
+
+
 def spec_of(quartet: Quartet) -> str:
     """The name of the spec file that a quartet was generated from."""
     from kernelgen.manifest import read_manifest

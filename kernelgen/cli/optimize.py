@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,10 +23,23 @@ from kernelgen.cli.model import (
     first_kernel,
     needs_model,
 )
-from kernelgen.cli.names import Quartet, root_of
+from kernelgen.cli.names import Quartet, meant_specs, root_of
 from kernelgen.cli.new import load
-from kernelgen.cli.terminal import Arch, DeviceName, DryRun, Force, Json, NameOrSpec, Only, Skip, emit, note, wanted
-from kernelgen.errors import UsageError, WrongOrSlowError
+from kernelgen.cli.terminal import (
+    All,
+    Arch,
+    DeviceName,
+    DryRun,
+    Force,
+    Json,
+    NamesOrSpecs,
+    Only,
+    Skip,
+    emit,
+    note,
+    wanted,
+)
+from kernelgen.errors import KernelgenError, SpecError, UsageError, WrongOrSlowError
 from kernelgen.outcomes import to_json
 from kernelgen.settings import MAX_ROUNDS, Settings, resolve
 from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES, WRITING
@@ -39,6 +52,8 @@ if TYPE_CHECKING:
     from kernelgen.spec.model import Case, OperatorSpec
 
 
+INTERRUPTED = 130
+"""The exit code of what the user stopped: the operators after it are not begun."""
 TARGET_MARKS = {"reached": "✓", "missed": "✗", "unknown": ""}
 
 Rounds = Annotated[
@@ -60,7 +75,8 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with an inter
 
 
 def optimize(
-    name: NameOrSpec,
+    names: NamesOrSpecs = None,
+    every: All = False,
     rounds: Rounds = None,
     device: DeviceName = None,
     arch: Arch = None,
@@ -87,38 +103,93 @@ def optimize(
     """Make a kernel faster, in rounds.
 
     A round diagnoses, searches the candidates of one strategy, verifies the best, and keeps or reverts it.
-    An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once.
+    An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once. Of several
+    operators, one that cannot be optimised does not keep the others from it.
     The strategy llm asks a language model; its key is read from OPENAI_API_KEY alone.
     """
     settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
     from kernelgen.devices import find
 
     here = find(settings.device, settings.arch)
-    written = load(name)
-    spec = _with_strategies(written, strategy or [])
-    cases = chosen(spec, dtype or [], only or [], skip or [])
-    options = _options(settings, spec, here, force, fresh)
-    quartet = Quartet(spec.name, options.operators / spec.folder)
+    asked = _Asked(
+        settings, here, tuple(strategy or ()), tuple(dtype or ()), tuple(only or ()), tuple(skip or ()), force, fresh,
+        dry_run, json,
+    )  # fmt: skip
+    meant = meant_specs(names or [], every, root_of(here))
+    if len(meant) > 1:
+        return _several(meant, asked)
+    code, document = _one(meant[0], asked)
+    if json:
+        emit(document)
+    return code
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the options say of every operator."""
+
+    settings: Settings
+    device: Device
+    strategies: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    force: bool
+    fresh: bool
+    dry_run: bool
+    json: bool
+
+
+def _several(names: list[str], asked: _Asked) -> int:
+    """Optimise operators one after the other; the document has each by its name."""
+    codes, documents = [], {}
+    for name in names:
+        if not asked.json:
+            print(f"{name}:", flush=True)
+        try:
+            code, documents[name] = _one(name, asked)
+        except KernelgenError as error:
+            if error.exit_code == INTERRUPTED:
+                raise
+            note(str(error) if isinstance(error, SpecError) else f"error: {error}")
+            code, documents[name] = WrongOrSlowError.exit_code, {"error": str(error)}
+        codes.append(code)
+    if asked.json:
+        emit(documents)
+    return max(codes)
+
+
+def _one(name: str, asked: _Asked) -> tuple[int, Any]:
+    """Optimise one operator, and print what came of it or return it as the document."""
     from kernelgen import generate
 
+    settings, here = asked.settings, asked.device
+    written = load(name)
+    spec = _with_strategies(written, list(asked.strategies))
+    cases = chosen(spec, list(asked.dtypes), list(asked.only), list(asked.skip))
+    options = _options(settings, spec, here, asked.force, asked.fresh)
+    quartet = Quartet(spec.name, options.operators / spec.folder)
     chip = generate.chip_of(here)
-    if dry_run:
+    if asked.dry_run:
         _check_strategies(generate.plan_of(spec, options.operators, chip))  # says what is wrong with the reference
-        return _announce(spec, cases, here, options, quartet, json)
+        return 0, _announce(spec, cases, here, options, quartet, asked.json)
     if needs_model(written, options.operators):
-        first_kernel(written, options.operators, settings, here, force=force)
+        first_kernel(written, options.operators, settings, here, force=asked.force)
     elif not quartet.file("triton").is_file():
         # what is generated follows from the file alone
-        generate.new(written, options.operators, force=force, chip=chip)
+        generate.new(written, options.operators, force=asked.force, chip=chip)
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generate.plan_of(spec, options.operators, chip)
     _check_strategies(plan)
-    result = played(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, json)
-    if json:
-        emit(to_json(result))
-    else:
+    result = played(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, asked.json)
+    code = 0 if result.works else WrongOrSlowError.exit_code
+    if not asked.json:
         show_result(result, quartet)
-    return 0 if result.works else WrongOrSlowError.exit_code
+        return code, None
+    from kernelgen.report import story
+
+    told = story(spec.name, quartet.file("triton"), result.folder.parent)
+    return code, {**to_json(result), "cases": to_json(told.cases), "candidates": to_json(told.tried)}
 
 
 def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
@@ -203,7 +274,7 @@ def played(
 
 def _announce(
     spec: OperatorSpec, cases: tuple[Case, ...], device: Device, options: Options, quartet: Quartet, json: bool
-) -> int:
+) -> Any:
     """What a run would do."""
     document = {
         "operator": spec.name,
@@ -217,14 +288,13 @@ def _announce(
         "cases": [case.label for case in cases],
     }
     if json:
-        emit(document)
-        return 0
+        return document
     first = "generate it, then " if document["generate"] else ""
     print(f"{spec.name} in {quartet.folder}: would {first}play up to {options.rounds} rounds")
     print(f"  on          {device.describe()['device']}: every figure {document['figures']}")
     print(f"  strategies  {', '.join(spec.optimization_strategies)}; up to {options.candidates} candidates a round")
     print("\n".join(f"  {'cases' if i == 0 else '':10}  {case.label}" for i, case in enumerate(cases)))
-    return 0
+    return None
 
 
 def show_result(result: RunResult, quartet: Quartet) -> None:

@@ -50,6 +50,10 @@ OptionalSpec = Annotated[str | None, _spec]
 NameOrSpec = Annotated[
     str, typer.Argument(metavar="NAME|SPEC", help="An operator or its spec.", autocompletion=complete_spec)
 ]
+NamesOrSpecs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME|SPEC...", help="Operators, globs, or specs.", autocompletion=complete_spec),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Force = Annotated[bool, typer.Option("--force", help="Write over files that were changed by hand.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done and write nothing.")]
