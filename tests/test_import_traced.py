@@ -10,7 +10,9 @@ import pytest
 import torch
 from cli_process import kernelgen, refused
 
+from kernelgen import frontend
 from kernelgen.errors import SpecError
+from kernelgen.frontend import export
 from kernelgen.importer import process, same_calls, source, write
 from kernelgen.importer.load import load
 from kernelgen.importer.rewrite import Rewritten
@@ -183,3 +185,21 @@ def test_the_file_s_own_number_stays_where_a_kernel_needs_it_and_the_spec_says_s
     made = process.imported(tmp_path / "op.py", None, None).text
     assert "# numbers are the file's own sizes: the operator takes no others there\ninputs:\n" in made
     assert [t.shape for t in (*parse_spec(made).inputs, *parse_spec(made).outputs)] == [("M", 4), ("M", 16)]
+
+
+def test_sizes_that_are_named_in_multiples_alone_are_admitted(tmp_path: Path) -> None:
+    """Channels in groups are `4 * C`, and C stands nowhere else: asking what a guard leaves out raised a NameError."""
+    text = "import torch\ndef op(x, w):\n    return torch.nn.functional.group_norm(x, 4, w) * x.shape[0]\n"
+    (tmp_path / "op.py").write_text(text + "example_inputs = (torch.rand(3, 8, 5), torch.rand(8))\n")
+    spec = parse_spec(process.imported(tmp_path / "op.py", None, None).text)
+    assert [t.shape for t in spec.inputs] == [("B", "4 * M", "N"), ("4 * M",)]
+    assert export._admitted(spec, {"B": 7})
+
+
+def test_more_sizes_than_a_dozen_are_traced(tmp_path: Path) -> None:
+    names = [f"x{i}" for i in range(10)]
+    head = f"import torch\ndef op({', '.join(names)}):\n    return {' + '.join(f'{n}.sum()' for n in names)}\n"
+    (tmp_path / "op.py").write_text(head + f"example_inputs = ({'torch.rand(2, 3), ' * 10})\n")
+    spec = parse_spec(process.imported(tmp_path / "op.py", None, None).text)
+    assert len({size for t in spec.inputs for size in t.shape}) == 20
+    assert len(frontend.trace(spec)[0].nodes) > 10

@@ -19,9 +19,12 @@ from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
 from kernelgen.spec.cases import admits
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, SizeValue, TensorSpec
-from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
+from kernelgen.spec.sizes import check_size, evaluate, is_expression, names_in, parts
 
-_PRIMES = (37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103)
+_PRIMES = (
+    *(37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151),
+    *(157, 163, 167, 173, 179, 181, 191, 193, 197, 199, 211, 223, 227, 229, 233, 239, 241, 251, 257, 263, 269, 271),
+)
 """Traced sizes: distinct, so that no two dimensions are taken for one by accident, not special to torch, and no fewer
 than a topk may take."""
 
@@ -300,7 +303,8 @@ def _roots(factor: Any, names: dict[Any, Atom]) -> list[tuple[str, int]] | None:
 
 def _admitted(spec: OperatorSpec, sizes: Mapping[str, int]) -> bool:
     """Whether the constraints take some sizes, as far as they say with the others at hand."""
-    others = {str(size): 129 for t in spec.inputs for size in t.shape if isinstance(size, str) and size.isidentifier()}
+    named_sizes = {name for t in spec.inputs for size in t.shape for name in names_in(size)}
+    others: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in named_sizes}
     return admits(spec, tuple({**others, **sizes}.items()))
 
 
