@@ -13,6 +13,7 @@ from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.operations import OPERATIONS
+from kernelgen.frontend.recurrent import OPERATIONS as RECURRENT
 from kernelgen.plan import Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
 
@@ -183,6 +184,9 @@ def _seen(operand: Operand, case: Case) -> tuple[int, ...]:
     return shape
 
 
+_PRODUCTS = ("linear", "matmul", "mm", "bmm", "addmm", "baddbmm")
+
+
 def _call_flops(call: TorchCall, seen: list[tuple[int, ...]], result: tuple[int, ...]) -> int:
     kind = call.function.rpartition(".")[2]
     if kind == "scaled_dot_product_attention":  # query by key, and what that gives by value; half where it is causal
@@ -197,6 +201,8 @@ def _call_flops(call: TorchCall, seen: list[tuple[int, ...]], result: tuple[int,
     if kind.startswith("conv"):  # the weight once for every place of the result; transposed, of the input
         data, weight = seen[:2]
         return 2 * prod(data if "transpose" in kind else result) * prod(weight) // max(weight[0], 1)
+    if kind not in (*_PRODUCTS, *RECURRENT):  # its bytes say what it costs
+        return 0
     first = seen[1] if kind in ("addmm", "baddbmm") else seen[0]
     return 2 * prod(result) * first[-1]
 

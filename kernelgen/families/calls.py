@@ -50,8 +50,9 @@ def steps(spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str]) 
     cut.compute(dict.fromkeys(i for i in finals if not cut.is_stored(i) or graph.nodes[cut.base(i)].op == "input"))
     found = (*cut.steps, *cut.returned(finals))
     if not any(isinstance(step, KernelPlan) for step in found):
-        first = next(node for node in graph.nodes if node.op == CALL)
-        raise _unsupported(spec, graph, first, f"{_NOTHING_LEFT} {function_of(first)}")
+        made = [node for node in graph.nodes if node.op == CALL]
+        functions = " and ".join(dict.fromkeys(map(function_of, made)))
+        raise _unsupported(spec, graph, made[0], f"{_NOTHING_LEFT} {functions}")
     return _named(spec, found)
 
 

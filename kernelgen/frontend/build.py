@@ -207,10 +207,15 @@ class Builder:
         )
 
     def torch_call(
-        self, operands: tuple[Arg, ...], shape: tuple[Dim, ...], attrs: tuple[str, ...], equation: str = ""
+        self,
+        operands: tuple[Arg, ...],
+        shape: tuple[Dim, ...],
+        attrs: tuple[str, ...],
+        equation: str = "",
+        kind: str = "float",
     ) -> Ref:
-        """An operation that may stay a call of torch's; `equation`: of a product."""
-        return self._add(Node(CALL, operands, shape, "float", None, self.statement, attrs, equation=equation))
+        """An operation that may stay a call of torch's; `equation`: of a product; `kind`: the class of its result."""
+        return self._add(Node(CALL, operands, shape, kind, None, self.statement, attrs, equation=equation))
 
     def dot(self, first: Ref, second: Ref, equation: str) -> Ref:
         """A product: `equation` has a letter for every dimension, and what the result lacks is summed over."""

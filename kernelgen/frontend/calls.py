@@ -6,11 +6,13 @@ what is around it is lowered as ever. Of products `products.py` makes nodes of t
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
 
 from kernelgen.frontend.build import Builder
+from kernelgen.frontend.export import kind
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
 from kernelgen.frontend.products import equation
 from kernelgen.frontend.recurrent import OPERATIONS
@@ -30,6 +32,18 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
 """What a person calls the operation, and a noun for its result where the reference has no name for it."""
 
 
+def any_call(b: Builder, node: Any, call: Call) -> Result:
+    """An operation without a rule that torch does not decompose, as a call of torch's. Raises Refused as `torch_call`
+    does, and for one that draws, that depends on values or that reads no tensor."""
+    op, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    unknown = (torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+    if any(tag in node.target.tags for tag in unknown) or not node.all_input_nodes:
+        raise Refused(f"{op}.{overload}")
+    own = isinstance(getattr(torch, op, None), types.BuiltinFunctionType)
+    text, operands = _written(b, node, call, f"torch.{op}" if own else f"torch.ops.aten.{op}")
+    return _parts(b, node, call, operands, text, op.strip("_"))
+
+
 def torch_call(b: Builder, node: Any, call: Call) -> Result:
     """The call as a node; raises Refused for one whose arguments are not tensors in memory and constants."""
     function, noun = FUNCTIONS[str(node.target)]
@@ -43,6 +57,15 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
         raise Refused(f"{function} of operands of different dtypes (cast them to one)")
     if any("float8" in dtype for dtype in dtypes):
         raise Refused(f"{function} of {dtypes.pop()} (cast the operands)")
+    text, operands = _written(b, node, call, function)
+    if call.shapes:
+        return _parts(b, node, call, operands, text, noun)
+    shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
+    return b.torch_call(operands, call.shape, (call.torch_dtype, text, noun), equation(text, shapes))
+
+
+def _written(b: Builder, node: Any, call: Call, function: str) -> tuple[str, tuple[Arg, ...]]:
+    """A call as text with a place for every operand, and the operands."""
     operands: list[Arg] = []
     words: list[str] = []
     positional = True
@@ -57,6 +80,7 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
         if value is None or (parameter.has_default_value() and value == default and not isinstance(value, Ref)):
             positional = False
             continue
+        positional = positional and not parameter.kwarg_only
         if parameter.name == "dropout_p":
             raise Refused("attention with dropout")
         tensors = value if isinstance(value, list) and any(isinstance(v, Ref) for v in value) else [value]
@@ -66,18 +90,19 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
         else:
             word, positional = _constant(value, parameter.name), positional and not parameter.has_default_value()
         words.append(word if positional else f"{parameter.name}={word}")
-    text = f"{function}({', '.join(words)})"
-    shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
-    if call.shapes:
-        return _parts(b, node, call, tuple(operands), text, noun)
-    return b.torch_call(tuple(operands), call.shape, (call.torch_dtype, text, noun), equation(text, shapes))
+    return f"{function}({', '.join(words)})", tuple(operands)
 
 
-def _parts(b: Builder, node: Any, call: Call, operands: tuple[Arg, ...], text: str, noun: str) -> tuple[Ref, ...]:
-    """The results of a call that returns several: one call for each that is read."""
+def _parts(b: Builder, node: Any, call: Call, operands: tuple[Arg, ...], text: str, noun: str) -> Result:
+    """The result of a call; of one that returns several one call for each that is read."""
+    if not call.shapes:
+        return b.torch_call(operands, call.shape, (call.torch_dtype, text, noun), kind=call.dtype)
     read = {user.args[1] for user in node.users if "getitem" in str(user.target)}
+    dtypes = [result.dtype for result in node.meta["val"]]
     made = {
-        i: b.torch_call(operands, shape, (call.torch_dtype, f"{text}[{i}]", noun))
+        i: b.torch_call(
+            operands, shape, (str(dtypes[i]).removeprefix("torch."), f"{text}[{i}]", noun), kind=kind(dtypes[i])
+        )
         for i, shape in enumerate(call.shapes) if i in read
     }  # fmt: skip
     return tuple(made.get(i, next(iter(made.values()))) for i in range(len(call.shapes)))

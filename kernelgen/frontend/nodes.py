@@ -11,7 +11,7 @@ from typing import Any
 from kernelgen.frontend import writes
 from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.calls import FUNCTIONS, in_memory, torch_call
+from kernelgen.frontend.calls import FUNCTIONS, any_call, in_memory, torch_call
 from kernelgen.frontend.constructors import check_device, is_unset
 from kernelgen.frontend.decompositions import decomposed
 from kernelgen.frontend.export import dim, dims, kind
@@ -90,9 +90,14 @@ def _result(
     try:
         return _decomposed(b, node, values, symbols)
     except Refused as deeper:
-        if rule is not None or not str(deeper):
+        if rule is not None:
             raise refusal from None
-        raise Refused(f"{name.removeprefix('aten.')}, which torch computes by {deeper}") from None
+        try:
+            in_memory(b, node, values)
+            return any_call(b, node, call())
+        except Refused:
+            computed = f"{name.removeprefix('aten.')}, which torch computes by {deeper}"
+            raise Refused(computed) if str(deeper) else refusal from None
 
 
 def _decomposed(b: Builder, node: Any, values: dict[Any, Any], symbols: dict[Any, Atom]) -> Result:

@@ -7,7 +7,6 @@ import torch
 from references import failures, load, plan_of, sample
 
 from kernelgen import render
-from kernelgen.errors import UnsupportedError
 from kernelgen.families.helpers import LIBRARY
 from kernelgen.judge.interpreter import as_on_a_gpu
 
@@ -100,6 +99,18 @@ def test_a_library_of_cuda_is_imported_where_it_is_called() -> None:
     assert LIBRARY not in not_called
 
 
-def test_what_a_decomposition_ends_in_is_named() -> None:
-    with pytest.raises(UnsupportedError, match=r"msort\.default, which torch computes by sort\.default"):
-        plan_of(sample("return torch.msort(x)", {"x": "A"}, {"out": "A"}).spec())
+KEPT = {
+    "sort": ("v, i = torch.sort(x * 2, dim=-1, stable=True)\nreturn torch.tanh(v), i * 2", {"x": "A B"}, {"v": "A B", "i": "A B: int64"}),
+    "search": ("return torch.searchsorted(y.cumsum(0), x.abs()) * 2", {"x": "A B", "y": "C"}, {"out": "A B: int64"}),
+    "scatter": (
+        "return torch.scatter_reduce(x, 0, i, y, 'amax') + 1", {"x": "A", "i": "A: int64 < A", "y": "A"}, {"out": "A"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_an_operation_that_nothing_takes_apart_stays_torchs_call(name: str) -> None:
+    lines, inputs, outputs = KEPT[name]
+    as_on_a_gpu()
+    sizes = {size: SIZES[size] for size in "ABC" if size in " ".join(inputs.values())}
+    assert not failures(sample(lines, inputs, outputs, sizes), thorough=False, most=1)
