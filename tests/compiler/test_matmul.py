@@ -348,6 +348,17 @@ def test_float32_is_multiplied_as_torch_is_told_to(torch_multiplies: str) -> Non
     assert 1e-5 < off < 1e-2 if torch_multiplies == "tf32" else off < 1e-6
 
 
+def test_whole_numbers_are_converted_as_they_are_multiplied() -> None:
+    """Converted at once, zero beyond the end as it is, and the operand that the matrix units take from registers."""
+    plan = one_kernel(EVERY["before: of small integers"])
+    text = render.triton_source(plan)
+    assert "right = b.to(a_desc.dtype)\n        product = tl.dot(right.T, a.T, product" in text
+    assert "right = tl.where(" not in text
+    assert plan.table[-2].schedule.get("swap") is True
+    scaled = one_kernel(product("return a @ (b.float() * 2 + 1).to(a.dtype)", {**TWO, "b": "K N: int8"}))
+    assert "right = tl.where(k_mask[:, None]," in render.triton_source(scaled)
+
+
 @pytest.mark.parametrize("name", ["a @ b", "linear", "bmm", "after: residual"])
 def test_results_repeat_bit_for_bit(name: str) -> None:
     found = EVERY[name]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kernelgen.families.access import Access, Extent, Group
-from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.lowering import ProductBody, converted_load
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
@@ -165,13 +165,19 @@ class Writer:
         assert value.op == "round"
         (source,) = value.args
         assert isinstance(source, Use)
+        side = ir.Name("left" if i == self.factors()[0] else "right", shape)
+        whole = converted_load(self.body, source.value)
+        if whole is not None:  # a zero beyond the end stays one
+            self.raw.add(whole)
+            lets = self.builder.lets([whole], shape)
+            converted = ir.Cast(self.builder.value(whole, shape), dtype_of(value))
+            return (*lets, ir.Let((side.text,), converted)), side
         lets = self.builder.lets([source.value], shape)
         # what the reference makes of a zero beyond the end may be none
         k = self.tiled.k
         inside = ir.Apply(
             "where", (ir.Name(k.mask, (k,)), self.builder.value(source.value, shape), ir.Number(0.0)), shape
         )
-        side = ir.Name("left" if i == self.factors()[0] else "right", shape)
         return (*lets, ir.Let((side.text,), inside)), ir.Cast(side, dtype_of(value))
 
     def carry(self) -> ir.Name:

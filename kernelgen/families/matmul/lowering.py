@@ -94,6 +94,15 @@ class ProductBody(Body):
         return next(e for e in self.layout.extents if e.name == name)
 
 
+def converted_load(body: ProductBody, number: int) -> int | None:
+    """The load of whole numbers that a value converts to floats, and does no more."""
+    value = body.lowered.values[number]
+    if value.op != "convert" or value.dtype != "float" or not isinstance(value.args[0], Use):
+        return None
+    source = body.lowered.values[value.args[0].value]
+    return value.args[0].value if source.op == "load" and source.dtype not in ("bool", "float") else None
+
+
 def body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
     graph = in_memory_order(graph)

@@ -9,7 +9,8 @@ from kernelgen.families.family import Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import extents_of, reduces
-from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.lowering import ProductBody, converted_load
+from kernelgen.families.values import Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
 TILES, BOXES, SPLIT, VECTOR, LIBRARY = "tiles", "boxes", "split", "vector", "library"
@@ -27,7 +28,15 @@ LONGEST_ROW = 512
 """The columns that a tile may hold whole: 64 rows of 512 sums are 256 registers for each of 128 threads."""
 
 _PERSISTENT = Schedule.make(
-    BOXES, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, persistent=True
+    BOXES,
+    BLOCK_M=128,
+    BLOCK_N=256,
+    BLOCK_K=64,
+    GROUP_M=8,
+    num_warps=8,
+    num_stages=3,
+    persistent=True,
+    swap=False,
 )
 _BOXES = _PERSISTENT.replace(persistent=False, num_stages=4)
 _EVERY_SM = 132 * 64
@@ -73,9 +82,8 @@ def space(variant: str) -> tuple[Parameter, ...]:
     if variant == BOXES:
         persistent = "as many programs as run at once, each with one tile after the other"
         found.append(Parameter("persistent", (False, True), "grid_config", "structure", persistent))
-    else:
-        swap = "the transposed product, so that few rows are the narrow side of the matrix units"
-        found.append(Parameter("swap", (False, True), "data_reuse", "structure", swap))
+    swap = "the transposed product: few rows are the narrow side of the matrix units, weights are read from registers"
+    found.append(Parameter("swap", (False, True), "data_reuse", "structure", swap))
     return tuple(found)
 
 
@@ -111,6 +119,15 @@ def first_table(body: ProductBody) -> Table:
     return _boxes_table(body) if BOXES in own else _pointers_table(body)
 
 
+def is_converted(body: ProductBody) -> bool:
+    """Whether the second factor is whole numbers, which the matrix units are to take from registers: swapped, it is
+    their first operand, and the other is the only one in shared memory."""
+    _, second = body.lowered.values[body.dot].args
+    value = body.lowered.values[second.value] if isinstance(second, Use) else None
+    source = value.args[0] if value is not None and value.op == "round" else None
+    return isinstance(source, Use) and converted_load(body, source.value) is not None
+
+
 def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
     """Programs that stay where there is room for that, and as many tiles in flight as there is room for."""
     leaving = (schedule.replace(persistent=False, num_stages=stages) for stages in (4, 3, 2))
@@ -141,6 +158,16 @@ def _too_much(schedule: Schedule, itemsize: int, beside: int) -> str | None:
 def _boxes_table(body: ProductBody) -> Table:
     """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192."""
     small = _BOXES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4)
+    if is_converted(body):
+        small = small.replace(swap=True)
+        return (
+            table_row(_VECTOR, M=2),
+            table_row(_SPLIT.replace(BLOCK_N=32, BLOCK_K=256, swap=False), M=16, itemsize=2),
+            table_row(_SPLIT.replace(BLOCK_M=64), M=64, itemsize=2),
+            table_row(small, M=128, itemsize=2), table_row(small.replace(BLOCK_N=128), M=512, itemsize=2),
+            table_row(_BOXES.replace(BLOCK_M=256, BLOCK_N=128, num_stages=3, swap=True), itemsize=2),
+            table_row(_TILES.replace(BLOCK_K=32)),
+        )  # fmt: skip
     if body.is_library and not _loaded_tiles(body):
         # what this gains beside torch's own is nothing where a tile cannot fill a multiprocessor
         return (
