@@ -261,13 +261,13 @@ def test_of_a_line_that_is_too_long_parts_get_lines_of_their_own_those_of_the_re
         return Printer(kernel(), {}).block([ir.Let(("y",), value)], 4)
 
     assert lines(apply("add", part("a"), ONE)) == [f"    y = a_{'x' * 30} * one + one"]
-    named, rest = part("shift", is_variable=True), part("b", noun="product")
+    named, rest = part("shift", is_variable=True), part("the_rest", noun="product")
     assert lines(apply("add", rest, named)) == [
         f"    shift = shift_{'x' * 30} * one",
-        f"    y = b_{'x' * 30} * one + shift",
+        f"    y = the_rest_{'x' * 30} * one + shift",
     ]
     assert lines(apply("add", rest, apply("mul", part("c", noun="product"), ir.Name("z" * 20))))[0].startswith(
-        "    y_product = b_"
+        "    y_product = the_rest_"
     )
 
 
