@@ -19,6 +19,7 @@ COMMANDS = (
     "optimize",
     "tune",
     "knowledge",
+    "analyze",
     "report",
     "gate",
     "check",

@@ -11,6 +11,7 @@ import typer
 
 from kernelgen import __version__
 from kernelgen.cli import (
+    analyze,
     draft,
     export,
     gate,
@@ -58,6 +59,7 @@ for _command in (
     new.new,
     optimize.optimize,
     tune.tune,
+    analyze.analyze,
     measure.check,
     measure.bench,
     info.list_,
