@@ -125,7 +125,7 @@ def test_what_is_wrong_is_repaired_and_the_right_kernel_is_labelled_everywhere(
     log = (folder / "optimization_log.md").read_text()
     assert "device code written by a language model, behind a wrapper of kernelgen's (family: custom)" in log
     assert "without a word" in log
-    assert "all 1 rounds are done" in capsys.readouterr().out
+    assert "finished 1 round" in capsys.readouterr().out
     assert run(server, "optimize", "rows_sorted.yaml", "--strategy", "block_size") == 2
     assert "tunes the kernel of a family" in capsys.readouterr().err
 
