@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
+from typing import Any
 
 from kernelgen.frontend.graph import CALL, DOT, Arg, Dim, Node, Ref, SizeOf, broadcast
 from kernelgen.frontend.indices import Condition, Expr, Indexing
@@ -43,6 +45,15 @@ class Builder:
         self.deviations: set[int] = set()
         self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
         self.filled: dict[str, None] = {}
+
+    def state(self) -> tuple[Any, ...]:
+        """What `back_to` goes back to."""
+        parts = (self.notes, self.held, self.deviations, self.shortcuts, self.filled, self.nodes)
+        return tuple(map(copy, parts))
+
+    def back_to(self, state: tuple[Any, ...]) -> None:
+        """Forget all that was added since, and what was said of it."""
+        self.notes, self.held, self.deviations, self.shortcuts, self.filled, self.nodes = map(copy, state)
 
     def note(self, text: str) -> None:
         """Keep something that a reviewer of the kernel should know, once."""

@@ -45,17 +45,17 @@ def decomposed(
     if not _parts(target):
         raise Refused("")
     tensors = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    before = len(b.nodes)
+    before = b.state()
     hearing = _Hearing(b, known, lower)
     try:
         with silence(), _mode_of(tensors), hearing:
             result = hearing.called(target, args, kwargs)
         return _valued(hearing, result)
     except Refused:
-        del b.nodes[before:]
+        b.back_to(before)
         raise
     except Exception as error:  # torch's own functions, on tensors without memory
-        del b.nodes[before:]
+        b.back_to(before)
         raise Refused(f"what fails: {type(error).__name__}") from error
 
 

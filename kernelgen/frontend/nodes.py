@@ -73,14 +73,14 @@ def _result(
     """What the table makes of a call; one that it has no rule for, or refuses, may stay a call of torch's, or is what
     torch decomposes it into."""
     name = writes.functional(node)
-    rule, before = TABLE.get(name), len(b.nodes)
+    rule, before = TABLE.get(name), b.state()
     refusal = None if rule else Refused(_unknown(name))
     if rule is not None:
         try:
             return rule(b, call())
         except Refused as refused:
             refusal = refused
-            del b.nodes[before:]
+            b.back_to(before)
     if name in FUNCTIONS:
         in_memory(b, node, values)
         return torch_call(b, node, call())

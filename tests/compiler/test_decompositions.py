@@ -102,6 +102,7 @@ def test_a_library_of_cuda_is_imported_where_it_is_called() -> None:
 KEPT = {
     "sort": ("v, i = torch.sort(x * 2, dim=-1, stable=True)\nreturn torch.tanh(v), i * 2", {"x": "A B"}, {"v": "A B", "i": "A B: int64"}),
     "search": ("return torch.searchsorted(y.cumsum(0), x.abs()) * 2", {"x": "A B", "y": "C"}, {"out": "A B: int64"}),
+    "fill": ("return torch.index_fill(x, 0, i, 2.0) + 1", {"x": "A B", "i": "C: int64 < A"}, {"out": "A B"}),
     "scatter": (
         "return torch.scatter_reduce(x, 0, i, y, 'amax') + 1", {"x": "A", "i": "A: int64 < A", "y": "A"}, {"out": "A"},
     ),
