@@ -59,7 +59,16 @@ def _check(gates: int, x: Any, h: Any, weights: Any, rest: Any) -> None:
     has_biases, layers, _, _, bidirectional, batch_first = rest
     hidden, directions = h.shape[-1], 2 if bidirectional else 1
     each = 4 if has_biases else 2
-    require: Any = torch._check
+
+    def require(holds: Any) -> None:
+        torch._check(
+            holds,
+            lambda: (
+                "of a recurrent layer: h is [layers * directions, batch, hidden], weights are "
+                f"[{gates} * hidden, in] and [{gates} * hidden, hidden]"
+            ),
+        )  # type: ignore[no-untyped-call]
+
     if len(weights) != layers * directions * each:  # projections
         return
     require(h.shape[0] == layers * directions)
