@@ -61,6 +61,27 @@ class OnlineSoftmax:
             ir.Let((self.row_sum.text,), ir.Apply("add", (kept, ir.Reduce("sum", exponentials, axis)), rows)),
         ), correction
 
+    def join(self, part: OnlineSoftmax) -> tuple[tuple[ir.Let, ...], ir.Name, ir.Name]:
+        """The statements that add what another walk came to, and what corrects what was summed before and in that."""
+        rows = self.row_max.shape
+        new_max, correction, share = (ir.Name(name, rows) for name in (self.new_max, self.correction, "share"))
+        fading, taken = (
+            ir.Apply("exp2", (ir.Apply("sub", (one, new_max), rows),), rows) for one in (self.row_max, part.row_max)
+        )
+        kept, added = (
+            ir.Apply("mul", (total, by), rows) for total, by in ((self.row_sum, correction), (part.row_sum, share))
+        )
+        return (
+            (
+                ir.Let((new_max.text,), ir.Apply("fmax", (self.row_max, part.row_max), rows)),
+                ir.Let((correction.text,), fading),
+                ir.Let((share.text,), taken),
+                ir.Let((self.row_sum.text,), ir.Apply("add", (kept, added), rows)),
+            ),
+            correction,
+            share,
+        )
+
     def end(self) -> ir.Let:
         """The statement that ends a block."""
         return ir.Let((self.row_max.text,), ir.Name(self.new_max, self.row_max.shape))

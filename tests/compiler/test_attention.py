@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from references import Sample, load, plan_of, sample
 
-from kernelgen import render
+from kernelgen import families, render
+from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
-from kernelgen.plan import KernelPlan, TableRow
+from kernelgen.plan import KernelPlan, Schedule, TableRow
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WITHIN = {"float32": 4e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
@@ -143,18 +145,24 @@ def exact(found: Sample, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...
     return as_tuple(scope["op"](*(t.double() if t.is_floating_point() else t for t in tensors)))
 
 
+def wrappers(plan: KernelPlan) -> Iterator[tuple[Schedule, Callable[..., Any]]]:
+    """The wrapper of every variant with small blocks, of which keys are divided among three programs."""
+    family = families.family_of(plan)
+    small = {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 3}
+    for variant in family.variants(body_of(plan)):
+        usual = family.default(variant)
+        schedule = usual.replace(**{name: small[name] for name, _ in usual.values if name in small})
+        yield schedule, load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+
+
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_is_one_kernel_and_right(name: str) -> None:
+def test_every_variant_is_right(name: str) -> None:
     """In small blocks, of which several are whole, one is cut by the mask, and one by the last key."""
     found = FORMS[name]
-    plan = kernel_of(found)
-    for at, variant in enumerate(dict.fromkeys(row.schedule for row in plan.table)):
-        schedule = variant.replace(**{n: 16 for n in ("BLOCK_M", "BLOCK_N") if variant.get(n)})
-        op = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+    for at, (schedule, op) in enumerate(wrappers(kernel_of(found))):
         dtype = ("float32", "float16")[(at + len(name)) % 2]
         tensors = inputs_of(found, dtype)
         for got, right in zip(as_tuple(op(*tensors)), exact(found, tensors), strict=True):
-            assert torch.equal(got.isnan(), right.isnan())
+            assert torch.equal(got.isnan(), right.isnan()), schedule
             off = float((got.double() - right).nan_to_num(0.0).abs().max())
             assert off <= WITHIN[dtype] * float(right.nan_to_num(0.0, 0.0, 0.0).abs().max()), (schedule, dtype, off)
-        break

@@ -7,10 +7,11 @@ between, what is computed from the result after it, where all of these are still
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from kernelgen.families.attention import kernels, lowering, schedules
+from kernelgen.families.attention import kernels, library, lowering, schedules
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.writer import multiplies_float32
+from kernelgen.families.attention.writer import boxable, multiplies_float32
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import DOT, Graph
@@ -30,14 +31,29 @@ def takes(graph: Graph) -> bool:
     return any(node.op == "max" for node in graph.nodes[products[0] : products[1]])
 
 
+def _body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
+    body = lowering.body(spec, graph)
+    return replace(body, boxed=boxable(spec, body), library=library.call(spec, body))
+
+
 def _own(body: Body) -> AttentionBody:
     assert isinstance(body, AttentionBody)
     return body
 
 
 def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
-    """The kernels of a schedule in the order of their launches."""
-    return (kernels.by_pointers(spec, _own(body), schedule, name),)
+    """The kernels of a schedule in the order of their launches; of boxes also the one that needs no descriptors."""
+    own = _own(body)
+    match schedule.variant:
+        case schedules.LIBRARY:
+            return (library.by_library(spec, own),)
+        case schedules.BOXES:
+            plain = f"{spec.name}_pointers_kernel"
+            boxes = kernels.walked(spec, own, schedule, name, own.boxed)
+            return boxes, replace(kernels.walked(spec, own, schedule, plain), when_unfit=True)
+        case schedules.SPLIT:
+            return kernels.split(spec, own, schedule, name)
+    return (kernels.walked(spec, own, schedule, name),)
 
 
 def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
@@ -102,6 +118,6 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 
 FAMILY = Family(
     NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
-    body=lowering.body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
+    body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
     build=build, template="printed.py.jinja",
 )  # fmt: skip

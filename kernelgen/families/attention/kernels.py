@@ -13,11 +13,12 @@ from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.masks import Affine, Mask, Term, mask_of
 from kernelgen.families.attention.pattern import Condition
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
+from kernelgen.families.values import Use
 from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
-from kernelgen.tile.carries import LOG2_E, OnlineSoftmax
+from kernelgen.tile.carries import LEAST, LOG2_E, OnlineSoftmax
 from kernelgen.tile.walk import trimmed
 
 _SCALE = ir.Name("scale_log2")
@@ -37,8 +38,10 @@ def _plus(base: ir.Expr, number: int) -> ir.Expr:
 class Walk:
     """The walk of one program over the keys, from its queries to its stores."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Writer, *, divided: bool = False) -> None:
+        """`divided`: it is a part of the keys, from `part_start` to `part_end`."""
         self.writer = writer
+        self.divided = divided
         self.body = writer.body
         self.softmax = writer.body.softmax
         self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
@@ -52,6 +55,11 @@ class Walk:
         self.carry = OnlineSoftmax(ir.Name(names[self.softmax.row_max], (self.m,)), ir.Name(total, (self.m,)))
         self.scale: ir.Expr = _SCALE
         self.query: ir.Expr = ir.Name("")
+
+    @property
+    def _end(self) -> ir.Name:
+        """Where the keys end, whatever a mask says."""
+        return ir.Name("part_end" if self.divided else "N")
 
     @property
     def is_longer_later(self) -> bool:
@@ -104,24 +112,39 @@ class Walk:
         """The blocks of keys that the rows of the tile see, and of these, where a mask bounds them, those that all
         rows see first."""
         upper, lower = self.mask.upper(), self.mask.lower()
-        lets = self.writer.builder.lets(self._mentioned(), ())
-        end = self._least([self._limit(limit, last=True) for limit in upper])
-        statements: list[ir.Stmt] = [*lets, ir.Let(("end",), end)]
+        lets = self.writer.builder.lets((*self._mentioned(), *self._unmoving()), (self.m,))
+        begin: ir.Expr = ir.Name("part_start") if self.divided else ir.Number(0)
+        end = ir.Name("end") if upper else self._end
+        statements: list[ir.Stmt] = [*lets]
+        if upper:
+            statements.append(ir.Let(("end",), self._least([self._limit(limit, last=True) for limit in upper])))
         if lower:
             first = self._greatest([self._limit(limit, last=False) for limit in lower])
             statements.append(ir.Let(("first",), _whole("mul", _whole("int_div", first, _BLOCK_N), _BLOCK_N)))
-            return (*statements, self.loop(ir.Name("first"), ir.Name("end"), masked=True, comment=self._said()))
+            return (*statements, self.loop(ir.Name("first"), end, masked=True, comment=self._said()))
         if self.mask.opaque:
-            return (*statements, self.loop(ir.Number(0), ir.Name("end"), masked=True, comment=self._said()))
+            return (*statements, self.loop(begin, end, masked=True, comment=self._said()))
         full = self._least([self._limit(limit, last=False) for limit in upper])
-        if any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
-            full = _whole("whole_max", full, ir.Number(0))
+        if self.divided or any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
+            full = _whole("whole_max", full, begin)
         rounded = _whole("mul", _whole("int_div", full, _BLOCK_N), _BLOCK_N)
-        inside = self.loop(ir.Number(0), ir.Name("full_end"), masked=False, comment=self._said())
+        inside = self.loop(begin, ir.Name("full_end"), masked=False, comment=self._said())
         edge = "the block at the edge of the mask, and what is left" if upper else "what is left of the keys"
-        outside = self.loop(ir.Name("full_end"), ir.Name("end"), masked=True, comment=edge)
+        outside = self.loop(ir.Name("full_end"), end, masked=True, comment=edge)
         said = "up to here every row of the tile sees every key" if upper else ""
         return (*statements, ir.Let(("full_end",), rounded, said), inside, outside)
+
+    def _unmoving(self) -> list[int]:
+        """What the logits and the conditions are computed from and what does not change from key to key."""
+        values, keys = self.body.lowered.values, set(self.body.extent("n").axes)
+        found: set[int] = set()
+        todo = [self.softmax.logits, *(c.value for c in self.softmax.conditions)]
+        while todo:
+            i = todo.pop()
+            if i not in found and i != self.softmax.scores:
+                found.add(i)
+                todo += [a.value for a in values[i].args if isinstance(a, Use)]
+        return [i for i in sorted(found) if not values[i].axes & keys]
 
     def _said(self) -> str:
         value = self.body.lowered.values[self.softmax.scores]
@@ -158,7 +181,7 @@ class Walk:
         return self.writer.places.place(term.of) if isinstance(term.of, Expr) else builder.value(term.of, ())
 
     def _least(self, limits: list[ir.Expr]) -> ir.Expr:
-        found: ir.Expr = ir.Name("N")
+        found: ir.Expr = self._end
         for limit in limits:
             found = _whole("whole_min", limit, found)
         return found
@@ -200,7 +223,8 @@ class Walk:
             ir.Let((self.out.text,), dot), self.carry.end(),
         )  # fmt: skip
         builder.known, w.whole = known, whole
-        return ir.For("start", start, stop, _BLOCK_N, body, comment=comment)
+        kept = frozenset((self.out.text, self.carry.row_max.text, self.carry.row_sum.text))
+        return ir.For("start", start, stop, _BLOCK_N, trimmed(body, kept), comment=comment)
 
     def _weights(self, exponentials: ir.Name) -> ir.Expr:
         """The weights as they are multiplied."""
@@ -258,27 +282,118 @@ class Walk:
         return (ir.Let((self.out.text,), divided, comment), *self.writer.stores())
 
 
-def by_pointers(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """A program has a tile of queries and walks over the keys that these see."""
-    writer = Writer(spec, body)
-    walk = Walk(writer)
-    tiles = ir.Apply("cdiv", (ir.Name("M"), _BLOCK_M), ())
-    batched = bool(body.extent("batch").runs)
+def _place(writer: Writer, *, long_first: bool) -> tuple[ir.Stmt, ...]:
+    """The batch and the tile of a program, and the numbers of its elements."""
+    batched = bool(writer.body.extent("batch").runs)
     program: ir.Expr = ir.Program(0)
     tile = _whole("int_mod", program, ir.Name("num_tiles")) if batched else program
-    long_first = walk.is_longer_later
     tile = _whole("sub", _plus(ir.Name("num_tiles"), -1), tile) if long_first else tile
     batch = ir.Cast(_whole("int_div", program, ir.Name("num_tiles")), "int64")
-    inside = trimmed((
-        ir.Let(("num_tiles",), tiles),
+    return (
+        ir.Let(("num_tiles",), _whole("cdiv", ir.Name("M"), _BLOCK_M)),
         *((ir.Let(("batch",), batch), *writer.batches()) if batched else ()),
         ir.Let(("tile_m",), tile, "later rows see more keys: they begin first" if long_first else ""),
         ir.Let(("first_row",), _whole("mul", ir.Name("tile_m"), _BLOCK_M)),
-        *writer.numbers(walk.m, ir.Name("first_row")), *writer.rows(),
-        *dict.fromkeys((*writer.numbers(walk.d, ir.Number(0)), *writer.numbers(walk.e, ir.Number(0)))),
-        *walk.begin(), *walk.blocks(), *walk.finish(),
-    ))  # fmt: skip
-    grid = "tiles_m * BATCH" if batched else "tiles_m"
-    counts = (("tiles_m", 'cdiv(M, options["BLOCK_M"])'),)
+        *writer.numbers(writer.m, ir.Name("first_row")), *writer.rows(),
+        *dict.fromkeys((*writer.numbers(writer.d, ir.Number(0)), *writer.numbers(writer.e, ir.Number(0)))),
+    )  # fmt: skip
+
+
+def _tiles(body: AttentionBody) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """The wrapper's number of programs, and what it counts for that."""
+    grid = "tiles_m * BATCH" if body.extent("batch").runs else "tiles_m"
+    return grid, (("tiles_m", 'cdiv(M, options["BLOCK_M"])'),)
+
+
+def walked(
+    spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str, boxed: frozenset[str] = frozenset()
+) -> ir.Kernel:
+    """A program has a tile of queries and walks over the keys that these see. `boxed`: what descriptors copy."""
+    writer = Writer(spec, body, boxed)
+    walk = Walk(writer)
+    place = _place(writer, long_first=walk.is_longer_later)
+    inside = trimmed((*place, *walk.begin(), *walk.blocks(), *walk.finish()))
+    grid, counts = _tiles(body)
     constexprs = writer.constexprs("BLOCK_M", "BLOCK_N")
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=counts)
+
+
+def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str) -> tuple[ir.Kernel, ir.Kernel]:
+    """Every program walks over a part of the keys; the second kernel joins the parts in their order, so that results
+    repeat."""
+    writer = Writer(spec, body)
+    walk = Walk(writer, divided=True)
+    names = {what: _memory(spec, what) for what in ("parts", "part_maxima", "part_sums")}
+    blocks = _whole("cdiv", _whole("cdiv", ir.Name("N"), _BLOCK_N), ir.Name("SPLITS"))
+    start = _whole("mul", ir.Name("part"), ir.Name("length"))
+    end = _whole("whole_min", _whole("add", ir.Name("part_start"), ir.Name("length")), ir.Name("N"))
+    kept = zip(names.values(), (walk.out, walk.carry.row_max, walk.carry.row_sum), strict=True)
+    inside = trimmed((
+        *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
+        ir.Let(("length",), _whole("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
+        ir.Let(("part_end",), end), *walk.begin(), *walk.blocks(),
+        *(ir.Store(_of_part(walk, tensor, v.shape), v, writer.mask(v.shape)) for tensor, v in kept),
+    ))  # fmt: skip
+    grid, counts = _tiles(body)
+    splits = 'options["SPLITS"]'
+    rows = ", ".join([splits, *(["BATCH"] if body.extent("batch").runs else []), "M"])
+    scratch = tuple(
+        ir.Scratch(tensor, f"({rows}, {writer.e.size})" if what == "parts" else f"({rows})")
+        for what, tensor in names.items()
+    )
+    passed = tuple(ir.Argument(f"{tensor}_ptr", "pointer", tensor) for tensor in names.values())
+    first = ir.Kernel(
+        name, schedule, (*writer.arguments(inside), *passed), writer.constexprs("BLOCK_M", "BLOCK_N", "SPLITS"),
+        inside, (grid, splits), scratch, counts,
+    )  # fmt: skip
+    return first, _joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"), names, passed, grid)
+
+
+def _joined(
+    spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str, names: dict[str, str],
+    passed: tuple[ir.Argument, ...], grid: str,
+) -> ir.Kernel:  # fmt: skip
+    """What follows the walk, from what its parts came to."""
+    writer = Writer(spec, body)
+    walk = Walk(writer, divided=True)
+    m = (writer.m,)
+    part = OnlineSoftmax(ir.Name("part_max", m), ir.Name("part_sum", m))
+    loaded = [
+        ir.Let((to.text,), ir.Load(_of_part(walk, names[what], to.shape), writer.mask(to.shape), other))
+        for what, to, other in (
+            ("part_maxima", part.row_max, LEAST), ("part_sums", part.row_sum, 0.0),
+            ("parts", ir.Name("part_out", walk.out.shape), 0.0),
+        )
+    ]  # fmt: skip
+    joining, correction, share = walk.carry.join(part)
+    kept = ir.Apply("mul", (walk.out, correction), walk.out.shape)
+    added = ir.Apply("mul", (ir.Name("part_out", walk.out.shape), share), walk.out.shape)
+    total = ir.Let((walk.out.text,), ir.Apply("add", (kept, added), walk.out.shape))
+    loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), (*loaded, *joining, total, walk.carry.end()))
+    inside = trimmed((
+        *_place(writer, long_first=False), *walk.carry.begin(), ir.Let((walk.out.text,), ir.Zeros(walk.out.shape)),
+        loop, *walk.finish(),
+    ))  # fmt: skip
+    constexprs = (*writer.constexprs(), ("BLOCK_M", 'options["BLOCK_M"]'), ("SPLITS", 'options["SPLITS"]'))
+    constexprs = tuple(
+        (n, host) for n, host in constexprs if n not in (PRECISION, writer.d.block if walk.d != walk.e else "")
+    )
+    return ir.Kernel(name, schedule, (*passed, *writer.arguments(inside)), constexprs, inside, (grid,))
+
+
+def _memory(spec: OperatorSpec, name: str) -> str:
+    """What a buffer between two kernels is called."""
+    while name in {t.name for t in (*spec.inputs, *spec.outputs)}:
+        name = f"launch_{name}"
+    return name
+
+
+def _of_part(walk: Walk, tensor: str, shape: ir.Shape) -> ir.Pointer:
+    """Where what a part came to lies."""
+    slot: ir.Expr = ir.Cast(ir.Name("part"), "int64")
+    if walk.body.extent("batch").runs:
+        slot = _whole("add", _whole("mul", slot, ir.Name("BATCH")), ir.Name("batch"))
+    row = ir.Apply("add", (_whole("mul", slot, ir.Name("M")), ir.Name(walk.m.index, (walk.m,))), (walk.m,))
+    if walk.e not in shape:
+        return ir.Pointer(tensor, ((row, None),), shape)
+    return ir.Pointer(tensor, ((row, walk.e.size), (ir.Name(walk.e.index, (walk.e,)), None)), shape)

@@ -150,8 +150,11 @@ class _Finder:
         return shift if value.op == "max" and value.args == (Use(logits),) else None
 
     def _is_sum(self, total: Value, logits: int, row_max: int) -> bool:
+        (summed,) = self._uses(total)
+        if self.values[summed].op == "round":  # where what is rounded weighs values: their sum is of what is not
+            (summed,) = self._uses(self.values[summed])
         try:
-            return self._shifted(self._uses(total)[0]) == (logits, row_max)
+            return self._shifted(summed) == (logits, row_max)
         except Unlowerable:
             return False
 

@@ -6,25 +6,50 @@ Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; 
 from __future__ import annotations
 
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.writer import power
+from kernelgen.families.attention.masks import Mask, mask_of
+from kernelgen.families.attention.writer import length, power
 from kernelgen.families.family import Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.plan import Parameter, Schedule, table_row
 
-TILES = "tiles"
+TILES, BOXES, SPLIT, LIBRARY = "tiles", "boxes", "split", "library"
 MEANINGS = {
     TILES: "a program has a tile of queries and walks over the keys that these see in blocks, loaded by pointers",
+    BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
+    SPLIT: "several programs walk over parts of the keys of a tile; a second kernel joins the parts in their order",
+    LIBRARY: "torch's attention, where it is faster",
 }
 _TILES = Schedule.make(TILES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
-_DEFAULTS = {TILES: _TILES}
+_BOXES = Schedule.make(BOXES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
+_SPLIT = Schedule.make(SPLIT, BLOCK_M=16, BLOCK_N=64, SPLITS=4, num_warps=4, num_stages=3)
+_LIBRARY = Schedule.make(LIBRARY)
+_DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, LIBRARY: _LIBRARY}
+_ONE_TILE = 16
+"""Queries that one tile holds: their keys are divided among programs, 4 a head for 512 heads of a batch (H200, 8192
+keys: 505 us, 4.25 TB/s), more for fewer."""
+_LONG = 512
+"""Queries from which on torch's attention is named where it can be told everything. Of 4096 queries of heads of 128 in
+float16 the kernels here reach 0.84 (causal) and 0.83 (full) of cuDNN's speed, of heads of 64 0.92: cuDNN's kernels
+give loads, products and exponentials to different warps, which Triton 3.6 does not for two loops (H200, 2026-11)."""
+
+
+def mask(body: AttentionBody) -> Mask:
+    """What the conditions of scores come to."""
+    return mask_of(body.lowered.values, body.softmax.conditions, body.extent("m").axes, body.extent("n").axes)
 
 
 def variants(body: AttentionBody) -> tuple[str, ...]:
-    return (TILES,)
+    found = [BOXES, TILES] if body.boxed else [TILES]
+    found += [] if mask(body).lower() else [SPLIT]
+    return (*found, LIBRARY) if body.library else tuple(found)
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
+    if variant == LIBRARY:
+        return ()
+    splits = Parameter("SPLITS", (1, 2, 4, 8, 16, 32), "grid_config", "constexpr", "programs that share a tile's keys")
     return (
+        *((splits,) if variant == SPLIT else ()),
         Parameter("BLOCK_M", (16, 32, 64, 128, 256), "block_size", "constexpr", "queries of a tile"),
         Parameter("BLOCK_N", (16, 32, 64, 128), "block_size", "constexpr", "keys of a block"),
         Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program"),
@@ -33,22 +58,35 @@ def space(variant: str) -> tuple[Parameter, ...]:
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    if schedule.variant == LIBRARY:
+        return None
     if schedule.int("BLOCK_M") * schedule.int("BLOCK_N") > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 scores a thread"
     return None
 
 
 def first_table(body: AttentionBody) -> Table:
-    """Float32 takes half of the block, for its elements are twice as large."""
+    """Float32 takes half of the block, for its elements are twice as large, and so do heads beyond 128."""
     head = max(power(body, "d") or 128, power(body, "e") or 128)
-    best = _TILES if head <= 128 else _TILES.replace(BLOCK_N=32, num_stages=2)
+    best = _BOXES if body.boxed else _TILES
+    best = best if head <= 128 else best.replace(BLOCK_N=32, num_stages=2)
     wide = _TILES.replace(BLOCK_N=32 if head <= 128 else 16, num_stages=2)
-    small = best.replace(BLOCK_M=16)
-    return (table_row(small, M=16, itemsize=2), table_row(best, itemsize=2), table_row(wide))
+    few = table_row(best.replace(BLOCK_M=16), M=_ONE_TILE, itemsize=2)
+    if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
+        stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
+        some = ((16, 32), (64, 16), (256, 8))
+        rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
+        return (*rows, table_row(_SPLIT.replace(**stages)))
+    if body.library:
+        return (few, table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY))
+    return (few, table_row(best, itemsize=2), table_row(wide))
 
 
 def starts(body: AttentionBody) -> tuple[Schedule, ...]:
-    return (_TILES, _TILES.replace(BLOCK_M=128, BLOCK_N=128, num_warps=8, num_stages=2))
+    """One for every way to bring tiles, the most likely first."""
+    larger = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
+    found = {name: (_DEFAULTS[name], _DEFAULTS[name].replace(**larger)) for name in (TILES, BOXES)}
+    return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
 
 
 EVERY = tuple(Variant(PRINTED, MEANINGS[name], schedule, space(name), legal) for name, schedule in _DEFAULTS.items())

@@ -65,6 +65,9 @@ class Writer:
             body.lowered, body.names, sizes, self._variables(), lambda i: self.builder.shape(i, tile), tile
         )
         self.builder.places = self.places
+        for i, value in enumerate(body.lowered.values):  # a number along an axis is the variable that counts it
+            if value.op == "place" and isinstance(value.index[0], Expr) and value.index[0].op == "axis":
+                self.builder.known[i] = self.places.place(value.index[0])
         sides = (("d", self.d), ("e", self.e))
         self.whole = {axis for name, axis in sides if power(body, name) == (length(body, name) or 0)}
         """The axes of which every element of a tile exists."""
@@ -111,6 +114,20 @@ class Writer:
             terms.append((place, stride))
         return ir.Pointer(access.tensor, tuple(terms), shape)
 
+    def box(self, access: Access) -> ir.Box:
+        """A tile of a tensor by its descriptor, in the order of memory."""
+        first: dict[str, ir.Expr] = {"m": ir.Name("first_row"), "n": ir.Name("start")}
+        offsets: list[ir.Expr] = []
+        shape: list[ir.Axis] = []
+        for index, _ in access.terms:
+            extent = next(e for e in self.body.layout.extents if any(g.index == index for g in e.runs))
+            if extent.name == "batch":
+                offsets.append(ir.Cast(ir.Name(str(index)), "int32"))
+            else:
+                offsets.append(first.get(extent.name, ir.Number(0)))
+                shape.append(axis_of(extent))
+        return ir.Box(f"{access.tensor}_desc", tuple(offsets), tuple(shape))
+
     def mask(self, shape: ir.Shape, conditions: Iterable[Condition] = ()) -> ir.Expr | None:
         """Which elements of a tile exist, and meet some conditions."""
         parts: list[ir.Expr] = [ir.Name(axis.mask, (axis,)) for axis in shape if axis not in self.whole]
@@ -139,6 +156,8 @@ class Writer:
     def _load(self, i: int, shape: ir.Shape) -> ir.Expr:
         """A load in float32, unless it is multiplied as it is."""
         access, value = self.reads[i], self.body.lowered.values[i]
+        if access.tensor in self.boxed:
+            return self.box(access)
         other = value.fill if value.fill is not None else 0.0 if value.dtype == "float" else 0
         loaded = ir.Load(self.pointer(access, shape), self.mask(shape, value.conditions), other)
         widen = value.dtype == "float" and i not in self.raw and self.types[access.tensor] != "float32"
@@ -190,14 +209,17 @@ class Writer:
         used = used_names(body)
         tensors = [*dict.fromkeys(a.tensor for a in self.body.layout.accesses), *(o.name for o in self.spec.outputs)]
         views = {a.tensor: a.view[0] for a in self.body.layout.accesses if a.view}
-        found = [
-            ir.Argument(f"{name}_ptr", "pointer", views.get(name, name))
-            for name in tensors
-            if f"{name}_ptr" in used or f"{name}:type" in used
-        ]
+        found = []
+        for name in tensors:
+            if f"{name}_desc" in used:
+                box = self.box(next(a for a in self.body.layout.accesses if a.tensor == name))
+                blocks = (*["1"] * (len(box.offsets) - len(box.shape)), *(axis.block for axis in box.shape))
+                found.append(ir.Argument(f"{name}_desc", "descriptor", views.get(name, name), blocks))
+            elif f"{name}_ptr" in used or f"{name}:type" in used:
+                found.append(ir.Argument(f"{name}_ptr", "pointer", views.get(name, name)))
         sizes = [(e.size, e.size) for e in self.body.layout.extents]
         sizes += [(g.size, g.size) for e in self.body.layout.extents for g in e.runs if g.size.isidentifier()]
-        sizes += [(parameter, name) for name, parameter in self.body.layout.sizes]
+        sizes += [(parameter, parameter) for _, parameter in self.body.layout.sizes]
         found += [ir.Argument(n, "number", host) for n, host in dict(sizes).items() if n in used]
         strides = dict(s for a in self.body.layout.accesses for s in a.strides)
         return (*found, *(ir.Argument(n, "number", host) for n, host in strides.items() if n in used))
@@ -212,6 +234,31 @@ class Writer:
         if multiplies_float32(self.spec, self.body):
             found[PRECISION] = "precision()"
         return tuple(found.items())
+
+
+def boxable(spec: OperatorSpec, body: AttentionBody) -> frozenset[str]:
+    """Queries, keys and values, where descriptors can copy the tiles of all of them; empty where they cannot."""
+    tensors: list[str] = []
+    for i in (body.softmax.query, body.softmax.key, body.softmax.value):
+        access = next((a for a in body.layout.accesses if a.load == i), None)
+        if access is None or body.lowered.values[i].conditions or any(isinstance(t, Expr) for t, _ in access.terms):
+            return frozenset()
+        names = extents_of(body, access)
+        rank = len(next(t.shape for t in spec.inputs if t.name == access.tensor))
+        whole = all(len(body.extent(name).runs) == 1 for name in "mnde")
+        if "".join(names[-2:]) not in ("MD", "ND", "NE") or set(names[:-2]) - {"BATCH"} or not whole:
+            return frozenset()
+        if len(names) > 5 or (access.view is None and rank != len(names)):
+            return frozenset()
+        tensors.append(access.tensor)
+    alone = all(sum(a.tensor == t for a in body.layout.accesses) == 1 for t in tensors)
+    return frozenset(tensors) if alone and len(set(tensors)) == len(tensors) else frozenset()
+
+
+def extents_of(body: AttentionBody, access: Access) -> list[str]:
+    """The lengths that a tensor's dimensions have, in the order of memory: `BATCH`, `M`, `N`, `D` or `E`."""
+    sizes = {g.index: e.size for e in body.layout.extents for g in e.runs}
+    return [sizes.get(str(index), "") for index, _ in access.terms]
 
 
 def multiplies_float32(spec: OperatorSpec, body: AttentionBody) -> bool:

@@ -1,0 +1,78 @@
+"""Torch's own attention, where it is faster."""
+
+from __future__ import annotations
+
+import math
+
+from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.attention.masks import Affine, Bound, mask_of
+from kernelgen.families.attention.writer import extents_of, length
+from kernelgen.families.values import Use
+from kernelgen.frontend.attention import FUNCTION
+from kernelgen.frontend.indices import Expr
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+
+
+def by_library(spec: OperatorSpec, body: AttentionBody) -> ir.LibraryCall:
+    """Torch's attention, contiguous as other results are: it may have the layout of the queries."""
+    return ir.LibraryCall(FUNCTION, f"{body.library}.contiguous()", result=spec.outputs[0].name)
+
+
+def call(spec: OperatorSpec, body: AttentionBody) -> str:
+    """The call of torch's that computes all there is; empty where there is none, or where it would have to copy first.
+
+    That is full or causal attention of tensors whose last dimensions are queries or keys and the size of a head.
+    """
+    softmax, stored = body.softmax, body.layout.stores
+    extents = {e.name: e.axes for e in body.layout.extents}
+    mask = mask_of(body.lowered.values, softmax.conditions, extents["m"], extents["n"])
+    causal = mask.bounds == (Bound(True, Affine(m=1, number=1)),)
+    if softmax.logits != softmax.scores or mask.opaque or not (causal or not mask.bounds):
+        return ""
+    if len(stored) != 1 or stored[0][0].value != softmax.product or not softmax.divided:
+        return ""
+    accesses = [next((a for a in body.layout.accesses if a.load == i), None) for i in _factors(body)]
+    batch = ["BATCH"] * len(body.extent("batch").runs)
+    columns = body.extent("e").size
+    tensors = []
+    for access, last in zip((*accesses, stored[0][1]), ("MD", "ND", f"N{columns}", f"M{columns}"), strict=True):
+        if access is None or access.view or extents_of(body, access) != [*batch, *last]:
+            return ""
+        if len(_shape(spec, access.tensor)) != len(batch) + 2:
+            return ""
+        tensors.append(access.tensor)
+    dtypes = {t.dtype for t in (*spec.inputs, *spec.outputs) if t.name in tensors}
+    scale = _scale(body)
+    if len(dtypes) > 1 or scale is None:
+        return ""
+    words = [f"{name}.detach()" for name in tensors[:3]]
+    words += ["is_causal=True"] if causal else []
+    return f"{FUNCTION}({', '.join([*words, *([f'scale={scale}'] if scale else [])])})"
+
+
+def _factors(body: AttentionBody) -> tuple[int, int, int]:
+    return body.softmax.query, body.softmax.key, body.softmax.value
+
+
+def _shape(spec: OperatorSpec, name: str) -> tuple[object, ...]:
+    return next(t.shape for t in (*spec.inputs, *spec.outputs) if t.name == name)
+
+
+def _scale(body: AttentionBody) -> str | None:
+    """What torch is told of the scale: nothing of the usual one; None where it cannot be told."""
+    scale, head = body.softmax.scale, length(body, "d")
+    if not scale.times and not scale.over:
+        usual = head is not None and math.isclose(scale.number, head**-0.5, rel_tol=1e-12)
+        return "" if usual else repr(scale.number)
+    roots = [*((i, "rsqrt") for i in scale.times), *((i, "sqrt") for i in scale.over)]
+    if scale.number != 1.0 or len(roots) != 1:
+        return None
+    i, op = roots[0]
+    value = body.lowered.values[i]
+    while value.op in (op, "convert") and isinstance(value.args[0], Use):
+        op = "" if value.op == op else op
+        value = body.lowered.values[value.args[0].value]
+    sizes = tuple(body.lowered.space.axes[a] for a in body.extent("d").axes)
+    is_size = value.op == "place" and isinstance(value.index[0], Expr) and value.index[0].size == sizes
+    return "" if is_size and not op else None
