@@ -129,7 +129,10 @@ class Printer:
         head = f"tl.range({bounds}, flatten=True)" if loop.flatten else f"range({bounds})"
         head = f"tl.range({bounds}, num_stages={loop.stages})" if loop.stages else head
         comment = [f"{' ' * indent}# {loop.comment}"] if loop.comment else []
-        return [*comment, fit(f"for {loop.index} in {head}:", indent), *self.block(loop.body, indent + 4)]
+        before = dict(self.cut)  # what a turn names is not known after the loop, nor in another one
+        body = self.block(loop.body, indent + 4)
+        self.cut = before
+        return [*comment, fit(f"for {loop.index} in {head}:", indent), *body]
 
     def text(self, expr: ir.Expr) -> Text:
         match expr:

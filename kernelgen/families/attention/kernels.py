@@ -47,7 +47,9 @@ class Walk:
         self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
         self.precision = PRECISION if multiplies_float32(writer.spec, writer.body) else None
         extents = {e.name: e.axes for e in self.body.layout.extents}
-        self.mask: Mask = mask_of(self.body.lowered.values, self.softmax.conditions, extents["m"], extents["n"])
+        self.mask: Mask = mask_of(
+            self.body.lowered.values, self.softmax.conditions, self.body.lowered.space, extents["m"], extents["n"]
+        )
         names = self.body.names.of
         self.out = ir.Name(names[self.softmax.product], (self.m, self.e))
         self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))
@@ -218,7 +220,9 @@ class Walk:
         corrected = ir.Apply("mul", (self.out, correction), self.out.shape)
         dot = ir.Dot(weighing, value, self.out, self.precision)
         body = (
-            *w.numbers(self.n, ir.Name("start")), *key_lets, ir.Let((self.scores.text,), product),
+            *w.numbers(self.n, ir.Name("start")),
+            *w.parts("n", self.n),
+            *key_lets, ir.Let((self.scores.text,), product),
             *logits, *softmax, *value_lets, ir.Let((self.out.text,), corrected),
             ir.Let((self.out.text,), dot), self.carry.end(),
         )  # fmt: skip
@@ -294,7 +298,7 @@ def _place(writer: Writer, *, long_first: bool) -> tuple[ir.Stmt, ...]:
         *((ir.Let(("batch",), batch), *writer.batches()) if batched else ()),
         ir.Let(("tile_m",), tile, "later rows see more keys: they begin first" if long_first else ""),
         ir.Let(("first_row",), _whole("mul", ir.Name("tile_m"), _BLOCK_M)),
-        *writer.numbers(writer.m, ir.Name("first_row")), *writer.rows(),
+        *writer.numbers(writer.m, ir.Name("first_row")), *writer.parts("m", writer.m),
         *dict.fromkeys((*writer.numbers(writer.d, ir.Number(0)), *writer.numbers(writer.e, ir.Number(0)))),
     )  # fmt: skip
 

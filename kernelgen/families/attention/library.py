@@ -26,7 +26,7 @@ def call(spec: OperatorSpec, body: AttentionBody) -> str:
     """
     softmax, stored = body.softmax, body.layout.stores
     extents = {e.name: e.axes for e in body.layout.extents}
-    mask = mask_of(body.lowered.values, softmax.conditions, extents["m"], extents["n"])
+    mask = mask_of(body.lowered.values, softmax.conditions, body.lowered.space, extents["m"], extents["n"])
     causal = mask.bounds == (Bound(True, Affine(m=1, number=1)),)
     if softmax.logits != softmax.scores or mask.opaque or not (causal or not mask.bounds):
         return ""

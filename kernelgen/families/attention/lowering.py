@@ -294,6 +294,10 @@ class _AttentionLowering(Lowering):
         axes = self.values[value].axes - self.keys
         return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
 
+    def read(self, node: Node, source: int, places: Index, made: ix.Indexing, *, padded: bool) -> int:
+        """A value at its places: what the load gives elsewhere is what the reference has there."""
+        return super().read(node, source, places, made, padded=False)
+
     def iota(self, node: Node, axes: Entry) -> int:
         """The numbers along a dimension: those of an axis, wherever it is."""
         counted = self.position(axes)

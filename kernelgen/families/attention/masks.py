@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kernelgen.families.attention.pattern import Condition
-from kernelgen.families.values import Use, Value
+from kernelgen.families.values import Space, Use, Value
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
 
@@ -74,10 +74,10 @@ class Mask:
 
 
 def mask_of(
-    values: Sequence[Value], conditions: Sequence[Condition], rows: tuple[int, ...], keys: tuple[int, ...]
+    values: Sequence[Value], conditions: Sequence[Condition], space: Space, rows: tuple[int, ...], keys: tuple[int, ...]
 ) -> Mask:
     """`rows`, `keys`: the axes along which a tile of scores moves."""
-    reader = _Reader(values, rows, keys)
+    reader = _Reader(values, space, rows, keys)
     bounds: list[Bound] = []
     opaque = []
     for condition in conditions:
@@ -87,11 +87,15 @@ def mask_of(
     return Mask(tuple(dict.fromkeys(bounds)), tuple(opaque))
 
 
+def counted(space: Space, axes: tuple[int, ...]) -> Expr:
+    """The number of an element along some axes together, as an expression of these."""
+    return ix.linear(tuple(ix.axis(a) for a in axes), tuple((space.axes[a],) for a in axes))
+
+
 class _Reader:
-    def __init__(self, values: Sequence[Value], rows: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    def __init__(self, values: Sequence[Value], space: Space, rows: tuple[int, ...], keys: tuple[int, ...]) -> None:
         self.values = values
-        self.row = rows[0] if len(rows) == 1 else None
-        self.key = keys[0] if len(keys) == 1 else None
+        self.row, self.key = (counted(space, axes) if axes else None for axes in (rows, keys))
         self.moving = frozenset((*rows, *keys))
 
     def bounds(self, i: int, holds: bool) -> tuple[Bound, ...] | None:
@@ -182,10 +186,8 @@ class _Reader:
         return Affine(terms=(Term(1, operand.value),))
 
     def _of_place(self, expr: Expr) -> Affine | None:
-        if expr.op == "axis" and expr.number == self.key:
-            return Affine(n=1)
-        if expr.op == "axis" and expr.number == self.row:
-            return Affine(m=1)
+        if expr in (self.key, self.row):
+            return Affine(n=1) if expr == self.key else Affine(m=1)
         if expr.op == "number":
             return Affine(number=expr.number)
         if expr.op == "value":

@@ -35,7 +35,9 @@ give loads, products and exponentials to different warps, which Triton 3.6 does 
 
 def mask(body: AttentionBody) -> Mask:
     """What the conditions of scores come to."""
-    return mask_of(body.lowered.values, body.softmax.conditions, body.extent("m").axes, body.extent("n").axes)
+    return mask_of(
+        body.lowered.values, body.softmax.conditions, body.lowered.space, body.extent("m").axes, body.extent("n").axes
+    )
 
 
 def variants(body: AttentionBody) -> tuple[str, ...]:

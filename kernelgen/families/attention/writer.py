@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from kernelgen.families.access import Access, Extent
 from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.attention.masks import counted
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.frontend.graph import Atom
 from kernelgen.frontend.indices import Condition, Expr
@@ -65,8 +66,16 @@ class Writer:
             body.lowered, body.names, sizes, self._variables(), lambda i: self.builder.shape(i, tile), tile
         )
         self.builder.places = self.places
+        for name, axis in (("m", self.m), ("n", self.n)):
+            axes = body.extent(name).axes
+            if len(axes) > 1:
+                self.places.named[counted(body.lowered.space, axes)] = ir.Name(axis.index, (axis,))
         for i, value in enumerate(body.lowered.values):  # a number along an axis is the variable that counts it
-            if value.op == "place" and isinstance(value.index[0], Expr) and value.index[0].op == "axis":
+            if (
+                value.op == "place"
+                and isinstance(value.index[0], Expr)
+                and (value.index[0].op == "axis" or value.index[0] in self.places.named)
+            ):
                 self.builder.known[i] = self.places.place(value.index[0])
         sides = (("d", self.d), ("e", self.e))
         self.whole = {axis for name, axis in sides if power(body, name) == (length(body, name) or 0)}
@@ -101,10 +110,10 @@ class Writer:
         whole = ir.Name("batch")
         return tuple(ir.Let((run.index,), taken_apart(extent.runs, i, whole)) for i, run in enumerate(extent.runs))
 
-    def rows(self) -> tuple[ir.Let, ...]:
-        """The numbers of the runs of rows, where a tile has several."""
-        runs = self.body.extent("m").runs
-        whole = ir.Name(self.m.index, (self.m,))
+    def parts(self, name: str, axis: ir.Axis) -> tuple[ir.Let, ...]:
+        """The numbers of the runs of rows or keys, where these have several."""
+        runs = self.body.extent(name).runs
+        whole = ir.Name(axis.index, (axis,))
         return tuple(ir.Let((g.index,), taken_apart(runs, i, whole)) for i, g in enumerate(runs) if len(runs) > 1)
 
     def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
