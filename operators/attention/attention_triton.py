@@ -72,7 +72,6 @@ def attention_kernel(
     # without any key the result is 0, and so it is divided by 1
     row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
     out = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
-    end = N
     full_end = N // BLOCK_N * BLOCK_N
     # return F.scaled_dot_product_attention(q, k, v)
     for start in range(0, full_end, BLOCK_N):
@@ -106,7 +105,7 @@ def attention_kernel(
         )
         row_max = new_max
     # what is left of the keys
-    for start in range(full_end, end, BLOCK_N):
+    for start in range(full_end, N, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         key_mask = keys < N
         k = tl.load(

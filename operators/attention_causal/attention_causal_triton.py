@@ -118,12 +118,8 @@ def attention_causal_kernel(
             other=0.0,
         )
         scores = tl.dot(q, k.T, input_precision=PRECISION)
-        # col = torch.arange(k.shape[2], device=q.device)
-        col = keys
-        # row = torch.arange(q.shape[2], device=q.device)[:, None]
-        row_2 = rows
         # scores = scores.masked_fill(col > row, float('-inf'))
-        scores = tl.where(col[None, :] > row_2[:, None], float("-inf"), scores)
+        scores = tl.where(keys[None, :] > rows[:, None], float("-inf"), scores)
         new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
         exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
         correction = tl.exp2(row_max - new_max)

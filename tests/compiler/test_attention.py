@@ -10,6 +10,7 @@ import torch
 from references import Sample, load, plan_of, sample
 
 from kernelgen import families, render
+from kernelgen.errors import SpecError
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
@@ -166,3 +167,60 @@ def test_every_variant_is_right(name: str) -> None:
             assert torch.equal(got.isnan(), right.isnan()), schedule
             off = float((got.double() - right).nan_to_num(0.0).abs().max())
             assert off <= WITHIN[dtype] * float(right.nan_to_num(0.0, 0.0, 0.0).abs().max()), (schedule, dtype, off)
+
+
+@pytest.mark.parametrize("name", ["sdpa, causal", "lengths"])
+def test_keys_that_no_row_of_a_tile_sees_are_not_read(name: str) -> None:
+    """Values beyond the mask are NaN: of a weight of 0 that would be NaN too."""
+    found = FORMS[name]
+    for schedule, op in wrappers(kernel_of(found)):
+        tensors = inputs_of(found, "float32")
+        tensors[2][:, :, 32:] = torch.nan
+        if name == "lengths":
+            tensors[3].fill_(20)
+        assert bool(as_tuple(op(*tensors))[0].isfinite().all()), schedule
+
+
+@pytest.mark.parametrize("mask", ["attn_mask=m", "attn_mask=m.float().log().to(q.dtype)"])
+def test_a_row_that_sees_no_key_is_zero_where_torch_has_zero(mask: str) -> None:
+    found = attention(f"{SDPA}(q, k, v, {mask})", {"m": "S L: bool"})
+    for schedule, op in wrappers(kernel_of(found)):
+        tensors = inputs_of(found, "float32")
+        tensors[3][5] = False
+        (got,) = as_tuple(op(*tensors))
+        assert not bool(got[:, :, 5].any()), schedule
+        assert bool(got.isfinite().all()), schedule
+
+
+@pytest.mark.parametrize("name", ["sdpa", "a product, a softmax, a product"])
+def test_without_keys_the_result_is_zero(name: str) -> None:
+    found = FORMS[name]
+    for schedule, op in wrappers(kernel_of(found)):
+        q, k, v = inputs_of(found, "float32")
+        assert not bool(as_tuple(op(q, k[:, :, :0], v[:, :, :0]))[0].any()), schedule
+
+
+def test_lengths_from_1_to_300_and_heads_of_any_size() -> None:
+    """Lengths one by one are primes and their neighbours here; each meets another size of a head."""
+    found = FORMS["sdpa, causal"]
+    schedule, op = next(iter(wrappers(kernel_of(found))))
+    for at, length in enumerate((1, 2, 15, 16, 17, 31, 33, 64, 130, 257, 300)):
+        head = (16, 17, 24, 40, 64, 80, 96, 100, 128, 160, 256)[at]
+        q, k, v = (torch.randn(1, 1, length, head, device=DEVICE) for _ in range(3))
+        off = (as_tuple(op(q, k, v))[0].double() - exact(found, [q, k, v])[0]).abs().max()
+        assert float(off) <= 2e-5, (schedule, length, head)
+
+
+REFUSED = {
+    "heads that do not divide": ("(q, k, v, enable_gqa=True)", {"q": "B 30 S D", "k": "B 8 L D", "v": "B 8 L E"}, "B 30 S E"),
+    "a mask of another shape": ("(q, k, v, attn_mask=m)", {"m": "L S: bool"}, "B H S E"),
+    "a mask of integers": ("(q, k, v, attn_mask=m)", {"m": "S L: int32"}, "B H S E"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_torch_refuses_is_one_clear_error(name: str) -> None:
+    arguments, inputs, out = REFUSED[name]
+    with pytest.raises(SpecError) as refused:
+        plan_of(attention(f"{SDPA}{arguments}", inputs, out).spec())
+    assert len(refused.value.mistakes) == 1
