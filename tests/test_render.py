@@ -170,7 +170,7 @@ LANES = WALK.replace(
 EARLY = LANES.replace(BLOCK_SIZE_M=4, BLOCK_SIZE_N=64, lane_columns=8, unroll=True, LINES_AHEAD=5)
 GOLDENS = {
     "pointwise_tile": ("bias_add", (TableRow((), pointwise.default("tile")),)),
-    "calls": ("conv_bias_relu", (TableRow((), pointwise.default("tile")),)),
+    "calls": ("conv_transpose2d_bias", (TableRow((), pointwise.default("tile")),)),
     "boxes": ("linear_softmax", (TableRow((), matmul.FAMILY.default("boxes")),)),
     "by_parts": ("linear_gelu", (TableRow((), matmul.FAMILY.default("split")),)),
     "several": ("sequence_log_probs", (TableRow((), reduction.default("row")),)),

@@ -16,6 +16,7 @@ from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduc
 from kernelgen.families import family as declared
 from kernelgen.families.access import layout
 from kernelgen.families.attention import NAME as ATTENTION
+from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
 from kernelgen.families.kernel import Body, body_of, make_body
@@ -292,8 +293,20 @@ def _divides_columns(body: Body) -> bool:
     return not (isinstance(body, ProductBody) and reduces(body))
 
 
+def _has_depth(body: Body) -> bool:
+    return isinstance(body, ConvolutionBody) and body.rank == 3
+
+
+def _has_planes(body: Body) -> bool:
+    """Of one dimension of space alone there is no memory format with channels last."""
+    return isinstance(body, ConvolutionBody) and body.rank > 1
+
+
 _USEFUL: dict[str, Callable[[Body], bool]] = {
     "BLOCK_N": _divides_columns,
+    "BLOCK_D": _has_depth,
+    "BLOCK_H": _has_planes,
+    "channels_last": _has_planes,
     "late_loads": _has_columns,
     "ROW_TILES": _walks,
     "lines": lambda body: bool(chains(body)),

@@ -117,6 +117,8 @@ class Family:
     """What a result holds before the kernels: "zeros", what the input of that name holds, or None."""
     widened: Callable[[OperatorSpec, Body], bool] = lambda spec, body: False
     """Whether kernels leave the result in float32, which the wrapper casts at the end."""
+    memory_format: Callable[[OperatorSpec, Body, str], str] = lambda spec, body, output: ""
+    """The wrapper's expression for the memory format of the output of that name; empty: contiguous."""
     too_large: Callable[[OperatorSpec, Body], tuple[str, str] | None] | None = None
     """The condition under which a wrapper refuses sizes, with its message; None: what holds of rows and columns."""
     longest_row: Callable[[Body], int | None] = lambda body: None

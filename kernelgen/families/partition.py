@@ -209,8 +209,8 @@ def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:
 
 
 def _base(graph: Graph, i: int) -> int:
-    """What a value is a view of, if it is one."""
-    while graph.nodes[i].op in VIEWS:
+    """What a value is a view of, if it is one; of windows, what they are read of."""
+    while graph.nodes[i].op in VIEWS or (graph.nodes[i].op == "index" and graph.nodes[i].convolution):
         i = _read(graph.nodes[i])[0]
     return i
 

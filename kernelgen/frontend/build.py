@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from kernelgen.frontend.graph import CALL, DOT, Arg, Dim, Node, Ref, SizeOf, broadcast
+from kernelgen.frontend.graph import CALL, DOT, Arg, Convolution, Dim, Node, Ref, SizeOf, broadcast
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 from kernelgen.frontend.operations import OPERATIONS
 
@@ -224,9 +224,12 @@ class Builder:
         attrs: tuple[str, ...],
         equation: str = "",
         kind: str = "float",
+        convolution: Convolution | None = None,
     ) -> Ref:
-        """An operation that may stay a call of torch's; `equation`: of a product; `kind`: the class of its result."""
-        return self._add(Node(CALL, operands, shape, kind, None, self.statement, attrs, equation=equation))
+        """An operation that may stay a call of torch's; `equation`: of a product; `kind`: the class of its result;
+        `convolution`: what it is, if one."""
+        made = Node(CALL, operands, shape, kind, None, self.statement, attrs, None, equation, convolution)
+        return self._add(made)
 
     def dot(self, first: Ref, second: Ref, equation: str) -> Ref:
         """A product: `equation` has a letter for every dimension, and what the result lacks is summed over."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kernelgen.frontend.build import Builder
+from kernelgen.frontend.convolutions import CONVOLUTIONS, convolution
 from kernelgen.frontend.export import kind
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
 from kernelgen.frontend.products import equation
@@ -61,7 +62,9 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
     if call.shapes:
         return _parts(b, node, call, operands, text, noun)
     shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
-    return b.torch_call(operands, call.shape, (call.torch_dtype, text, noun), equation(text, shapes))
+    windows = convolution(call, shapes) if function in CONVOLUTIONS else None
+    attrs = (call.torch_dtype, text, noun)
+    return b.torch_call(operands, call.shape, attrs, equation(text, shapes), convolution=windows)
 
 
 def _written(b: Builder, node: Any, call: Call, function: str) -> tuple[str, tuple[Arg, ...]]:

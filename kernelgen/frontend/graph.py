@@ -74,6 +74,19 @@ class Statement:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """How the windows of a convolution lie, with a number for every dimension of space."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    """Zeros before the first element."""
+    behind: tuple[int, ...]
+    """Zeros behind the last."""
+    dilation: tuple[int, ...]
+    groups: int = 1
+
+
+@dataclass(frozen=True)
 class Node:
     """One operation: `input`, `full`, `iota`, a map, a reduction, a scan, a view, `index`, `place`, `round`, `call`."""
 
@@ -98,6 +111,9 @@ class Node:
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
     equation: str = field(default="", compare=False)
     """dot, and a call that might be one: a letter for every dimension of the operands and the result, `mk,kn->mn`."""
+    convolution: Convolution | None = field(default=None, compare=False)
+    """dot of the windows of a convolution, the `index` that makes windows or weights of groups, and a call of torch's
+    that might be one."""
 
 
 @dataclass(frozen=True)

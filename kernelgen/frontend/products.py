@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from string import ascii_letters
 
+from kernelgen.frontend import convolutions
 from kernelgen.frontend.attention import is_attention, with_nodes, written_out
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref
@@ -75,7 +76,9 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
         if attention and node.op == CALL and is_attention(node) and (out := written_out(b, node, operands)) is not None:
             moved[i] = out.node
             continue
-        if node.op == CALL and node.equation and (parts := _parts(node, args)):
+        if node.op == CALL and node.convolution is not None:
+            nodes += convolutions.products(nodes, node, operands)
+        elif node.op == CALL and node.equation and (parts := _parts(node, args)):
             factors, added = parts
             name = None if added else node.name
             nodes.append(Node(DOT, factors, node.shape, "float", name, node.statement, equation=node.equation))

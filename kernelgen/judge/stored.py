@@ -41,7 +41,9 @@ class Storing:
     wrong: Wronged | None = None
     """What they are in a mutant."""
     ours: bool = False
-    """They are the kernel's own: the sums are not rounded, float32 is multiplied as CUDA's products are set to."""
+    """They are the kernel's own: the sums are not rounded."""
+    multiplies: bool = False
+    """Some are: float32 is multiplied as CUDA's products are set to."""
     hides: bool = False
     """A weight of 0 leaves out what it weighs, be that infinite or NaN: a kernel need not read what a mask hides."""
     known: Known = field(default_factory=Known)
@@ -57,6 +59,7 @@ class Stored(EagerMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
         self._errors, self._wrong, self._hides = storing.errors, storing.wrong, storing.hides
+        self._on_cuda = storing.ours or storing.multiplies
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
 
@@ -67,7 +70,7 @@ class Stored(EagerMode):
         if name not in PRODUCTS or self._attends:
             result = func(*args, **kwargs)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
-        device = "cuda" if self._ours else next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        device = "cuda" if self._on_cuda else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         if self._called:
@@ -90,7 +93,7 @@ class Stored(EagerMode):
     ) -> torch.Tensor:
         """softmax(query @ key.mT * scale + mask) @ value as one call computes it: the scores are never stored, the
         weights are rounded as they are multiplied. Without dropout, which no oracle has."""
-        at = precision("matmul", self._dtype, "cuda" if self._ours else query.device.type)
+        at = precision("matmul", self._dtype, "cuda" if self._on_cuda else query.device.type)
         query, key, value = (self._read(x, at) for x in (query, key, value))
         self._attends = True
         try:

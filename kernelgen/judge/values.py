@@ -69,7 +69,10 @@ class _Run:
         """How sums of products are treated, by calls of torch's if there are any; None where there are no sums."""
         name = self.operator.stored or self.operator.multiplied
         dtype = getattr(torch, self.case.dtypes.get(name, name)) if name else None
-        return Storing(dtype, ours=not self.operator.stored, known=self.known) if dtype is not None else None
+        if dtype is None:
+            return None
+        ours = not self.operator.stored
+        return Storing(dtype, ours=ours, multiplies=bool(self.operator.multiplied), known=self.known)
 
 
 @dataclass(frozen=True)

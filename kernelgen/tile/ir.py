@@ -413,10 +413,14 @@ class Kernel:
     grid: tuple[str, ...]
     """The wrapper's expressions, one a dimension."""
     scratch: tuple[Scratch, ...] = ()
+    made: tuple[tuple[str, str], ...] = ()
+    """Tensors in another form that the launch needs, with the wrapper's expressions for them."""
     counts: tuple[tuple[str, str], ...] = ()
     """Numbers that the launch needs, with the wrapper's expressions for them."""
     when_unfit: bool = False
     """Whether it is launched instead of the one before it, where tensors do not fit that one's descriptors."""
+    fits: str = ""
+    """The wrapper's condition for that, where it is another than that descriptors copy what they are made of."""
 
 
 @dataclass(frozen=True)

@@ -189,14 +189,23 @@ def _printed(kernel: KernelText, printer: type[triton.Printer], helpers: dict[st
     return Printed(kernel.name, printer(whole, helpers).source())
 
 
-_FUNCTIONS = ("cdiv", "next_power_of_2", "num_programs", "precision", "fit_descriptors")
+_FUNCTIONS = (
+    "cdiv", "next_power_of_2", "num_programs", "precision", "convolution_precision", "has_copy_engine",
+    "fit_descriptors", "fit_channels", "channels_last", "packed_weight", "memory_format_of",
+)  # fmt: skip
 """The functions of the generated file that expressions of the wrapper may call, in its order."""
+_CALLED = {
+    "fit_descriptors": "has_copy_engine(", "fit_channels": "has_copy_engine(", "channels_last": "cdiv(",
+    "packed_weight": "channels_last(cdiv(",
+}  # fmt: skip
+"""What these call themselves."""
 
 
 def called_functions(*parts: object, waits: bool = False) -> tuple[str, ...]:
     """Those that the expressions in some parts of a file's text call. `waits`: its functions for programs that wait for
     one another are printed too."""
     text = " ".join(map(str, parts))
+    text += " ".join(inner for name, inner in _CALLED.items() if f"{name}(" in text)
     return tuple(f for f in _FUNCTIONS if re.search(rf"(?<![\w.]){f}\(", text) or (waits and f == "next_power_of_2"))
 
 
@@ -260,9 +269,13 @@ def filled(plan: LoweredPlan) -> tuple[tuple[str, Check], ...]:
     return tuple((size, Check(failing(need), message(plan.spec.name, need))) for size, need in needed.items())
 
 
-def _allocation(spec: OperatorSpec, output: TensorSpec) -> str:
-    """Allocate like an input of the same shape where there is one, else from the shapes."""
+def _allocation(spec: OperatorSpec, output: TensorSpec, laid: str = "") -> str:
+    """Allocate like an input of the same shape where there is one, else from the shapes. `laid`: the wrapper's
+    expression for its memory format, where it is no usual one."""
     dtype = _dtype(spec, output)
+    if laid:
+        shape, first = _shape(spec, output.shape), spec.inputs[0].name
+        return f"torch.empty({shape}, dtype={dtype}, device={first}.device, memory_format={laid})"
     like = next((t for t in spec.inputs if t.shape == output.shape), None)
     if like is not None:
         extra = [] if like.dtype == output.dtype else [f"dtype={dtype}"]
@@ -279,7 +292,8 @@ def _start(plan: KernelPlan, output: TensorSpec) -> str:
     if begin and begin != "zeros":
         copied = "to(torch.float32, copy=True)" if _widened(plan) else "clone(memory_format=torch.contiguous_format)"
         return f"{begin}.{copied}"
-    allocation = _allocation(plan.spec, replace(output, dtype="float32") if _widened(plan) else output)
+    laid = family_of(plan).memory_format(plan.spec, body_of(plan), output.name)
+    allocation = _allocation(plan.spec, replace(output, dtype="float32") if _widened(plan) else output, laid)
     return allocation.replace("torch.empty", "torch.zeros", 1) if begin else allocation
 
 

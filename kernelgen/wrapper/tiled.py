@@ -66,7 +66,7 @@ def _of_ir(plan: KernelPlan) -> FileText:
     table = tuple(
         TableLine(
             tuple(row.limit(key.name) for key in keys), of_flavour[flavour(plan, row.schedule)][0].name,
-            options(plan, row.schedule),
+            _read(options(plan, row.schedule), of_flavour[flavour(plan, row.schedule)]),
         )
         for row in plan.table
     )  # fmt: skip
@@ -74,8 +74,9 @@ def _of_ir(plan: KernelPlan) -> FileText:
     launched = {s[0].name: s for s in sequences}
     plain = [k for s in sequences for k in s if k.when_unfit]
     launched |= {k.name: (k,) for k in plain if k.name not in launched}
-    branches = tuple(_branch(plan, sequence, own) for sequence in launched.values())
     sizes, reroute = _named(_sizes(plan, launches), own), _reroute(sequences, own)
+    given = {name: _options_of(table, name, reroute) for name in launched}
+    branches = tuple(_branch(plan, sequence, own, given[name]) for name, sequence in launched.items())
     return FileText(
         kernels=tuple(Printed(name, source) for name, source in printed.items()),
         template=family.template, helpers=helpers, table=table, key=table_key(keys, own), prepare=(),
@@ -83,9 +84,24 @@ def _of_ir(plan: KernelPlan) -> FileText:
         views=_named(dict.fromkeys(a.view for a in body.layout.all() if a.view), own),
         too_large=too_large and (with_own(too_large[0], own), _in_fields(too_large[1], own)),
         branches=branches, filled=refused_empty(plan), guard=guard(spec), own=own,
-        functions=called_functions(sizes, branches, reroute), reroute=reroute,
+        functions=called_functions(sizes, branches, reroute, output_allocations(plan)), reroute=reroute,
         imports=((_DESCRIPTOR,) if "TensorDescriptor" in str(branches) else ()) + imports_of(helpers),
     )  # fmt: skip
+
+
+def _options_of(table: Iterable[TableLine], kernel: str, reroute: Reroute | None) -> frozenset[str]:
+    """The options of all lines that lead to a kernel."""
+    to = {kernel, *(reroute.kernels if reroute and reroute.instead == kernel else ())}
+    return frozenset(name for line in table if line.kernel in to for name, _ in line.options)
+
+
+def _read(given: tuple[tuple[str, int | bool], ...], steps: tuple[ir.Step, ...]) -> tuple[tuple[str, int | bool], ...]:
+    """The options that some launch reads."""
+    kernels = [step for step in steps if isinstance(step, ir.Kernel)]
+    mentioned = " ".join(text for k in kernels for text in (*k.grid, *(h or "" for _, h in k.constexprs)))
+    mentioned += " ".join(text for k in kernels for _, text in k.counts)
+    names = {name for k in kernels for name, host in k.constexprs if host is None} | launch.OPTIONS
+    return tuple((name, value) for name, value in given if name in names or f'["{name}"]' in mentioned)
 
 
 _Steps = tuple[ir.Step, ...]
@@ -114,7 +130,9 @@ def _nameless(kernel: ir.Kernel, chosen: bool) -> ir.Kernel:
     same = replace(kernel, name="", schedule=ir.NO_SCHEDULE, when_unfit=False)
     if chosen:
         return same
-    return replace(same, constexprs=tuple((n, None) for n, _ in same.constexprs), grid=(), scratch=(), counts=())
+    return replace(
+        same, constexprs=tuple((n, None) for n, _ in same.constexprs), grid=(), scratch=(), counts=(), made=()
+    )  # fmt: skip
 
 
 def _named(assigned: Iterable[tuple[str, str]], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -134,7 +152,8 @@ def _sizes(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[str, s
     family = family_of(plan)
     limits = " ".join(family.too_large(plan.spec, body) or () if family.too_large else ())
     hosts = " ".join(a.host for k in kernels for a in k.arguments)
-    grids = " ".join(text for k in kernels for text in (*k.grid, *(s.shape for s in k.scratch)))
+    counts = [text for k in kernels for _, text in k.counts]
+    grids = " ".join([*counts, *(text for k in kernels for text in (*k.grid, *(s.shape for s in k.scratch)))])
     keys = " ".join(key.expression for key in table_keys(plan))
     needed = set(re.findall(r"[A-Za-z_]\w*", " ".join([views, limits, hosts, grids, keys])))
     found = [
@@ -144,7 +163,7 @@ def _sizes(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[str, s
     return (*found, *((p, places[name]) for name, p in body.layout.sizes if p in needed and p not in sizes))
 
 
-def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str]) -> Branch:
+def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_options: frozenset[str]) -> Branch:
     first = sequence[0]
     together = [first, *(step for step in sequence[1:] if not step.when_unfit)]
     scratch: list[tuple[str, str]] = []
@@ -155,14 +174,15 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str]) -> Branc
     for kernel in kernels:
         scratch += _memory(plan, kernel, own)
     sizes = tuple(dict.fromkeys(c for k in kernels for c in k.counts))
-    launches = tuple(_launch(plan, k, own, chosen=k is first) for k in kernels)
+    launches = tuple(_launch(plan, k, own, given_options, chosen=k is first) for k in kernels)
     return Branch(first.name, _named(sizes, own), tuple(scratch), launches)
 
 
 def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
     """The buffers and descriptors of a launch, each with the expression that makes it."""
     device = f"{plan.spec.inputs[0].name}.device"
-    made = [
+    made = [(name, with_own(text, own)) for name, text in kernel.made]
+    made += [
         (s.name, f"torch.empty({with_own(s.shape, own)}, dtype=torch.{s.dtype}, device={device})")
         for s in kernel.scratch
     ]
@@ -193,20 +213,22 @@ def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | N
     if not boxed:
         return None
     hosts = [a.host for a in boxed[0][0].arguments if a.kind == "descriptor"]
-    condition = f"fit_descriptors({', '.join(_host(host, own) for host in hosts)})"
+    condition = with_own(boxed[0][0].fits, own) or f"fit_descriptors({', '.join(_host(host, own) for host in hosts)})"
     return Reroute(tuple(first.name for first, _ in boxed), condition, boxed[0][1].name, _INSTEAD)
 
 
-def _launch(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str], *, chosen: bool) -> Launch:
-    """`chosen`: the kernel is that of the table's line."""
+def _launch(
+    plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str], given_options: frozenset[str], *, chosen: bool
+) -> Launch:
+    """`given_options`: those of the lines that lead to it; `chosen`: the kernel is that of the table's line."""
     passed = [_variable(plan, a) if a.kind == "descriptor" else _passed(a, own) for a in kernel.arguments]
     given = {name: host for name, host in kernel.constexprs if host}
     passed += [f"{name}={with_own(host, own)}" for name, host in given.items()]
-    table = {name for name, _ in options(plan, kernel.schedule)} - launch.OPTIONS
-    if table <= {name for name, host in kernel.constexprs if host is None}:
+    if given_options - launch.OPTIONS <= {name for name, host in kernel.constexprs if host is None}:
         passed.append(f"**{own['options']}")
     else:
         rest = [name for name, host in kernel.constexprs if host is None]
+        rest += sorted(given_options & launch.OPTIONS) if chosen else []
         passed += [f'{name}={own["options"]}["{name}"]' for name in rest]
     grid = with_own(f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})", own)
     return Launch(own["kernel"] if chosen else kernel.name, grid, tuple(passed))

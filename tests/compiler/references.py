@@ -95,6 +95,7 @@ def schedules(plan: Plan) -> list[Schedule]:
     if isinstance(body, ProductBody):
         whole = columns(body) if reduces(body) else 0
         small |= {"BLOCK_M": 16, "BLOCK_N": max(16, 1 << (whole - 1).bit_length()), "BLOCK_K": 16, "GROUP_M": 2}
+        small |= {"BLOCK_D": 2, "BLOCK_H": 2, "BLOCK_W": 4}
     found = []
     for variant in families.family_of(plan).variants(body):
         default = families.family_of(plan).default(variant)

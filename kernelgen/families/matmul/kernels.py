@@ -237,9 +237,9 @@ class Writer:
                 found.append(ir.Argument(f"{name}_ptr", "pointer", views.get(name, name)))
         sizes = [(e.size, e.size) for e in self.body.layout.extents]
         sizes += [(g.size, g.size) for e in self.body.layout.extents for g in e.runs if g.size.isidentifier()]
-        sizes += [(parameter, name) for name, parameter in self.body.layout.sizes]
+        sizes += [(parameter, parameter) for _, parameter in self.body.layout.sizes]
         found += [ir.Argument(n, "number", host) for n, host in dict(sizes).items() if n in used]
-        strides = dict(s for a in self.body.layout.accesses for s in a.strides)
+        strides = dict(s for a in self.body.layout.all() for s in a.strides)
         return (*found, *(ir.Argument(n, "number", host) for n, host in strides.items() if n in used))
 
     def views(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ keeps the result's axes; what its operands are computed from is pulled back to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kernelgen.families.access import (
@@ -105,10 +105,18 @@ def converted_load(body: ProductBody, number: int) -> int | None:
 
 def body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
+    graph, lowered, roles = lower(spec, graph, ProductLowering)
+    return _laid_out(spec, graph, lowered, roles.extents)
+
+
+def lower(
+    spec: OperatorSpec, graph: Graph, make: Callable[[Graph, int, Roles], ProductLowering]
+) -> tuple[Graph, Lowered, Roles]:
+    """A graph of one product as values, and what the product's axes count. Raises Unlowerable."""
     graph = in_memory_order(graph)
     (number,) = (i for i, node in enumerate(graph.nodes) if node.op == DOT)
     roles = _roles(graph, graph.nodes[number])
-    lowering = _ProductLowering(graph, number, roles)
+    lowering = make(graph, number, roles)
     stored = []
     for output in graph.outputs:
         index = lowering.natural.get(output.node)
@@ -117,12 +125,11 @@ def body(spec: OperatorSpec, graph: Graph) -> ProductBody:
         stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
     variables = element_types(spec, lowering.values)
     values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in lowering.values)
-    lowered = Lowered(roles.space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals)
-    return _laid_out(spec, graph, lowered, roles.extents)
+    return graph, Lowered(roles.space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals), roles
 
 
 @dataclass(frozen=True)
-class _Roles:
+class Roles:
     """The letters of a product's equation by what they count."""
 
     space: Space
@@ -134,7 +141,7 @@ class _Roles:
     """Whether the second operand has the rows."""
 
 
-def _roles(graph: Graph, node: Node) -> _Roles:
+def _roles(graph: Graph, node: Node) -> Roles:
     first, second, result = _labels(node)
     dims: dict[str, Dim] = {}
     for labels, arg in zip((first, second), node.args, strict=True):
@@ -161,7 +168,7 @@ def _roles(graph: Graph, node: Node) -> _Roles:
         entries[c] = tuple(range(len(axes), len(axes) + len(dims[c])))
         axes += dims[c]
     extents = {kind: tuple(a for c in own for a in entries[c]) for kind, own in letters.items()}
-    return _Roles(Space(tuple(axes), len(axes) - len(extents["k"])), extents, entries, swapped)
+    return Roles(Space(tuple(axes), len(axes) - len(extents["k"])), extents, entries, swapped)
 
 
 def _labels(node: Node) -> tuple[str, str, str]:
@@ -170,10 +177,10 @@ def _labels(node: Node) -> tuple[str, str, str]:
     return first, second, result
 
 
-class _ProductLowering(Lowering):
+class ProductLowering(Lowering):
     """Pulls indices back to the inputs, through one product."""
 
-    def __init__(self, graph: Graph, number: int, roles: _Roles) -> None:
+    def __init__(self, graph: Graph, number: int, roles: Roles) -> None:
         super().__init__(graph, roles.space, apart=False)
         self.number = number
         self.roles = roles
@@ -286,10 +293,10 @@ def _laid_out(
         spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=reserved
     )  # fmt: skip
     dot = next(i for i, v in enumerate(values) if v.op == "dot")
-    return ProductBody(**vars(plain), dot=dot, factor=_factor(spec, lowered, dot))
+    return ProductBody(**vars(plain), dot=dot, factor=factor_of(spec, lowered, dot))
 
 
-def _factor(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
+def factor_of(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
     """A tensor of the dtype in which the factors are multiplied."""
     (first, _) = lowered.values[dot].args
     assert isinstance(first, Use)

@@ -1,0 +1,119 @@
+"""Convolutions with what follows them, on the matrix units: products of windows by weights whose windows are nowhere in
+memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kernelgen.families.convolution import kernels, library, lowering, schedules
+from kernelgen.families.convolution.lowering import ConvolutionBody
+from kernelgen.families.family import Family, Table
+from kernelgen.families.kernel import Body
+from kernelgen.families.matmul.kernels import multiplies_float32
+from kernelgen.families.values import axes_of
+from kernelgen.frontend.graph import DOT, Graph
+from kernelgen.plan import Chip, Product, Schedule
+from kernelgen.schedule.problem import NamedSize
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+
+NAME = "convolution"
+
+
+def takes(graph: Graph) -> bool:
+    """Whether a reference is its own: one product, of windows, and neither scans nor what selects or scatters."""
+    dots = [node for node in graph.nodes if node.op == DOT]
+    return graph.kind == "product" and len(dots) == 1 and dots[0].convolution is not None
+
+
+def _body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
+    body = lowering.body(spec, graph)
+    return replace(body, library=body.call.partition("(")[0], is_library=library.is_library(spec, body))
+
+
+def _own(body: Body) -> ConvolutionBody:
+    assert isinstance(body, ConvolutionBody)
+    return body
+
+
+def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
+    """The kernels of a schedule in the order of their launches."""
+    own = _own(body)
+    if schedule.variant == schedules.LIBRARY:
+        return library.by_library(spec, own, schedule, name)
+    if schedule.variant != schedules.BOXES:
+        return (kernels.gather(spec, own, schedule, name),)
+    plain = f"{spec.name}_pointers_kernel"
+    return kernels.boxes(spec, own, schedule, name), replace(
+        kernels.gather(spec, own, schedule, plain), when_unfit=True
+    )
+
+
+def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
+    """Pixels, output channels, what is summed over, and the bytes of an element."""
+    own = _own(body)
+    whats = {"m": ("pixels", "{} pixels"), "n": ("output channels", "{} output channels")}
+    whats["k"] = "summed elements", "sums of {} elements"
+    found = []
+    for extent in (own.extent(name) for name in ("m", "n", "k")):
+        factors = tuple(own.lowered.space.axes[a] for a in extent.axes)
+        if factors:
+            found.append(NamedSize(extent.size, factors, extent.size, *whats[extent.name]))
+    channels = [run for run in own.extent("k").runs if run.index == "channels"]
+    for run in channels:
+        factors = tuple(own.lowered.space.axes[a] for a in run.axes)
+        found.append(NamedSize("C", factors, run.size, "input channels", "{} input channels"))
+    bytes_each = f"{own.factor.name}.element_size()"
+    each = NamedSize("itemsize", (), bytes_each, "bytes of an element", "elements of {} bytes", own.factor.dtype)
+    return (*found, each)
+
+
+def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
+    return schedules.first_table(_own(body))
+
+
+def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
+    return schedules.starts(_own(body))
+
+
+def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
+    said = ["products are summed in float32, tap after tap of the window, in an order that never changes"]
+    if multiplies_float32(spec, _own(body)):
+        said.append("float32 is multiplied as torch convolves it: in TF32 where torch.backends.cudnn.conv says so")
+    return tuple(said)
+
+
+def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
+    own = _own(body)
+    batch, rows, columns, summed = (
+        tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
+    )
+    return (Product(own.names.of[own.dot], batch, rows, columns, summed, own.factor.dtype),)
+
+
+def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
+    """Tiles and pixels are counted in int32, and so is what begins the last tile."""
+    sizes = [e.size for e in _own(body).layout.extents if e.runs and e.name != "batch"]
+    got = ", ".join(f"{{{size}}}" for size in sizes)
+    said = f"{spec.name}: at most 2**30 pixels, output channels or summed elements, got {got}"
+    return f"max({', '.join(sizes)}) > 2**30", said
+
+
+def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
+    """An output in the order of torch's result lies as that does: channels last where the input has them last."""
+    own = _own(body)
+    stored = next(o for o in own.lowered.outputs if o.name == output)
+    in_order = (
+        own.rank > 1 and not own.contiguous and tuple(map(axes_of, stored.index)) == tuple(map(axes_of, own.result))
+    )
+    given = str(own.lowered.values[own.factors[0]].tensor)
+    return f"memory_format_of({given})" if in_order else ""
+
+
+FAMILY = Family(
+    NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
+    build=build, template="printed.py.jinja",
+)  # fmt: skip

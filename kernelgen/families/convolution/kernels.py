@@ -1,0 +1,449 @@
+"""The kernels of a convolution in the IR, variant by variant.
+
+A program computes a tile of pixels by output channels: for every tap of the window, and block after block of the
+channels, the pixels of the input that the tap sees by the weights that it has for them, on the matrix units (implicit
+GEMM). `gather` finds these pixels one by one, by pointers, whatever stride, layout and padding; `boxes` has the copy
+engine of sm_90 bring them as a box of an input whose channels lie side by side, zero beyond its edges; `folded` sums
+over taps and channels alike, for a few channels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+from kernelgen.families.access import Access, Group
+from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
+from kernelgen.families.matmul.kernels import PRECISION, Tiled, Writer, multiplies_float32
+from kernelgen.families.values import Value
+from kernelgen.frontend.indices import Condition, Expr
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.walk import trimmed, used_names
+
+_OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "//": "int_div", "%": "int_mod"}
+_COMPARED = {"<": "lt", ">=": "ge"}
+
+
+def tiled(body: ConvolutionBody, *, folded: bool = False) -> Tiled:
+    """Tiles of pixels, output channels, and input channels, or all that is summed."""
+    m = ir.Axis("m", "rows", "row_mask", "BLOCK_M", "M")
+    n = ir.Axis("n", "cols", "col_mask", "BLOCK_N", "N")
+    if folded:
+        return Tiled(m, n, ir.Axis("k", "ks", "k_mask", "BLOCK_K", "K"))
+    return Tiled(m, n, ir.Axis("k", "channels", "k_mask", "BLOCK_K", body.run("channels").size))
+
+
+class ConvolutionWriter(Writer):
+    """Writes one kernel of a convolution."""
+
+    body: ConvolutionBody
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        body: ConvolutionBody,
+        *,
+        folded: bool = False,
+        boxes: bool = False,
+        turns: bool = True,
+    ) -> None:
+        super().__init__(spec, body, tiled(body, folded=folded))
+        self.folded = folded
+        self.boxes = boxes
+        self.turns = turns and not folded
+        """Whether it reads a turned input and a packed weight, which the wrapper makes."""
+        self.given, self.weight = self.factors()
+        self.places: dict[Expr, ir.Name] = {}
+        """Places of the input that have a name."""
+        self.inside: ir.Expr | None = None
+        """Where windows are inside the input, of the pixels that there are."""
+
+    @property
+    def m(self) -> ir.Axis:
+        assert self.tiled.m is not None
+        return self.tiled.m
+
+    def value(self, i: int) -> Value:
+        return self.body.lowered.values[i]
+
+    # Where elements are
+
+    def index(self, run: str) -> ir.Expr:
+        extent = next(e for e in self.body.layout.extents if any(g.index == run for g in e.runs))
+        if extent.name == "m" or (extent.name == "k" and self.folded):
+            return ir.Name(run, (self.m if extent.name == "m" else self.tiled.k,))
+        if extent.name == "k":
+            return ir.Name(run, (self.tiled.k,) if run == "channels" else ())
+        return ir.Name("group") if extent.name == "batch" else super().index(run)
+
+    def position(self, expr: Expr) -> ir.Expr:
+        """A place that is counted from the numbers of runs."""
+        if expr in self.places:
+            return self.places[expr]
+        match expr.op:
+            case "axis":
+                run = next(g for e in self.body.layout.extents for g in e.runs if expr.number in g.axes)
+                return self.index(run.index)
+            case "number" | "size":
+                return self.builder.place(expr)
+        left, right = (self.position(arg) for arg in expr.args)
+        return ir.Apply(_OPERATIONS[expr.op], (left, right), self.together(left, right))
+
+    def together(self, *parts: ir.Expr) -> ir.Shape:
+        """The axes along which several values vary."""
+        return tuple(a for a in self.tiled.all if any(a in part.shape for part in parts))
+
+    def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
+        """Terms that vary along one axis first, the innermost last: few places are added before they are spread."""
+        terms = [(self.position(i) if isinstance(i, Expr) else self.index(i), stride) for i, stride in access.terms]
+        terms.sort(key=lambda term: (len(term[0].shape), self.tiled.k in term[0].shape))
+        return ir.Pointer(access.tensor, tuple(terms), shape)
+
+    def _loaded(self, access: Access, shape: ir.Shape) -> ir.Expr:
+        if access.load == self.weight and not self.folded:
+            return self.packed(access, shape)
+        if self.boxes and access.load == self.given:
+            return self.window_box(access)
+        if access.load != self.given or self.inside is None:
+            return super()._loaded(access, shape)
+        rest = [ir.Name(axis.mask, (axis,)) for axis in shape if axis not in self.inside.shape]
+        return ir.Load(self.pointer(access, shape), self.all_of([self.inside, *rest], shape), 0.0)
+
+    def window_box(self, access: Access) -> ir.Box:
+        """What a tap sees of a box of images: the same box of the input, moved."""
+        image, *space = self.box_offsets()
+        moved: list[ir.Expr] = [image]
+        of_space = zip(self.value(access.load).index[2:], space, self.axes_of_space(), strict=True)
+        for entry, first, axis in of_space:
+            if isinstance(entry, Expr):
+                moved.append(self.placed(entry, {axis: first}))
+            else:
+                moved.append(first)
+        return ir.Box(f"{access.tensor}_desc", (*moved, ir.Name("first_channel")), (self.m, self.tiled.k))
+
+    def packed(self, access: Access, shape: ir.Shape) -> ir.Expr:
+        """The weights of a step, by output channel: steps follow one another as what they read does."""
+        k, n = self.tiled.k, self.tiled.n
+        start = ir.Apply("mul", (ir.Name("step"), ir.Name(k.block)), ())
+        if self.boxes:
+            return ir.Transposed(ir.Box(f"{access.tensor}_desc", (ir.Name("first_col"), start), (n, k)))
+        row = self.value(access.load).index[0]
+        channel = self.position(row) if isinstance(row, Expr) else self.index(self.body.extent("n").runs[0].index)
+        terms = (channel, f"stride_{access.tensor}_row"), (ir.Range(k, start), None)
+        return ir.Load(ir.Pointer(access.tensor, terms, shape), ir.Name(n.mask, (n,)), 0.0)
+
+    def made(self) -> tuple[tuple[str, str], ...]:
+        """What the wrapper makes of the input and the weight before the launch."""
+        given, weight = (self.reads[i].tensor for i in (self.given, self.weight))
+        packed = f'packed_weight({weight}, options["BLOCK_K"])'
+        return (self.turned(given), f"channels_last({given})"), (self.turned(weight), packed)
+
+    def turned(self, tensor: str) -> str:
+        """What the wrapper calls a tensor whose channels it has lie side by side."""
+        name = f"{tensor}_last" if tensor == self.reads[self.given].tensor else f"{tensor}_rows"
+        return f"launch_{name}" if name in self.types else name
+
+    def arguments(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Argument, ...]:
+        """Those of the statements; what is read by taps is read of the turned input and the packed weight."""
+        found = super().arguments(body)
+        if not self.turns:
+            return found
+        given, weight = (self.reads[i].tensor for i in (self.given, self.weight))
+        row = f"stride_{weight}_row"
+        strides = [ir.Argument(row, "number", f"{self.turned(weight)}.stride(0)")] if row in used_names(body) else []
+        hosts = {t: self.turned(t) for t in (given, weight)}
+        return (
+            *(replace(a, host=re.sub(rf"^({given}|{weight})(?=$|\.)", lambda m: hosts[m[1]], a.host)) for a in found),
+            *strides,
+        )
+
+    def box_offsets(self) -> tuple[ir.Expr, ...]:
+        """Where a box of the result begins: its image, and its place in every dimension of space."""
+        named = dict(zip(self.body.pixels, self.body.pixels, strict=True))
+        names = ["images", *(f"out_{d}" for d in SPACE[self.body.rank])]
+        return tuple(ir.Name(first_of(name)) if name in named else ir.Number(0) for name in names)
+
+    def axes_of_space(self) -> tuple[int | None, ...]:
+        """The axis of every dimension of space; None for one of one element."""
+        own = {g.index: g.axes[0] for g in self.body.extent("m").runs}
+        return tuple(own.get(f"out_{d}") for d in SPACE[self.body.rank])
+
+    def placed(self, expr: Expr, known: Mapping[int | None, ir.Expr]) -> ir.Expr:
+        """A place with some axes at numbers of their own."""
+        if expr.op == "axis" and expr.number in known:
+            return known[expr.number]
+        if not expr.args:
+            return self.position(expr)
+        left, right = (self.placed(arg, known) for arg in expr.args)
+        return ir.Apply(_OPERATIONS[expr.op], (left, right), self.together(left, right))
+
+    def all_of(self, parts: Sequence[ir.Expr], shape: ir.Shape) -> ir.Expr:
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = ir.Apply("and", (whole, part), tuple(a for a in shape if a in self.together(whole, part)))
+        return whole
+
+    def condition(self, condition: Condition) -> ir.Expr:
+        left, right = self.position(condition.left), self.position(condition.right)
+        return ir.Apply(_COMPARED[condition.op], (left, right), self.together(left, right))
+
+    def _descriptor(self, name: str, host: str) -> ir.Argument:
+        """Of the turned input or the packed weight."""
+        if name == self.reads[self.weight].tensor:
+            return ir.Argument(f"{name}_desc", "descriptor", name, ("BLOCK_N", "BLOCK_K"))
+        names = ["BLOCK_B", *(f"BLOCK_{d.upper()}" for d in SPACE[max(self.body.rank, 2)][-self.body.rank :])]
+        own = {block_of(run) for run in self.body.extent("m").runs}
+        block = (*(b if b in own else "1" for b in names), "BLOCK_K")
+        return ir.Argument(f"{name}_desc", "descriptor", f"{name}.movedim(1, -1)", block)
+
+    # The parts of a kernel
+
+    def pixel_numbers(self) -> tuple[ir.Let, ...]:
+        """The numbers of a tile's pixels, taken apart into image and place in int32, which divides faster."""
+        m, extent = self.m, self.body.extent("m")
+        rows = ir.Name(m.index, (m,))
+        first = ir.Let(("first_row",), ir.Apply("mul", (ir.Name("tile_m"), ir.Name(m.block)), ()))
+        found = [
+            first, ir.Let((m.index,), ir.Range(m, ir.Name("first_row"))),
+            ir.Let((m.mask,), ir.Apply("lt", (rows, ir.Name(m.size)), (m,))),
+        ]  # fmt: skip
+        for position, run in enumerate(extent.runs):
+            number = _taken_apart(rows, extent.runs, position)
+            found.append(ir.Let((run.index,), ir.Cast(number, "int64")))
+        return tuple(found)
+
+    def box_numbers(self) -> tuple[ir.Let, ...]:
+        """The numbers of a box's pixels."""
+        m, runs = self.m, self.body.extent("m").runs
+        found: list[ir.Let] = []
+        whole: ir.Expr = ir.Name("tile_m")
+        for run in reversed(runs):
+            tiles = ir.Name(tiles_of(run))
+            number = whole if run is runs[0] else ir.Apply("int_mod", (whole, tiles), ())
+            start = ir.Apply("mul", (number, ir.Name(block_of(run))), ())
+            found.insert(0, ir.Let((first_of(run.index),), start))
+            whole = ir.Apply("int_div", (whole, tiles), ())
+        found.append(ir.Let(("pixels",), ir.Range(m, ir.Number(0))))
+        pixels = ir.Name("pixels", (m,))
+        inside: ir.Expr | None = None
+        for position, run in enumerate(runs):
+            place: ir.Expr = pixels
+            for inner in reversed(runs[position + 1 :]):
+                place = ir.Apply("int_div", (place, ir.Name(block_of(inner))), (m,))
+            if position:
+                place = ir.Apply("int_mod", (place, ir.Name(block_of(run))), (m,))
+            place = ir.Apply("add", (ir.Name(first_of(run.index)), place), (m,))
+            found.append(ir.Let((run.index,), ir.Cast(place, "int64")))
+            test = ir.Apply("lt", (ir.Name(run.index, (m,)), _size(run)), (m,))
+            inside = test if inside is None else ir.Apply("and", (inside, test), (m,))
+        assert inside is not None
+        return (*found, ir.Let((m.mask,), inside))
+
+    def windows(self) -> tuple[ir.Let, ...]:
+        """Where the taps of a step see the input, and whether that is inside."""
+        if self.boxes:
+            return ()
+        value = self.value(self.given)
+        found = []
+        spaces = [e for e in value.index[2:] if isinstance(e, Expr)]
+        of_space = dict(zip((i for i, e in enumerate(value.index[2:]) if isinstance(e, Expr)), spaces, strict=True))
+        for d, expr in of_space.items():
+            name = f"in_{SPACE[self.body.rank][d]}"
+            place = self.position(expr)
+            found.append(ir.Let((name,), place))
+            self.places[expr] = ir.Name(name, place.shape)
+        if value.conditions:
+            mask = ir.Name(self.m.mask, (self.m,))
+            tests = [self.condition(c) for c in value.conditions]
+            shape = self.together(mask, *tests)
+            inside = self.all_of([mask, *tests], shape)
+            found.append(ir.Let(("inside",), inside))
+            self.inside = ir.Name("inside", shape)
+        return tuple(found)
+
+    def taps(self, number: ir.Expr) -> tuple[ir.Let, ...]:
+        """The place in the window of one tap."""
+        runs = tuple(self.body.run(tap) for tap in self.body.taps)
+        if len(runs) == 1:
+            return (ir.Let((runs[0].index,), number),)
+        tap = ir.Name("tap")
+        found = [ir.Let(("tap",), number)]
+        return (*found, *(ir.Let((r.index,), _taken_apart(tap, runs, i)) for i, r in enumerate(runs)))
+
+    def steps(self, *, precision: bool, swap: bool) -> ir.For:
+        """The walk over the taps of the window, and for each over the channels."""
+        k = self.tiled.k
+        if self.folded:
+            before: tuple[ir.Let, ...] = self._everything_summed()
+            ends: tuple[ir.Expr, ir.Expr, ir.Expr] = ir.Number(0), ir.Name(k.size), ir.Name(k.block)
+        else:
+            blocks, step = ir.Name("blocks"), ir.Name("step")
+            taps = self.taps(ir.Apply("int_div", (step, blocks), ()))
+            first = ir.Apply("mul", (ir.Apply("int_mod", (step, blocks), ()), ir.Name(k.block)), ())
+            before = (
+                *taps,
+                ir.Let(("first_channel",), first),
+                ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("first_channel")), "int64")),
+                ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), ir.Name(k.size)), (k,))),
+            )
+            ends = ir.Number(0), self.count(blocks), ir.Number(1)
+        known = dict(self.builder.known)
+        places = self.windows()
+        a_lets, a = self.factor(self.given, (self.m, k))
+        b_lets, b = self.factor(self.weight, (k, self.tiled.n))
+        self.builder.known = known
+        carry = ir.Name(self.carry().text, (self.tiled.n, self.m) if swap else (self.m, self.tiled.n))
+        sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
+        dot = ir.Let((carry.text,), ir.Dot(*sides, carry, PRECISION if precision else None))
+        inside = (*before, *places, *a_lets, *b_lets, dot)
+        return ir.For("start" if self.folded else "step", *ends, inside, comment=self.said())
+
+    def count(self, blocks: ir.Expr) -> ir.Expr:
+        """The steps of all taps."""
+        sizes = [self.body.run(tap).size for tap in self.body.taps]
+        numbers = prod(int(size) for size in sizes if size.isdigit())
+        named: list[ir.Expr] = [ir.Name(size) for size in sizes if not size.isdigit()]
+        whole = blocks
+        for factor in (*reversed(named), *([ir.Number(numbers)] if numbers > 1 else [])):
+            whole = ir.Apply("mul", (factor, whole), ())
+        return whole
+
+    def _everything_summed(self) -> tuple[ir.Let, ...]:
+        """Taps and channels by the number of a product among all of a sum."""
+        k, runs = self.tiled.k, self.body.extent("k").runs
+        ks = ir.Name(k.index, (k,))
+        return (
+            ir.Let((k.index,), ir.Range(k, ir.Name("start"))),
+            ir.Let((k.mask,), ir.Apply("lt", (ks, ir.Name(k.size)), (k,))),
+            *(ir.Let((r.index,), _taken_apart(ks, runs, i)) for i, r in enumerate(runs)),
+        )
+
+
+def _size(run: Group) -> ir.Expr:
+    return ir.Number(int(run.size)) if run.size.isdigit() else ir.Name(run.size)
+
+
+def _taken_apart(whole: ir.Name, runs: tuple[Group, ...], position: int) -> ir.Expr:
+    """The number along one run from that of an element of them all."""
+    found: ir.Expr = whole
+    for run in reversed(runs[position + 1 :]):
+        found = ir.Apply("int_div", (found, _size(run)), whole.shape)
+    return ir.Apply("int_mod", (found, _size(runs[position])), whole.shape) if position else found
+
+
+def _cdiv(size: str, block: str) -> ir.Expr:
+    return ir.Apply("cdiv", (ir.Name(size), ir.Name(block)), ())
+
+
+def first_of(run: str) -> str:
+    """Where a run of pixels begins in a program's box."""
+    return "first_image" if run == "images" else f"first_{run.removeprefix('out_')}"
+
+
+def block_of(run: Group) -> str:
+    """The constexpr that says how many of a run a box has."""
+    names = {"images": "BLOCK_B", "out_l": "BLOCK_W"}
+    return names.get(run.index) or f"BLOCK_{run.index.removeprefix('out_').upper()}"
+
+
+def tiles_of(run: Group) -> str:
+    """How many boxes there are along a run of pixels."""
+    return f"tiles_{run.index.removeprefix('out_')}"
+
+
+def own_tile(body: ConvolutionBody, tiles_m: ir.Expr) -> tuple[ir.Let, ...]:
+    """What finds a program's group, and its tile of pixels and channels within that."""
+    tiles_n = _cdiv("N", "BLOCK_N")
+    number: ir.Expr = ir.Program(0)
+    found: tuple[ir.Let, ...] = ()
+    if body.extent("batch").runs:
+        tiles = ir.Apply("mul", (tiles_m, tiles_n), ())
+        group = ir.Apply("int_div", (number, ir.Name("tiles")), ())
+        found = ir.Let(("tiles",), tiles), ir.Let(("group",), ir.Cast(group, "int64"))
+        number = ir.Apply("int_mod", (number, ir.Name("tiles")), ())
+    return (*found, ir.Let(("tile_m", "tile_n"), ir.Call("tile_of", (number, tiles_m, tiles_n, ir.Name("GROUP_M")))))
+
+
+def programs(body: ConvolutionBody, tiles: str) -> str:
+    """The wrapper's expression for the programs of all groups."""
+    groups = body.extent("batch")
+    return f"{tiles} * {groups.size}" if groups.runs else tiles
+
+
+_TILES_N = ("tiles_n", 'cdiv(N, options["BLOCK_N"])')
+COUNTS = (("tiles_m", 'cdiv(M, options["BLOCK_M"])'), _TILES_N)
+"""The wrapper's numbers of tiles."""
+
+
+def gather(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """Pixels are loaded by pointers."""
+    writer = ConvolutionWriter(spec, body, folded=schedule.variant == "folded")
+    own = own_tile(body, _cdiv("M", "BLOCK_M"))
+    return _kernel(writer, schedule, name, (*own, *writer.pixel_numbers()), ("BLOCK_M",), COUNTS)
+
+
+def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> ir.Kernel:
+    """Pixels are loaded as boxes by descriptors, from channels that lie side by side."""
+    writer = ConvolutionWriter(spec, body, boxes=True)
+    runs = body.extent("m").runs
+    along = [ir.Let((tiles_of(run),), _cdiv(run.size, block_of(run))) for run in runs[1:]]
+    tiles = _cdiv(runs[0].size, block_of(runs[0]))
+    for run in runs[1:]:
+        tiles = ir.Apply("mul", (tiles, ir.Name(tiles_of(run))), ())
+    own = *along, ir.Let(("tiles_m",), tiles), *own_tile(body, ir.Name("tiles_m"))
+    counted = " * ".join(f"cdiv({run.size}, {_host_block(body, run)})" for run in runs)
+    extents = tuple(block_of(run) for run in runs)
+    kernel = _kernel(
+        writer, schedule, name, (*own, *writer.box_numbers()), ("BLOCK_M", *extents), (("tiles_m", counted), _TILES_N)
+    )  # fmt: skip
+    given, weight = (writer.reads[i].tensor for i in (writer.given, writer.weight))
+    constexprs = tuple(
+        (n, _host_block(body, runs[extents.index(n)]) if n in extents else host) for n, host in kernel.constexprs
+    )
+    constexprs = tuple((n, None if host == f'options["{n}"]' else host) for n, host in constexprs)
+    return replace(kernel, constexprs=constexprs, fits=f"fit_channels({given}, {weight})")
+
+
+def _host_block(body: ConvolutionBody, run: Group) -> str:
+    """The wrapper's expression for the pixels of a run in a box: of images as many as are left of all."""
+    own = [block_of(r) for r in body.extent("m").runs]
+    if run is not body.extent("m").runs[0]:
+        return f'options["{block_of(run)}"]'
+    inner = " * ".join(f'options["{b}"]' for b in own[1:])
+    return f'options["BLOCK_M"] // ({inner})' if len(own) > 2 else f'options["BLOCK_M"] // {inner}'
+
+
+def _kernel(
+    writer: ConvolutionWriter,
+    schedule: Schedule,
+    name: str,
+    before: tuple[ir.Let, ...],
+    blocks: tuple[str, ...],
+    counts: tuple[tuple[str, str], ...],
+) -> ir.Kernel:
+    """A program computes one tile, whose pixels `before` numbers."""
+    spec, body = writer.spec, writer.body
+    m, n, k = writer.m, writer.tiled.n, writer.tiled.k
+    precision = multiplies_float32(spec, body)
+    swap = bool(schedule.get("swap"))
+    carry = writer.carry()
+    shape = (n, m) if swap else (m, n)
+    numbers = (*before, *writer.numbers(body.extent("n"), n, "tile_n"))
+    each = () if writer.folded else (ir.Let(("blocks",), _cdiv(k.size, k.block)),)
+    loop = writer.steps(precision=precision, swap=swap)
+    turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
+    writer.finished(carry)
+    inside = trimmed((*numbers, *each, ir.Let((carry.text,), ir.Zeros(shape)), loop, *turned, *writer.stores()))
+    names = (*blocks, "BLOCK_N", "BLOCK_K", "GROUP_M")
+    constexprs: list[tuple[str, str | None]] = [(constexpr, None) for constexpr in names]
+    if precision:
+        constexprs.append((PRECISION, "convolution_precision()"))
+    arguments = writer.arguments(inside)
+    return ir.Kernel(
+        name, schedule, arguments, tuple(constexprs), inside, (programs(body, "tiles_m * tiles_n"),), counts=counts,
+        made=writer.made() if writer.turns else (),
+    )  # fmt: skip

@@ -1,0 +1,96 @@
+"""Torch's own convolution, where it is faster, and what follows it."""
+
+from __future__ import annotations
+
+from kernelgen.families.convolution.kernels import ConvolutionWriter, own_tile, programs
+from kernelgen.families.convolution.lowering import ConvolutionBody
+from kernelgen.families.matmul.kernels import reduces
+from kernelgen.families.matmul.schedules import columns
+from kernelgen.families.values import Stored, Use, axes_of
+from kernelgen.plan import Schedule
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.walk import trimmed
+
+_BLOCK = 64
+"""Pixels and channels of a tile of what follows: a run of either is a few cache lines, whichever lie side by side."""
+_SUMS = 4096
+"""Elements of a tile that holds all channels."""
+
+
+def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
+    """Torch's convolution, then what follows it."""
+    writer = ConvolutionWriter(spec, body)
+    function = body.call.partition("(")[0]
+    hosts = [f"{writer.reads[i].tensor}.detach()" for i in (writer.given, writer.weight)]
+    if schedule["channels_last"]:
+        hosts[0] += f".contiguous(memory_format=torch.{'channels_last_3d' if body.rank == 3 else 'channels_last'})"
+    if not body.is_library:
+        result = _result_of(spec)
+        call = ir.LibraryCall(function, body.call.replace(", {2}", "").format(*hosts), result)
+        return call, _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result)
+    (stored,) = body.lowered.outputs
+    bias = added_bias(body, stored)
+    hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
+    return (ir.LibraryCall(function, body.call.format(*hosts), stored.name),)
+
+
+def is_library(spec: OperatorSpec, body: ConvolutionBody) -> bool:
+    """Whether torch's call computes all there is."""
+    if len(body.lowered.outputs) != 1:
+        return False
+    (stored,) = body.lowered.outputs
+    same = next(o.dtype for o in spec.outputs if o.name == stored.name) == body.factor.dtype
+    in_order = tuple(axes_of(entry) for entry in stored.index) == tuple(map(axes_of, body.result))
+    has_bias = "{2}" in body.call
+    return (
+        same
+        and in_order
+        and not body.contiguous
+        and (added_bias(body, stored) is not None if has_bias else stored.value == body.dot)
+    )
+
+
+def added_bias(body: ConvolutionBody, stored: Stored) -> int | None:
+    """The load of the call's own bias, where an output is its sum with the product."""
+    value = body.lowered.values[stored.value]
+    if "{2}" not in body.call or value.op != "add" or Use(body.dot) not in value.args:
+        return None
+    (other,) = (a.value for a in value.args if isinstance(a, Use) and a.value != body.dot)
+    return other if body.lowered.values[other].op == "load" else None
+
+
+def _result_of(spec: OperatorSpec) -> str:
+    """What the result of torch's call is called."""
+    name = "convolved"
+    while name in {t.name for t in (*spec.inputs, *spec.outputs)}:
+        name = f"launch_{name}"
+    return name
+
+
+def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str) -> ir.Kernel:
+    """What follows the convolution, by the strides of its result and of the outputs."""
+    writer = ConvolutionWriter(spec, body, turns=False)
+    m, n = writer.m, writer.tiled.n
+    channel = writer.index(body.extent("n").runs[0].index) if len(body.extent("n").runs) == 1 else ir.Name("cols", (n,))
+    if body.extent("batch").runs:
+        channel = ir.Apply("add", (ir.Apply("mul", (ir.Name("group"), ir.Name("N")), ()), channel), (n,))
+    places = [(writer.index(p), p) for p in body.pixels]
+    image = [(expr, 0) for expr, p in places if p == "images"]
+    space = [(expr, 2 + d) for expr, d in ((e, body.space_of(p)) for e, p in places if p != "images")]
+    terms = tuple((expr, f"stride_{result}_{d}") for expr, d in (*image, *space, (channel, 1)))
+    pointer = ir.Pointer(result, terms, (m, n))
+    loaded = ir.Cast(ir.Load(pointer, writer.mask((m, n))), "float32")
+    carry = writer.carry()
+    writer.finished(carry)
+    inside = trimmed((
+        *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
+        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *writer.stores(),
+    ))  # fmt: skip
+    width = max(16, 1 << (columns(body) - 1).bit_length()) if reduces(body) else _BLOCK
+    rows = max(1, _SUMS // width) if reduces(body) else _BLOCK
+    arguments = [ir.Argument(f"{result}_ptr", "pointer", result), *writer.arguments(inside)]
+    arguments += [ir.Argument(stride, "number", f"{result}.stride({stride.rpartition('_')[2]})") for _, stride in terms]
+    constexprs = (("BLOCK_M", str(rows)), ("BLOCK_N", str(width)), ("GROUP_M", "1"))
+    tiles = f"cdiv(M, {rows}) * cdiv(N, {width})"
+    return ir.Kernel(name, schedule, tuple(arguments), constexprs, inside, (programs(body, tiles),))

@@ -1,0 +1,206 @@
+"""A convolution and what follows it as values over pixels, output channels, and the taps and channels of a window.
+
+It is the product of `families/matmul` whose rows are pixels of the result; its first factor is read where the windows
+say, which nothing but a tensor in memory can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernelgen.families.access import (
+    Access,
+    Extent,
+    Group,
+    Layout,
+    collapse,
+    distinct_strides,
+    flat_axes,
+    group_name,
+    size_parameters,
+    strided_access,
+)
+from kernelgen.families.kernel import make_body
+from kernelgen.families.matmul.lowering import ProductBody, ProductLowering, Roles, factor_of, lower
+from kernelgen.families.naming import RESERVED
+from kernelgen.families.values import Index, Lowered, Unlowerable, Use, Value, axes_of, expressions
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import Convolution, Graph, Node
+from kernelgen.frontend.indices import Expr
+from kernelgen.spec.model import OperatorSpec
+
+SPACE = {1: "l", 2: "hw", 3: "dhw"}
+"""What the dimensions of space are called, by how many there are."""
+_RESERVED = RESERVED | {
+    "k_mask", "tile_m", "tile_n", "first_row", "first_col", "group", "blocks", "step", "tap", "images", "channels",
+    "ks", "inside", "pixels", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_B", "BLOCK_D", "BLOCK_H", "BLOCK_W", "GROUP_M",
+    "PRECISION", "M", "N", "K", "GROUPS", "first_image", "first_channel",
+    "tiles_m", "tiles_b",
+    *(f"{kind}_{d}" for kind in ("out", "in", "tap", "first", "tiles") for d in "dhwl"),
+}  # fmt: skip
+"""What kernels of convolutions call values of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionBody(ProductBody):
+    """What the kernels of a convolution are printed from."""
+
+    windows: Convolution
+    call: str
+    """Torch's call, with `{0}` for the input and `{1}` for the weight."""
+    pixels: tuple[str, ...]
+    """The variables of the rows' runs: of the image, then of each dimension of space; empty where there is one."""
+    taps: tuple[str, ...]
+    """The same of the places of a window."""
+    result: Index
+    """The axes of the dimensions of torch's result."""
+    contiguous: bool
+    """Whether the reference makes something contiguous, which a trace does not show where it is."""
+
+    @property
+    def factors(self) -> tuple[int, int]:
+        """The loads of the input and of the weight."""
+        first, second = self.lowered.values[self.dot].args
+        assert isinstance(first, Use)
+        assert isinstance(second, Use)
+        return first.value, second.value
+
+    @property
+    def rank(self) -> int:
+        """The dimensions of space."""
+        return len(self.windows.stride)
+
+    def space_of(self, pixel: str) -> int:
+        """The dimension of space that a run of pixels is of."""
+        return SPACE[self.rank].index(pixel.removeprefix("out_")[0])
+
+    def run(self, index: str) -> Group:
+        """The run that a variable counts."""
+        return next(g for e in self.layout.extents for g in e.runs if g.index == index)
+
+
+def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
+    """Raises Unlowerable where one kernel cannot compute the graph."""
+    graph, lowered, roles = lower(spec, graph, _WindowLowering)
+    node = next(n for n in graph.nodes if n.convolution is not None and n.op == "dot")
+    assert node.convolution is not None
+    dot = next(i for i, v in enumerate(lowered.values) if v.op == "dot")
+    factors = [a.value for a in lowered.values[dot].args if isinstance(a, Use)]
+    if any(lowered.values[i].op != "load" for i in factors):
+        raise Unlowerable("what a convolution reads is computed before it", node.statement)
+    if not all(_is_whole(lowered.values[i], own, roles) for i, own in zip(factors, ("bc", "jc"), strict=True)):
+        raise Unlowerable("a convolution of what lies otherwise in memory", node.statement)
+    for i, value in enumerate(lowered.values):
+        if value.op == "load" and i not in factors and any(isinstance(e, Expr) for e in value.index):
+            raise Unlowerable("a tensor that is moved in the kernel of a convolution", node.statement)
+    return _laid_out(spec, graph, lowered, roles, dot, node)
+
+
+def _is_whole(value: Value, own: str, roles: Roles) -> bool:
+    """Whether a factor is a tensor as torch's convolution takes it: images or output channels, input channels, places.
+    `own`: the letters of the first two dimensions."""
+    found = [set(axes_of(entry)) for entry in value.index]
+    group = set(roles.entries.get("g", ()))
+    wanted = [set(roles.entries[letter]) for letter in own]
+    space = [set(roles.entries.get(c, ())) for letters in ("xyz", "rst") for c in letters]
+    return all(axes - group <= want for axes, want in zip(found, wanted, strict=False)) and all(
+        any(axes <= one | other for one, other in zip(space[:3], space[3:], strict=True)) for axes in found[2:]
+    )
+
+
+class _WindowLowering(ProductLowering):
+    """Windows are read where they are inside, and are zero elsewhere, whatever pads a sum."""
+
+    def read(self, node: Node, source: int, places: Index, made: ix.Indexing, *, padded: bool) -> int:
+        return super().read(node, source, places, made, padded=False)
+
+
+def _laid_out(
+    spec: OperatorSpec, graph: Graph, lowered: Lowered, roles: Roles, dot: int, node: Node
+) -> ConvolutionBody:
+    values = lowered.values
+    assert node.convolution is not None
+    loads = [(i, v) for i, v in enumerate(values) if v.op == "load"]
+    tensors = (*spec.inputs, *spec.outputs)
+    reserved = _RESERVED | {f"{t.name}_desc" for t in tensors}
+    taken = {t.name for t in tensors} | reserved
+    counted = [e for v in values for e in expressions(v)]
+    letters: list[Index] = [(axes,) for axes in roles.entries.values() if axes]
+    runs = collapse(
+        len(lowered.space.axes), lowered.space.outer,
+        [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *letters],
+        {a for e in counted for a in axes_of(e)},
+    )  # fmt: skip
+    named = _variables(len(node.convolution.stride), roles, runs)
+    extents = tuple(
+        _extent(kind, [(run, named[run]) for run in runs if set(run) <= set(axes)], lowered, taken)
+        for kind, axes in roles.extents.items()
+    )
+    each = tuple(run for e in extents for run in e.runs)
+    written = [
+        (o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in lowered.outputs
+    ]
+    accesses = distinct_strides([_access(spec, lowered, i, v, each) for i, v in (*loads, *written)])
+    outer = tuple(run for extent in extents[:2] for run in extent.runs)
+    stores = tuple(zip(lowered.outputs, accesses[len(loads) :], strict=True))
+    counted += [e for a in accesses for e, _ in a.terms if isinstance(e, Expr)]
+    sizes = size_parameters(counted, lowered.space.axes, each, taken)
+    columns = Group(extents[2].axes, "N", "cols")
+    laid = Layout(outer, columns, (), accesses[: len(loads)], (), stores, sizes, extents)
+    plain = make_body(spec, lowered, graph.statements, laid, reserved=reserved)
+    taps = tuple(variable for variable in _of(named, extents[3]) if variable.startswith("tap"))
+    space = (roles.entries[letter] for letter in "xyz"[: len(node.convolution.stride)])
+    result = (roles.entries["b"], (*roles.entries.get("g", ()), *roles.entries["j"]), *space)
+    return ConvolutionBody(
+        **vars(plain), dot=dot, factor=factor_of(spec, lowered, dot), windows=node.convolution,
+        call=str(node.attrs[0]), pixels=_of(named, extents[1]), taps=taps, result=result,
+        contiguous=any(".contiguous(" in statement.text for statement in graph.statements),
+    )  # fmt: skip
+
+
+def _of(named: dict[tuple[int, ...], str], extent: Extent) -> tuple[str, ...]:
+    return tuple(named[run.axes] for run in extent.runs)
+
+
+def _variables(rank: int, roles: Roles, runs: Iterable[tuple[int, ...]]) -> dict[tuple[int, ...], str]:
+    """What counts every run: `images`, `out_h`, `cols`, `tap_h`, `channels`, `group`."""
+    of_letter = {"b": "images", "j": "cols", "c": "channels", "g": "group"}
+    of_letter |= {letter: f"out_{d}" for letter, d in zip("xyz", SPACE[rank], strict=False)}
+    of_letter |= {letter: f"tap_{d}" for letter, d in zip("rst", SPACE[rank], strict=False)}
+    found: dict[tuple[int, ...], str] = {}
+    for letter, axes in roles.entries.items():
+        own = [run for run in runs if run and set(run) <= set(axes)]
+        names = [of_letter[letter], *(f"{of_letter[letter]}_{n}" for n in range(2, len(own) + 1))]
+        found |= dict(zip(own, names, strict=False))
+    return found
+
+
+def _extent(kind: str, runs: list[tuple[tuple[int, ...], str]], lowered: Lowered, taken: set[str]) -> Extent:
+    size = {"batch": "GROUPS", "m": "M", "n": "N", "k": "K"}[kind]
+    if kind == "n" and len(runs) == 1:
+        return Extent(kind, size, (Group(runs[0][0], size, runs[0][1]),))
+    named = [group_name(lowered.space.axes, axes, taken) for axes, _ in runs]
+    return Extent(kind, size, tuple(Group(axes, name, index) for (axes, index), name in zip(runs, named, strict=True)))
+
+
+def _access(spec: OperatorSpec, lowered: Lowered, number: int, value: Value, runs: tuple[Group, ...]) -> Access:
+    """Where a tensor is read or written, by its strides; a dimension that several runs share is counted as a place."""
+    tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
+    held = [run for run in runs if set(run.axes) <= {a for entry in value.index for a in axes_of(entry)}]
+
+    def whole(entry: tuple[int, ...] | Expr) -> tuple[int, ...] | Expr:
+        if isinstance(entry, Expr) or sum(set(run.axes) <= set(entry) for run in held) < 2:
+            return entry
+        axes = lowered.space.axes
+        return ix.linear(tuple(ix.axis(a) for a in entry), tuple((axes[a],) for a in entry))
+
+    index = tuple(whole(entry) for entry in value.index)
+    flat = flat_axes(index)
+    found: list[tuple[str | Expr, str, tuple[int, ...]]]
+    found = [(entry, str(d), (-1 - d,)) for d, entry in enumerate(index) if isinstance(entry, Expr)]
+    found += [(run.index, run.index, run.axes) for run in held if set(run.axes) <= set(flat)]
+    if not found:
+        return Access(number, tensor.name, (), (), None)
+    view = f"{tensor.name}_view"
+    return strided_access(tensor, index, number, found, flat, None, view, in_parts=False)

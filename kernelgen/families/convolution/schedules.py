@@ -1,0 +1,129 @@
+"""Schedules of convolutions: what may be tuned, what a device can hold, and where to begin.
+
+Tiles follow what was measured on an H200 (sm_90, 132 SMs); other devices begin there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
+from kernelgen.families.family import Table, Variant
+from kernelgen.families.forms import PRINTED
+from kernelgen.families.matmul.kernels import reduces
+from kernelgen.families.matmul.schedules import SHARED_BYTES, columns
+from kernelgen.plan import Parameter, Schedule, table_row
+from kernelgen.spec.model import Size
+
+BOXES, GATHER, FOLDED, LIBRARY = "boxes", "gather", "folded", "library"
+MEANINGS = {
+    BOXES: "a program computes a box of pixels by channels, tap by tap, from boxes of the channels-last input that the "
+    "copy engine brings (sm_90 and newer); else as `gather`",
+    GATHER: "the same for any run of pixels and any stride, with what a tap sees loaded by pointers",
+    FOLDED: "the same of the input as it lies, with taps and channels as one run of what is summed: for few channels",
+    LIBRARY: "torch's convolution, where it is faster; what follows it is a kernel of its own then",
+}
+FEW_CHANNELS = 15
+"""Input channels of which a tap has so few that the copy engine and the matrix units would be fed mostly zeros."""
+
+_BOXES = Schedule.make(
+    BOXES, BLOCK_M=128, BLOCK_D=1, BLOCK_H=8, BLOCK_W=8, BLOCK_N=128, BLOCK_K=64, GROUP_M=1, num_warps=8, num_stages=3,
+    swap=False,
+)  # fmt: skip
+_WIDE = _BOXES.replace(BLOCK_M=256, BLOCK_K=32, num_stages=4, swap=True)
+"""Of float32 on the matrix units, whose operands want what is summed side by side."""
+_GATHER = Schedule.make(GATHER, BLOCK_M=64, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
+_FOLDED = Schedule.make(FOLDED, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, GROUP_M=8, num_warps=4, num_stages=3, swap=False)
+_LIBRARY = Schedule.make(LIBRARY, channels_last=False)
+_DEFAULTS = {BOXES: _BOXES, GATHER: _GATHER, FOLDED: _FOLDED, LIBRARY: _LIBRARY}
+
+
+def variants(body: ConvolutionBody) -> tuple[str, ...]:
+    return (BOXES, GATHER, FOLDED, LIBRARY) if boxable(body) else (GATHER, FOLDED, LIBRARY)
+
+
+def boxable(body: ConvolutionBody) -> bool:
+    """Whether what a tap sees of a box of pixels is a box: neighbours are neighbours in the input too."""
+    whole = {"images", "channels", *(f"{kind}_{d}" for kind in ("out", "tap") for d in SPACE[body.rank])}
+    single = {*body.pixels, *(run.index for run in body.extent("k").runs)} <= whole
+    return single and set(body.windows.stride) == {1} and body.windows.groups == 1
+
+
+def space(variant: str) -> tuple[Parameter, ...]:
+    if variant == LIBRARY:
+        last = "the input turned to channels-last before the call"
+        return (Parameter("channels_last", (False, True), "memory_access", "structure", last),)
+    blocks = {
+        "BLOCK_M": ((16, 32, 64, 128, 256), "pixels of a tile"),
+        "BLOCK_N": ((16, 32, 64, 128, 256, 512), "output channels of a tile"),
+        "BLOCK_K": ((16, 32, 64, 128), "of what is summed, at once"),
+    }
+    if variant == BOXES:
+        sides = (1, 2, 4, 8, 16, 32, 64)
+        blocks |= {f"BLOCK_{d}": (sides, f"pixels of a box along its {what}") for d, what in _SIDES.items()}
+    found = [Parameter(n, choices, "block_size", "constexpr", what) for n, (choices, what) in blocks.items()]
+    found.append(Parameter("num_warps", (4, 8), "warp_stage", "launch", "warps a program"))
+    found.append(Parameter("num_stages", (1, 2, 3, 4, 5), "warp_stage", "launch", "tiles of the factors in flight"))
+    group = "rows of tiles whose programs run one after the other, so that they share weights in L2"
+    found.append(Parameter("GROUP_M", (1, 4, 8, 16), "grid_config", "constexpr", group))
+    swap = "the transposed product: channels by pixels"
+    found.append(Parameter("swap", (False, True), "data_reuse", "structure", swap))
+    return tuple(found)
+
+
+_SIDES = {"D": "depth", "H": "height", "W": "width"}
+
+
+def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
+    if schedule.variant == LIBRARY:
+        return None
+    if schedule.variant == BOXES and schedule.int("BLOCK_M") % prod(schedule.int(f"BLOCK_{d}") for d in _SIDES):
+        return "a tile that is no whole number of boxes"
+    rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    if rows * cols > 256 * 32 * schedule.int("num_warps"):
+        return "more than 256 sums a thread"
+    if (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1) > SHARED_BYTES:
+        return f"tiles of more than {SHARED_BYTES} bytes of shared memory"
+    return None
+
+
+def first_table(body: ConvolutionBody) -> Table:
+    """From H200 figures beside cuDNN: boxes 1.08 of its speed for 3x3 with bias and relu in float16, 1.05 to 1.7 for
+    float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, and pointers 0.65 with strides, 0.5 of
+    three channels."""
+    if reduces(body):
+        width = max(16, 1 << (columns(body) - 1).bit_length())
+        tile = _GATHER.replace(BLOCK_N=width, BLOCK_M=64, num_warps=8, BLOCK_K=32 if width > 128 else 64, num_stages=2)
+        return (table_row(tile, itemsize=2), table_row(tile.replace(BLOCK_K=32)))
+    known: list[Size] = [body.lowered.space.axes[a] for a in body.run("channels").axes] if _has_channels(body) else [1]
+    few = prod(size for size in known if isinstance(size, int)) <= FEW_CHANNELS if _are_numbers(known) else None
+    if not boxable(body) or few:
+        return (table_row(_LIBRARY),)
+    half = _LIBRARY if body.is_library else _BOXES
+    rows = [table_row(half, itemsize=2), table_row(_wide(body))]
+    return tuple(rows if few is False else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
+
+
+def _wide(body: ConvolutionBody) -> Schedule:
+    return _WIDE.replace(BLOCK_D=2, BLOCK_M=128) if body.rank == 3 else _WIDE
+
+
+def _has_channels(body: ConvolutionBody) -> bool:
+    return any(run.index == "channels" for run in body.extent("k").runs)
+
+
+def _are_numbers(sizes: Sequence[Size]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
+    """One for every way to feed the matrix units, the most likely first."""
+    if reduces(body):
+        return (*(row.schedule for row in first_table(body)), _LIBRARY)
+    last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if body.rank > 1 else []))
+    found = {BOXES: (_BOXES, _BOXES.replace(BLOCK_M=256, num_stages=4, swap=True), _wide(body)), LIBRARY: last}
+    return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
+
+
+EVERY = tuple(Variant(PRINTED, MEANINGS[name], schedule, space(name), legal) for name, schedule in _DEFAULTS.items())

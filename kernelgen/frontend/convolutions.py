@@ -1,0 +1,138 @@
+"""Convolutions as products: windows of the input by weights, summed over the places of a window and the channels.
+
+The windows are a node `index` with a dimension for every place of the result, then one for every place of a window,
+then the channels; nothing of them is ever in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import DOT, Convolution, Dim, Node, Ref
+from kernelgen.frontend.indices import Condition, Expr, Indexing
+from kernelgen.frontend.rule import Call
+
+CONVOLUTIONS = tuple(f"torch.nn.functional.conv{d}d" for d in (1, 2, 3))
+_PLACES, _TAPS = "xyz", "rst"
+"""Letters of the dimensions of space in the result, and of those of a window."""
+
+
+def convolution(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> Convolution | None:
+    """How the windows of a call lie; None where that is not known as numbers, or there is no batch.
+
+    `shapes`: of the input and of the weight.
+    """
+    given, weight = shapes[:2]
+    rank = len(weight) - 2
+    window = [_number(dim) for dim in weight[2:]]
+    strides, dilation = (_each(call.get(i, name, 1), rank) for i, name in ((3, "stride"), (5, "dilation")))
+    groups = call.get(6, "groups", 1)
+    if len(given) != rank + 2 or None in window or not strides or not dilation or not isinstance(groups, int):
+        return None
+    if groups > 1 and not all(_parts(dim, groups) for dim in (given[1], weight[0])):
+        return None
+    reach = [d * (size - 1) for d, size in zip(dilation, window, strict=True) if size is not None]
+    padding = call.get(4, "padding", 0)
+    if isinstance(padding, str):
+        before = [n // 2 if padding == "same" else 0 for n in reach]
+        behind = [n - b if padding == "same" else 0 for n, b in zip(reach, before, strict=True)]
+    else:
+        before = behind = _each(padding, rank)
+    if not before and rank:
+        return None
+    return Convolution(tuple(strides), tuple(before), tuple(behind), tuple(dilation), groups)
+
+
+def _each(given: object, rank: int) -> list[int]:
+    """A number for each dimension of space; none where they are not known."""
+    values = [v for v in (given if isinstance(given, list) else [given]) if isinstance(v, int)]
+    if isinstance(given, list) and len(values) != len(given):
+        return []
+    return values * rank if len(values) == 1 else values
+
+
+def _number(dim: Dim) -> int | None:
+    return None if any(isinstance(a, str) for a in dim) else prod(a for a in dim if isinstance(a, int))
+
+
+def _parts(dim: Dim, count: int) -> Dim | None:
+    """A size divided by a number; None where that is no size."""
+    whole = prod(a for a in dim if isinstance(a, int))
+    if whole % count:
+        return None
+    rest = (whole // count,) if whole != count else ()
+    return (*rest, *(a for a in dim if isinstance(a, str)))
+
+
+def products(nodes: Sequence[Node], node: Node, args: Sequence[Ref]) -> tuple[Node, ...]:
+    """What stands for a call, after the nodes that there are: windows, their product with the weight, and the bias."""
+    made = list(nodes)
+    windows = node.convolution
+    assert windows is not None
+    given, weight, *bias = args
+    x, w = made[given.node], made[weight.node]
+    rank, groups = len(w.shape) - 2, windows.groups
+    batch, out, taps, channels = node.shape[0], node.shape[2:], w.shape[2:], w.shape[1]
+
+    def add(new: Node) -> Ref:
+        made.append(new)
+        return Ref(len(made) - 1)
+
+    places, conditions = _places(windows, x.shape, taps, channels)
+    group: tuple[Dim, ...] = ((groups,),) if groups > 1 else ()
+    shape = (*group, batch, *out, *taps, channels)
+    fill = 0.0 if conditions else None
+    indexing = Indexing(tuple(places), tuple(conditions), fill)
+    read = add(Node(
+        "index", (given,), shape, "float", x.name, node.statement, (), indexing, convolution=windows
+    ))  # fmt: skip
+    right = f"j c {_TAPS[:rank]}".replace(" ", "")
+    if groups > 1:
+        of_group = _parts(w.shape[0], groups)
+        assert of_group is not None
+        across = ix.plus(ix.times(ix.axis(-rank - 3), ix.size(of_group)), ix.axis(-rank - 2))
+        rest = tuple(ix.axis(d - rank - 1) for d in range(rank + 1))
+        weight = add(Node(
+            "index", (weight,), ((groups,), of_group, *w.shape[1:]), "float", w.name, node.statement, (),
+            Indexing((across, *rest)), convolution=windows,
+        ))  # fmt: skip
+        right = f"g{right}"
+    g = "g" if groups > 1 else ""
+    equation = f"{g}b{_PLACES[:rank]}{_TAPS[:rank]}c,{right}->b{g}j{_PLACES[:rank]}"
+    result = (batch, *group, made[weight.node].shape[len(group)], *out)
+    name = None if bias or groups > 1 else node.name
+    total = add(Node(
+        DOT, (read, weight), result, "float", name, node.statement, (node.attrs[1],), None, equation, windows
+    ))  # fmt: skip
+    if groups > 1:
+        name = None if bias else node.name
+        total = add(Node("reshape", (total,), node.shape, "float", name, node.statement))
+    if bias:
+        beside = (made[bias[0].node].shape[0], *((),) * rank)
+        addend = add(Node("reshape", (bias[0],), beside, "float", None, node.statement))
+        total = add(Node("add", (total, addend), node.shape, "float", node.name, node.statement))
+    return tuple(made[len(nodes) :])
+
+
+def _places(
+    windows: Convolution, shape: tuple[Dim, ...], taps: tuple[Dim, ...], channels: Dim
+) -> tuple[list[Expr], list[Condition]]:
+    """Where the windows read their operand, and where that is inside."""
+    rank = len(taps)
+    first = -2 * rank - 2  # the dimension of the batch, behind that of the group
+    channel = ix.axis(-1)
+    if windows.groups > 1:
+        channel = ix.plus(ix.times(ix.axis(first - 1), ix.size(channels)), channel)
+    places, conditions = [ix.axis(first), channel], []
+    for d in range(rank):
+        at = ix.times(ix.axis(first + 1 + d), ix.number(windows.stride[d]))
+        at = ix.plus(at, ix.times(ix.axis(d - rank - 1), ix.number(windows.dilation[d])) if taps[d] else ix.number(0))
+        at = ix.plus(at, ix.number(-windows.padding[d]))
+        if windows.padding[d] > 0:
+            conditions.append(Condition(at, ">=", ix.number(0)))
+        if windows.behind[d] > 0:
+            conditions.append(Condition(at, "<", ix.size(shape[2 + d])))
+        places.append(at)
+    return places, conditions
