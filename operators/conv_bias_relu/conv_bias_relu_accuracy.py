@@ -14,12 +14,12 @@ OPERATOR = judge.Operator(
     baseline=conv_bias_relu_baseline.conv_bias_relu,
     reference=conv_bias_relu_baseline.reference,
     inputs=(
-        judge.Tensor("x", ("B", "C", "H", "W"), "T"),
+        judge.Tensor("x", ("B", "C", "H", "W"), "T", rows=0),
         judge.Tensor("weight", ("J", "C", 3, 3), "T"),
         judge.Tensor("bias", ("J", 1, 1), "T"),
     ),
-    outputs=(judge.Tensor("out", ("B", "J", "H", "W"), "T"),),
-    stored="T",  # what lies in memory around torch's calls is rounded to it
+    outputs=(judge.Tensor("out", ("B", "J", "H", "W"), "T", rows=0),),
+    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
 )
 
 CASES = (

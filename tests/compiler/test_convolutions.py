@@ -1,0 +1,138 @@
+"""Convolutions: every variant of every form, with what stands after it, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from references import Sample, load, plan_of, sample, schedules
+from test_matmul import check, inputs_of, laid_out
+
+from kernelgen import render
+from kernelgen.errors import SpecError
+from kernelgen.judge.interpreter import as_on_a_gpu
+from kernelgen.plan import KernelPlan, Plan, Schedule, TableRow
+
+IMAGE = {"x": "B C H W", "w": "J C 3 3", "b": "J"}
+SMALL = {"B": 2, "C": 8, "H": 5, "W": 7, "J": 6}
+"""Channels of which descriptors can copy runs, in float16 and float32."""
+ODD = {"B": 1, "C": 19, "H": 3, "W": 4, "J": 17}
+
+
+@pytest.fixture(autouse=True)
+def _interpreter() -> None:
+    as_on_a_gpu()
+
+
+def of(lines: str, inputs: dict[str, str], out: str, *sizes: dict[str, Any], **more: Any) -> Sample:
+    return sample(lines, inputs, {"out": out}, *sizes, **more)
+
+
+FORMS = {
+    "padding": of("return F.conv2d(x, w, padding=1)", IMAGE, "B J H W", SMALL, ODD),
+    "no padding": of(
+        "return F.conv2d(x, w, b)", IMAGE, "B J H-2 W-2", SMALL, ODD,
+        constraints=("x.shape[2] >= 3", "x.shape[3] >= 3"),
+    ),
+    "bias and relu": of("return torch.relu(F.conv2d(x, w, b, padding=1))", IMAGE, "B J H W", SMALL, ODD),
+    "strides": of(
+        "return F.conv2d(x, w, b, stride=(2, 1), padding=1)", IMAGE, "B J (H-1)//2+1 W", SMALL, ODD
+    ),
+    "dilation": of("return F.conv2d(x, w, dilation=(1, 2), padding=(1, 2))", IMAGE, "B J H W", SMALL, ODD),
+    "same": of("return F.conv2d(x, w, padding='same')", {"x": "B C H W", "w": "J C 2 3"}, "B J H W", SMALL),
+    "one tap": of("return F.conv2d(x, w, b)", {**IMAGE, "w": "J C 1 1"}, "B J H W", SMALL, ODD),
+    "of a sequence": of(
+        "return F.gelu(F.conv1d(x, w, b, padding='same'))", {"x": "B C L", "w": "J C 5", "b": "J"}, "B J L",
+        {"B": 2, "C": 8, "L": 19, "J": 6}, {"B": 1, "C": 3, "L": 1, "J": 17},
+    ),
+    "of a volume": of(
+        "return F.conv3d(x, w, b, padding=1)", {"x": "B C D H W", "w": "J C 3 3 3", "b": "J"}, "B J D H W",
+        {**SMALL, "D": 3},
+    ),
+    "groups": of(
+        "return F.conv2d(x, w, b, groups=3, padding=1)", {"x": "B 12 H W", "w": "6 4 3 3", "b": "6"}, "B 6 H W", SMALL
+    ),
+    "groups of unknown size": of(
+        "return torch.relu(F.conv1d(x, w, b, groups=2, padding=1)) + r",
+        {"x": "B 8 L", "w": "2*J 4 3", "b": "2*J", "r": "B 2*J L"}, "B 2*J L", {"B": 2, "L": 9, "J": 3},
+    ),
+    "batch norm": of(
+        "return torch.relu(F.batch_norm(F.conv2d(x, w, padding=1), m, v * v + 1, g, b, False))",
+        {**IMAGE, "m": "J", "v": "J", "g": "J"}, "B J H W", SMALL, ODD,
+    ),
+    "residual": of(
+        "return torch.relu(F.conv2d(x, w, padding=1) + r)", {**IMAGE, "r": "B J H W"}, "B J H W", SMALL, ODD
+    ),
+    "least of the channels": of(
+        "return F.conv2d(x, w, padding=1).amin(1, keepdim=True)", {"x": "B C H W", "w": "24 C 3 3"}, "B 1 H W", SMALL
+    ),
+    "mean of the channels": of(
+        "return F.conv2d(x, w, b, padding=1).mean(1)", {"x": "B C H W", "w": "24 C 3 3", "b": "24"}, "B H W", SMALL
+    ),
+}  # fmt: skip
+
+
+def planned(found: Sample) -> KernelPlan:
+    plan = plan_of(found.spec())
+    assert isinstance(plan, KernelPlan)
+    assert plan.family == "convolution"
+    return plan
+
+
+def compiled(plan: Plan, schedule: Schedule) -> Callable[..., Any]:
+    """The wrapper of one schedule; float32 is multiplied with all its bits, so that a missing product shows."""
+    module = load(render.triton_source(plan.with_table((TableRow((), schedule),))))
+    module.__dict__["convolution_precision"] = lambda: "ieee"
+    op: Callable[..., Any] = module.op
+    return op
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_variant_is_right(name: str) -> None:
+    """Each schedule meets another dtype, another layout and other sizes."""
+    found, plan = FORMS[name], planned(FORMS[name])
+    for at, schedule in enumerate(dict.fromkeys(schedules(plan))):
+        op = compiled(plan, schedule)
+        for number, sizes in enumerate(found.sizes):
+            dtype = ("float32", "float16")[(at + number) % 2]
+            how = ("contiguous", "outermost last", "misaligned", "transposed")[(at // 2 + number) % 4]
+            check(found, op, inputs_of(found, sizes, dtype, how), (schedule, sizes, dtype, how))
+
+
+def test_results_lie_as_torchs_do() -> None:
+    found = FORMS["bias and relu"]
+    plan = planned(found)
+    tensors = inputs_of(found, SMALL, "float32")
+    tensors[0] = tensors[0].contiguous(memory_format=torch.channels_last)
+    for schedule in dict.fromkeys(schedules(plan)):
+        out = compiled(plan, schedule)(*tensors)
+        assert out.is_contiguous(memory_format=torch.channels_last), schedule
+
+
+def test_an_input_of_channels_last_is_not_copied() -> None:
+    found = FORMS["bias and relu"]
+    plan = planned(found)
+    schedule = next(s for s in schedules(plan) if s.variant == "boxes")
+    module = load(render.triton_source(plan.with_table((TableRow((), schedule),))))
+    x = laid_out(torch.randn(2, 8, 5, 7), "contiguous")
+    last = x.contiguous(memory_format=torch.channels_last)
+    assert module.channels_last(last) is last
+    turned = module.channels_last(x)
+    assert turned.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(turned, x)
+
+
+@pytest.mark.parametrize(
+    ("lines", "inputs", "said"),
+    [
+        ("return F.conv2d(x, w, groups=3)", {"x": "B 8 H W", "w": "J 8 3 3"}, "divisible by 3"),
+        ("return F.conv2d(x, w, padding=-1)", IMAGE, "negative padding"),
+        ("return F.conv2d(x, w)", {"x": "B C 2 2", "w": "J C 3 3"}, "can't be greater than actual input size"),
+    ],
+)
+def test_what_torch_cannot_convolve_is_one_error(lines: str, inputs: dict[str, str], said: str) -> None:
+    with pytest.raises(SpecError, match=said) as raised:
+        plan_of(of(lines, inputs, "B J H W").spec())
+    assert len(raised.value.mistakes) == 1
