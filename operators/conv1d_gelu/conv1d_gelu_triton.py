@@ -138,9 +138,8 @@ def conv1d_gelu_boxes_kernel(
     for step in range(5 * blocks):
         tap_l = step // blocks
         first_channel = step % blocks * BLOCK_K
-        x = x_desc.load(
-            [first_image, first_l + tap_l - 2, first_channel],
-        ).reshape(BLOCK_M, BLOCK_K)
+        in_l = first_l + tap_l - 2
+        x = x_desc.load([first_image, in_l, first_channel]).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(x, weight, product, input_precision=PRECISION)
     bias = tl.load(
@@ -281,9 +280,8 @@ def conv1d_gelu_boxes_swap_kernel(
     for step in range(5 * blocks):
         tap_l = step // blocks
         first_channel = step % blocks * BLOCK_K
-        x = x_desc.load(
-            [first_image, first_l + tap_l - 2, first_channel],
-        ).reshape(BLOCK_M, BLOCK_K)
+        in_l = first_l + tap_l - 2
+        x = x_desc.load([first_image, in_l, first_channel]).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(weight.T, x.T, product, input_precision=PRECISION)
     product = product.T
@@ -536,16 +534,16 @@ def conv1d_gelu(
                 **options,
             )
         elif kernel is conv1d_gelu_boxes_kernel:
-            tiles_m = cdiv(
-                B,
-                options["BLOCK_M"] // options["BLOCK_W"],
-            ) * cdiv(L, options["BLOCK_W"])
+            block_w = options["BLOCK_W"]
+            block_b = options["BLOCK_M"] // block_w
+            tiles_images = cdiv(B, block_b)
+            tiles_l = cdiv(L, block_w)
+            tiles_m = tiles_images * tiles_l
             tiles_n = cdiv(N, options["BLOCK_N"])
             x_last = channels_last(x)
             weight_rows = packed_weight(weight, options["BLOCK_K"])
             x_desc = TensorDescriptor.from_tensor(
-                x_last.movedim(1, -1),
-                [options["BLOCK_M"] // options["BLOCK_W"], options["BLOCK_W"], options["BLOCK_K"]],
+                x_last.movedim(1, -1), [block_b, block_w, options["BLOCK_K"]]
             )
             weight_desc = TensorDescriptor.from_tensor(
                 weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
@@ -564,21 +562,27 @@ def conv1d_gelu(
                 out.stride(0),
                 out.stride(1),
                 out.stride(2),
-                BLOCK_B=options["BLOCK_M"] // options["BLOCK_W"],
+                BLOCK_B=block_b,
+                BLOCK_W=block_w,
                 PRECISION=convolution_precision(),
-                **options,
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
             )
         elif kernel is conv1d_gelu_boxes_swap_kernel:
-            tiles_m = cdiv(
-                B,
-                options["BLOCK_M"] // options["BLOCK_W"],
-            ) * cdiv(L, options["BLOCK_W"])
+            block_w = options["BLOCK_W"]
+            block_b = options["BLOCK_M"] // block_w
+            tiles_images = cdiv(B, block_b)
+            tiles_l = cdiv(L, block_w)
+            tiles_m = tiles_images * tiles_l
             tiles_n = cdiv(N, options["BLOCK_N"])
             x_last = channels_last(x)
             weight_rows = packed_weight(weight, options["BLOCK_K"])
             x_desc = TensorDescriptor.from_tensor(
-                x_last.movedim(1, -1),
-                [options["BLOCK_M"] // options["BLOCK_W"], options["BLOCK_W"], options["BLOCK_K"]],
+                x_last.movedim(1, -1), [block_b, block_w, options["BLOCK_K"]]
             )
             weight_desc = TensorDescriptor.from_tensor(
                 weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
@@ -597,9 +601,15 @@ def conv1d_gelu(
                 out.stride(0),
                 out.stride(1),
                 out.stride(2),
-                BLOCK_B=options["BLOCK_M"] // options["BLOCK_W"],
+                BLOCK_B=block_b,
+                BLOCK_W=block_w,
                 PRECISION=convolution_precision(),
-                **options,
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
             )
         elif kernel is conv1d_gelu_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])

@@ -9,7 +9,8 @@ def reference(x, weight, mean, var, scale, shift):
     y = F.conv2d(x, weight, padding=1)
     rstd = torch.rsqrt(var.abs() + 1e-5)[:, None, None]
     normalized = (y.float() - mean[:, None, None]) * rstd
-    return torch.relu(normalized * scale[:, None, None] + shift[:, None, None]).to(x.dtype)
+    scaled = normalized * scale[:, None, None] + shift[:, None, None]
+    return torch.relu(scaled).to(x.dtype)
 
 
 def check_inputs(

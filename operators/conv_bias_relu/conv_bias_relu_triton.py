@@ -144,8 +144,10 @@ def conv_bias_relu_boxes_kernel(
         tap_h = tap // 3
         tap_w = tap % 3
         first_channel = step % blocks * BLOCK_K
+        in_h = first_h + tap_h - 1
+        in_w = first_w + tap_w - 1
         x = x_desc.load(
-            [first_image, first_h + tap_h - 1, first_w + tap_w - 1, first_channel],
+            [first_image, in_h, in_w, first_channel],
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         y = tl.dot(x, weight, y, input_precision=PRECISION)
@@ -303,8 +305,10 @@ def conv_bias_relu_boxes_swap_kernel(
         tap_h = tap // 3
         tap_w = tap % 3
         first_channel = step % blocks * BLOCK_K
+        in_h = first_h + tap_h - 1
+        in_w = first_w + tap_w - 1
         x = x_desc.load(
-            [first_image, first_h + tap_h - 1, first_w + tap_w - 1, first_channel],
+            [first_image, in_h, in_w, first_channel],
         ).reshape(BLOCK_M, BLOCK_K)
         weight = weight_desc.load([first_col, step * BLOCK_K]).T
         y = tl.dot(weight.T, x.T, y, input_precision=PRECISION)
@@ -586,16 +590,18 @@ def conv_bias_relu(
                 **options,
             )
         elif kernel is conv_bias_relu_boxes_kernel:
-            tiles_m = cdiv(
-                B,
-                options["BLOCK_M"] // (options["BLOCK_H"] * options["BLOCK_W"]),
-            ) * cdiv(H, options["BLOCK_H"]) * cdiv(W, options["BLOCK_W"])
+            block_h = options["BLOCK_H"]
+            block_w = options["BLOCK_W"]
+            block_b = options["BLOCK_M"] // (block_h * block_w)
+            tiles_images = cdiv(B, block_b)
+            tiles_h = cdiv(H, block_h)
+            tiles_w = cdiv(W, block_w)
+            tiles_m = tiles_images * tiles_h * tiles_w
             tiles_n = cdiv(N, options["BLOCK_N"])
             x_last = channels_last(x)
             weight_rows = packed_weight(weight, options["BLOCK_K"])
             x_desc = TensorDescriptor.from_tensor(
-                x_last.movedim(1, -1),
-                [options["BLOCK_M"] // (options["BLOCK_H"] * options["BLOCK_W"]), options["BLOCK_H"], options["BLOCK_W"], options["BLOCK_K"]],
+                x_last.movedim(1, -1), [block_b, block_h, block_w, options["BLOCK_K"]]
             )
             weight_desc = TensorDescriptor.from_tensor(
                 weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
@@ -616,21 +622,30 @@ def conv_bias_relu(
                 out.stride(1),
                 out.stride(2),
                 out.stride(3),
-                BLOCK_B=options["BLOCK_M"] // (options["BLOCK_H"] * options["BLOCK_W"]),
+                BLOCK_B=block_b,
+                BLOCK_H=block_h,
+                BLOCK_W=block_w,
                 PRECISION=convolution_precision(),
-                **options,
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
             )
         elif kernel is conv_bias_relu_boxes_swap_kernel:
-            tiles_m = cdiv(
-                B,
-                options["BLOCK_M"] // (options["BLOCK_H"] * options["BLOCK_W"]),
-            ) * cdiv(H, options["BLOCK_H"]) * cdiv(W, options["BLOCK_W"])
+            block_h = options["BLOCK_H"]
+            block_w = options["BLOCK_W"]
+            block_b = options["BLOCK_M"] // (block_h * block_w)
+            tiles_images = cdiv(B, block_b)
+            tiles_h = cdiv(H, block_h)
+            tiles_w = cdiv(W, block_w)
+            tiles_m = tiles_images * tiles_h * tiles_w
             tiles_n = cdiv(N, options["BLOCK_N"])
             x_last = channels_last(x)
             weight_rows = packed_weight(weight, options["BLOCK_K"])
             x_desc = TensorDescriptor.from_tensor(
-                x_last.movedim(1, -1),
-                [options["BLOCK_M"] // (options["BLOCK_H"] * options["BLOCK_W"]), options["BLOCK_H"], options["BLOCK_W"], options["BLOCK_K"]],
+                x_last.movedim(1, -1), [block_b, block_h, block_w, options["BLOCK_K"]]
             )
             weight_desc = TensorDescriptor.from_tensor(
                 weight_rows, [options["BLOCK_N"], options["BLOCK_K"]]
@@ -651,9 +666,16 @@ def conv_bias_relu(
                 out.stride(1),
                 out.stride(2),
                 out.stride(3),
-                BLOCK_B=options["BLOCK_M"] // (options["BLOCK_H"] * options["BLOCK_W"]),
+                BLOCK_B=block_b,
+                BLOCK_H=block_h,
+                BLOCK_W=block_w,
                 PRECISION=convolution_precision(),
-                **options,
+                BLOCK_M=options["BLOCK_M"],
+                BLOCK_N=options["BLOCK_N"],
+                BLOCK_K=options["BLOCK_K"],
+                GROUP_M=options["GROUP_M"],
+                num_stages=options["num_stages"],
+                num_warps=options["num_warps"],
             )
         elif kernel is conv_bias_relu_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])

@@ -115,15 +115,23 @@ class ConvolutionWriter(Writer):
 
     def window_box(self, access: Access) -> ir.Box:
         """What a tap sees of a box of images: the same box of the input, moved."""
-        image, *space = self.box_offsets()
-        moved: list[ir.Expr] = [image]
-        of_space = zip(self.value(access.load).index[2:], space, self.axes_of_space(), strict=True)
-        for entry, first, axis in of_space:
+        image, *_ = self.box_offsets()
+        moved = [named for named, _ in self.moved()]
+        return ir.Box(f"{access.tensor}_desc", (image, *moved, ir.Name("first_channel")), (self.m, self.tiled.k))
+
+    def moved(self) -> list[tuple[ir.Expr, ir.Expr]]:
+        """Where what a tap sees of a box begins in every dimension of space: a name, and what it is."""
+        found: list[tuple[ir.Expr, ir.Expr]] = []
+        _, *space = self.box_offsets()
+        of_space = zip(
+            self.value(self.given).index[2:], space, self.axes_of_space(), SPACE[self.body.rank], strict=True
+        )
+        for entry, first, axis, d in of_space:
             if isinstance(entry, Expr):
-                moved.append(self.placed(entry, {axis: first}))
+                found.append((ir.Name(f"in_{d}"), self.placed(entry, {axis: first})))
             else:
-                moved.append(first)
-        return ir.Box(f"{access.tensor}_desc", (*moved, ir.Name("first_channel")), (self.m, self.tiled.k))
+                found.append((first, first))
+        return found
 
     def packed(self, access: Access, shape: ir.Shape) -> ir.Expr:
         """The weights of a step, by output channel: steps follow one another as what they read does."""
@@ -246,7 +254,7 @@ class ConvolutionWriter(Writer):
     def windows(self) -> tuple[ir.Let, ...]:
         """Where the taps of a step see the input, and whether that is inside."""
         if self.boxes:
-            return ()
+            return tuple(ir.Let((str(n.text),), p) for n, p in self.moved() if isinstance(n, ir.Name) and n != p)
         value = self.value(self.given)
         found = []
         spaces = [e for e in value.index[2:] if isinstance(e, Expr)]
@@ -395,26 +403,20 @@ def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: s
     for run in runs[1:]:
         tiles = ir.Apply("mul", (tiles, ir.Name(tiles_of(run))), ())
     own = *along, ir.Let(("tiles_m",), tiles), *own_tile(body, ir.Name("tiles_m"))
-    counted = " * ".join(f"cdiv({run.size}, {_host_block(body, run)})" for run in runs)
     extents = tuple(block_of(run) for run in runs)
+    inner = " * ".join(map(str.lower, extents[1:]))
+    whole = f'options["BLOCK_M"] // {f"({inner})" if len(extents) > 2 else inner}' if inner else 'options["BLOCK_M"]'
+    counts = [
+        *((extent.lower(), f'options["{extent}"]') for extent in extents[1:]), (extents[0].lower(), whole),
+        *((tiles_of(run), f"cdiv({run.size}, {block_of(run).lower()})") for run in runs),
+        ("tiles_m", " * ".join(map(tiles_of, runs))), _TILES_N,
+    ]  # fmt: skip
     kernel = _kernel(
-        writer, schedule, name, (*own, *writer.box_numbers()), ("BLOCK_M", *extents), (("tiles_m", counted), _TILES_N)
+        writer, schedule, name, (*own, *writer.box_numbers()), ("BLOCK_M", *extents), tuple(counts)
     )  # fmt: skip
     given, weight = (writer.reads[i].tensor for i in (writer.given, writer.weight))
-    constexprs = tuple(
-        (n, _host_block(body, runs[extents.index(n)]) if n in extents else host) for n, host in kernel.constexprs
-    )
-    constexprs = tuple((n, None if host == f'options["{n}"]' else host) for n, host in constexprs)
+    constexprs = tuple((n, n.lower() if n in extents else host) for n, host in kernel.constexprs)
     return replace(kernel, constexprs=constexprs, fits=f"fit_channels({given}, {weight})")
-
-
-def _host_block(body: ConvolutionBody, run: Group) -> str:
-    """The wrapper's expression for the pixels of a run in a box: of images as many as are left of all."""
-    own = [block_of(r) for r in body.extent("m").runs]
-    if run is not body.extent("m").runs[0]:
-        return f'options["{block_of(run)}"]'
-    inner = " * ".join(f'options["{b}"]' for b in own[1:])
-    return f'options["BLOCK_M"] // ({inner})' if len(own) > 2 else f'options["BLOCK_M"] // {inner}'
 
 
 def _kernel(
