@@ -44,7 +44,8 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     if schedule.variant == schedules.LIBRARY:
         return library.by_library(spec, own, schedule, name)
     if schedule.variant != schedules.BOXES:
-        return (kernels.gather(spec, own, schedule, name),)
+        folded = schedule.variant == schedules.FOLDED
+        return (kernels.gather(spec, own, schedule, name, folded=folded),)
     plain = f"{spec.name}_pointers_kernel"
     return kernels.boxes(spec, own, schedule, name), replace(
         kernels.gather(spec, own, schedule, plain), when_unfit=True

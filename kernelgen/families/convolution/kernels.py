@@ -387,9 +387,11 @@ COUNTS = (("tiles_m", 'cdiv(M, options["BLOCK_M"])'), _TILES_N)
 """The wrapper's numbers of tiles."""
 
 
-def gather(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """Pixels are loaded by pointers."""
-    writer = ConvolutionWriter(spec, body, folded=schedule.variant == "folded")
+def gather(
+    spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, *, folded: bool = False
+) -> ir.Kernel:
+    """Pixels are loaded by pointers. `folded`: taps and channels are one run of what is summed."""
+    writer = ConvolutionWriter(spec, body, folded=folded)
     own = own_tile(body, _cdiv("M", "BLOCK_M"))
     return _kernel(writer, schedule, name, (*own, *writer.pixel_numbers()), ("BLOCK_M",), COUNTS)
 
