@@ -393,9 +393,9 @@ SEVERAL = {
     ),
     "columns of the result": (product("y = a @ b\nreturn y - y.mean(0, keepdim=True)", TWO), ["matmul", "reduction"]),
     "beside a call": (
-        of_sizes("y = F.conv1d(x, v)\nreturn torch.relu(y @ w)", {"x": "B C L", "v": "C C 1", "w": "L N"}, "B C N",
+        of_sizes("y = F.conv_transpose1d(x, v)\nreturn torch.relu(y @ w)", {"x": "B C L", "v": "C C 1", "w": "L N"}, "B C N",
                  B=2, C=3, L=17, N=8),
-        ["torch.nn.functional.conv1d({0}, {1})", "matmul"],
+        ["torch.nn.functional.conv_transpose1d({0}, {1})", "matmul"],
     ),
     "a product of two vectors": (
         of_sizes("return torch.relu(torch.outer(a, b) + (a @ c))", {"a": "M", "b": "N", "c": "M"}, "M N", M=5, N=7),
