@@ -12,7 +12,7 @@ from cli_process import contents
 from model_server import ModelServer
 from pytest_httpserver import HTTPServer
 
-from kernelgen import frontend, journal
+from kernelgen import families, frontend, journal
 from kernelgen.cli import main
 from kernelgen.errors import SpecError, UnsupportedError
 from kernelgen.evaluate import Candidate
@@ -248,5 +248,5 @@ def test_what_a_family_alone_can_give_is_a_mistake(key: str, said: str) -> None:
 def test_no_family_takes_the_operation() -> None:
     spec = load_spec(Path("rows_sorted.yaml"))
     assert spec.optimization_strategies == ("llm",)
-    with pytest.raises(UnsupportedError, match="unsupported: "):
-        frontend.trace(spec)
+    with pytest.raises(UnsupportedError, match="unsupported: nothing left for a kernel"):
+        families.lower(spec, *frontend.trace(spec))

@@ -34,8 +34,9 @@ def own_names(
 
 def with_own(text: str, own: Mapping[str, str]) -> str:
     """An expression of the wrapper over its own variables, these called as `own` says. A tensor is read by an
-    attribute, which no variable of the wrapper has, and a keyword of a launch is the kernel's own."""
+    attribute, which no variable of the wrapper has, or whole where its own dimensions are asked for (`x if x.ndim`),
+    and a keyword of a launch is the kernel's own."""
     changed = {name: other for name, other in own.items() if name != other}
     if not changed:
         return text
-    return re.sub(rf"(?<![\w.])({'|'.join(changed)})\b(?!\.|=[^=])", lambda found: changed[found[1]], text)
+    return re.sub(rf"(?<![\w.])({'|'.join(changed)})\b(?!\.|=[^=]| if \1\.)", lambda found: changed[found[1]], text)

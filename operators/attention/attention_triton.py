@@ -276,10 +276,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     D = q.shape[3]
     E = v.shape[3]
     BATCH = q.shape[:2].numel()
-    if max(BATCH, M, N, D, E) > 2**30:
+    if max(BATCH, M, N, D, E) > 2**30 or D > 1024 or E > 1024:
         raise ValueError(
-            f"attention: at most 2**30 queries, keys or heads, got {BATCH}, {M}, {N}, "
-            f"{D}, {E}"
+            "attention: at most 2**30 queries or keys and 1024 elements a head, got "
+            f"{BATCH}, {M}, {N}, {D}, {E}"
         )
     kernel, options = pick_schedule(M, q.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device

@@ -392,10 +392,10 @@ def attention_alibi(
     N = k.shape[2]
     D = v.shape[3]
     BATCH = q.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30:
+    if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
-            f"attention_alibi: at most 2**30 queries, keys or heads, got {BATCH}, "
-            f"{M}, {N}, {D}"
+            "attention_alibi: at most 2**30 queries or keys and 1024 elements a "
+            f"head, got {BATCH}, {M}, {N}, {D}"
         )
     kernel, options = pick_schedule(M, q.element_size())
     if kernel is attention_alibi_kernel and not fit_descriptors(q, k, v):

@@ -356,10 +356,10 @@ def attention_gqa_decode(
     N = k.shape[2]
     D = v.shape[3]
     BATCH = k.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30:
+    if max(BATCH, M, N, D) > 2**30 or D > 1024:
         raise ValueError(
-            "attention_gqa_decode: at most 2**30 queries, keys or heads, got "
-            f"{BATCH}, {M}, {N}, {D}"
+            "attention_gqa_decode: at most 2**30 queries or keys and 1024 elements a "
+            f"head, got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(B, 8, M, D)
     kernel, options = pick_schedule(BATCH)

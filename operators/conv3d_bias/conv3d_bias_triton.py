@@ -275,7 +275,8 @@ def channels_last(x: torch.Tensor) -> torch.Tensor:
     """x[N, C, ...] with its channels side by side in memory; a copy where they are not."""
     last = x.movedim(1, -1)
     if last.is_contiguous() and x.data_ptr() % 16 == 0:
-        return x
+        # a dimension of one may have any stride, a descriptor takes none but its own
+        return last.view(-1).view(last.shape).movedim(-1, 1)
     turned = torch.empty_like(last, memory_format=torch.contiguous_format)
     if x.numel() == 0 or not x[0, 0].is_contiguous():
         return turned.copy_(last).movedim(-1, 1)

@@ -109,11 +109,19 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
-    """Tiles are counted in int32, and so is what begins the last of them."""
-    sizes = [e.size for e in _own(body).layout.extents if e.runs]
-    sizes = list(dict.fromkeys(sizes))
+    """Tiles are counted in int32, and so is what begins the last of them; a tile holds all elements of a head."""
+    extents = [e for e in _own(body).layout.extents if e.runs]
+    sizes = list(dict.fromkeys(e.size for e in extents))
+    heads = list(dict.fromkeys(e.size for e in extents if e.name in ("d", "e")))
+    large = f"max({', '.join(sizes)}) > 2**30"
+    for size in heads:
+        large += f" or {size} > {LONGEST_HEAD}"
     got = ", ".join(f"{{{size}}}" for size in sizes)
-    return f"max({', '.join(sizes)}) > 2**30", f"{spec.name}: at most 2**30 queries, keys or heads, got {got}"
+    return large, f"{spec.name}: at most 2**30 queries or keys and {LONGEST_HEAD} elements a head, got {got}"
+
+
+LONGEST_HEAD = 1024
+"""Elements; a tile of 16 keys has 16,384 of them then, far below the 2**20 that Triton lets a tile have."""
 
 
 FAMILY = Family(
