@@ -103,6 +103,12 @@ open(said, "w").write(json.dumps([os.environ["PLACE"], began, time.monotonic()])
 """
 
 
+def test_a_number_is_that_problem_alone(tmp_path: Path) -> None:
+    for name in ("2_Conv2d", "12_Conv2d", "3_Pool"):
+        (tmp_path / f"{name}.py").write_text(PROBLEM, encoding="utf-8")
+    assert [f.stem for f in kernelbench.problems(tmp_path, 2, ["2"])] == ["2_Conv2d"]
+
+
 def test_every_device_has_one_process_at_a_time(tmp_path: Path) -> None:
     turns = Turns(5, [{"PLACE": "0"}, {"PLACE": "1"}])
     paths = [(tmp_path / f"answer{n}", tmp_path / f"said{n}") for n in range(5)]

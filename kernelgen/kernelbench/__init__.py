@@ -32,10 +32,15 @@ def problems(folder: Path, level: int, only: Sequence[str] = ()) -> list[Path]:
     if place is None:
         raise UsageError(f"{folder}: no problem files here, in level{level}/ or in KernelBench/level{level}/")
     files = sorted(place.glob("*.py"), key=_number)
-    chosen = [f for f in files if not only or any(text == str(_number(f)[0]) or text in f.stem for text in only)]
+    chosen = [f for f in files if not only or any(_is_called(f, text) for text in only)]
     if not chosen:
         raise UsageError(f"{place}: no problem is called {' or '.join(only)}")
     return chosen
+
+
+def _is_called(path: Path, text: str) -> bool:
+    """Digits are a number: 2 is not also problem 12, nor every Conv2d."""
+    return text == str(_number(path)[0]) if text.isdigit() else text in path.stem
 
 
 def _number(path: Path) -> tuple[int, str]:
