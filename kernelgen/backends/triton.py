@@ -39,7 +39,16 @@ class Printer:
         return "\n".join([self.decorator(), f"def {self.kernel.name}(", *arguments, *constexprs, "):", *body])
 
     def decorator(self) -> str:
-        return "@triton.jit"
+        if not self.kernel.unaligned:
+            return "@triton.jit"
+        why = "# a thread that took several columns would leave gaps between what its neighbours read\n"
+        names = [f'"{name}"' for name in self.kernel.unaligned]
+        said = f"do_not_specialize_on_alignment=[{', '.join(names)}]"
+        if len(said) + 4 > LINE:
+            said = "".join(["do_not_specialize_on_alignment=[\n", *(f"        {name},\n" for name in names), "    ]"])
+        elif len(said) + len("@triton.jit()") <= LINE:
+            return f"{why}@triton.jit({said})"
+        return f"{why}@triton.jit(\n    {said}\n)"
 
     def block(self, statements: Iterable[ir.Stmt], indent: int) -> list[str]:
         """Statements; a remark stands apart from what comes before it."""
@@ -87,6 +96,8 @@ class Printer:
         return [*(f"{' ' * indent}# {text}" for text in above), *(fit(line, indent) for line in lines)]
 
     def _let(self, let: ir.Let) -> list[str]:
+        if isinstance(let.value, ir.Tuple) and len(let.names) > 1:
+            return [f"{', '.join(let.names)} = {', '.join(self.text(item).text for item in let.value.items)}"]
         return self._assigned(", ".join(let.names), let.value, let.names[0])
 
     def _assigned(self, target: str, value: ir.Expr, stem: str) -> list[str]:
@@ -125,9 +136,11 @@ class Printer:
 
     def _loop(self, loop: ir.For, indent: int) -> list[str]:
         ends = [self.text(e).text for e in (loop.start, loop.stop, loop.step)]
-        bounds = ends[1] if ends[0] == "0" and ends[2] == "1" else ", ".join(ends)
+        ends = ends[: 3 - (ends[2] == "1")]
+        bounds = ", ".join(ends[1:] if len(ends) == 2 and ends[0] == "0" else ends)
         head = f"tl.range({bounds}, flatten=True)" if loop.flatten else f"range({bounds})"
         head = f"tl.range({bounds}, num_stages={loop.stages})" if loop.stages else head
+        head = f"tl.static_range({bounds})" if loop.unroll else head
         comment = [f"{' ' * indent}# {loop.comment}"] if loop.comment else []
         before = dict(self.cut)  # what a turn names is not known after the loop, nor in another one
         body = self.block(loop.body, indent + 4)
@@ -184,6 +197,16 @@ class Printer:
                 return Text(f"{self.text(expr.arg).within(ATOM)}.T")
             case ir.Pointer():
                 return Text(self._pointer(expr), SUM)
+            case ir.Split():
+                (count,) = (axis.block for axis in expr.arg.shape[-1:])
+                return self._called("tl.split", f"split_{count}", [expr.arg], int(count) == 2)
+            case ir.Join():
+                return self._called("tl.join", f"join_{len(expr.parts)}", expr.parts, len(expr.parts) == 2)
+            case ir.Tuple():
+                items = ", ".join(self.text(item).text for item in expr.items)
+                return Text(f"({items}{',' if len(expr.items) == 1 else ''})")
+            case ir.Item():
+                return Text(f"{expr.name.text}[{self.text(expr.number).text}]")
             case ir.Load():
                 return self._load(expr)
             case ir.Box():
@@ -191,8 +214,13 @@ class Printer:
                 flat = len(expr.offsets) > len(expr.shape)
                 return Text(f"{loaded}.reshape({', '.join(a.block for a in expr.shape)})" if flat else loaded)
             case ir.Call():
-                self.helpers[expr.helper] = None
-                return Text(f"_{expr.helper}({', '.join(self.text(a).text for a in expr.args)})")
+                return self._called("", expr.helper, expr.args, own=False)
+
+    def _called(self, function: str, helper: str, args: Sequence[ir.Expr], own: bool) -> Text:
+        """A call of a function of Triton's own, or of a device function."""
+        if not own:
+            function, self.helpers[helper] = f"_{helper}", None
+        return Text(f"{function}({', '.join(self.text(a).text for a in args)})")
 
     def _spread(self, expr: ir.Expr, shape: ir.Shape) -> Text:
         """An operand among values of more axes."""
@@ -247,14 +275,16 @@ class Printer:
         return Text(f"tl.load({', '.join(args)})")
 
     def _pointer(self, pointer: ir.Pointer) -> str:
-        parts = [f"{pointer.tensor}_ptr"]
+        found = self._spread(pointer.base, pointer.shape).text if pointer.base else f"{pointer.tensor}_ptr"
         for index, stride in pointer.terms:
-            factor = self._spread(index, pointer.shape)
+            sign = "-" if _is_negative(index) else "+"
+            factor = self._spread(_size_of(index), pointer.shape)
             if stride is None:
-                parts.append(factor.within(SUM))
+                term = factor.within(SUM + (sign == "-"))
             else:
-                parts.append(_factor(stride) if factor.text == "1" else f"{factor.within(PRODUCT)} * {_factor(stride)}")
-        return " + ".join(parts)
+                term = _factor(stride) if factor.text == "1" else f"{factor.within(PRODUCT)} * {_factor(stride)}"
+            found += f" {sign} {term}"
+        return found
 
     def _offsets(self, box: ir.Box) -> str:
         return f"[{', '.join(self.text(o).text for o in box.offsets)}]"
@@ -284,7 +314,20 @@ class Printer:
 
 def _moving(pointer: ir.Pointer) -> set[ir.Axis]:
     """The axes along which its places differ."""
-    return {axis for index, _ in pointer.terms for axis in index.shape}
+    return {axis for index, _ in pointer.terms for axis in index.shape} | {
+        *(pointer.base.shape if pointer.base else ())
+    }
+
+
+def _is_negative(index: ir.Expr) -> bool:
+    return (isinstance(index, ir.Number) and index.value < 0) or (isinstance(index, ir.Apply) and index.op == "neg")
+
+
+def _size_of(index: ir.Expr) -> ir.Expr:
+    """An index without its sign."""
+    if isinstance(index, ir.Number):
+        return ir.Number(abs(index.value))
+    return index.args[0] if isinstance(index, ir.Apply) and index.op == "neg" else index
 
 
 def _factor(stride: str) -> str:

@@ -40,8 +40,6 @@ class IndexText:
         self.lowered = lowered
         self.names = names
         self.two_d = two_d
-        self.dims = 2
-        """Of a tile, where it is one."""
         self.sizes = dict(layout.sizes)
         self.run = lowered.space.axes if layout.columns is None else ()
         self.variables = self.variables_of(layout)
@@ -107,7 +105,7 @@ class IndexText:
         """An expression where a value of level `consumer` needs it."""
         own = self.level(expr)
         if self.two_d and consumer == FULL and own in (ROW, COLUMN):
-            return Text(self._text(expr, own).within(ATOM) + spread(own, self.dims))
+            return Text(self._text(expr, own).within(ATOM) + spread(own))
         return self._text(expr, consumer)
 
     def wide(self, expr: Expr, consumer: str) -> Text:
@@ -157,15 +155,8 @@ class IndexText:
         levels = {self.level(condition.left), self.level(condition.right)} - {SCALAR}
         own = next(iter(levels)) if len(levels) == 1 else consumer
         left, right = (self.text(side, own).within(COMPARE + 1) for side in (condition.left, condition.right))
-        suffix = spread(own, self.dims) if self.two_d and consumer == FULL and own in (ROW, COLUMN) else ""
+        suffix = spread(own) if self.two_d and consumer == FULL and own in (ROW, COLUMN) else ""
         return f"({left} {condition.op} {right}){suffix}"
-
-    def spelled(self, condition: Condition) -> str:
-        """A condition of rows or columns in terms of their own numbers, where the names of places are not yet made."""
-        named, self.named = self.named, {}
-        text = self.condition(condition, ROW)
-        self.named = named
-        return text
 
     def mask(self, mask: str | None, conditions: Sequence[Condition], consumer: str) -> str | None:
         """A mask narrowed by conditions."""

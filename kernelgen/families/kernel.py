@@ -100,27 +100,6 @@ WARPS = Passed("num_warps")
 
 
 @dataclass(frozen=True)
-class PlaneText:
-    """How a program finds its rows in a plane."""
-
-    row: str
-    """What the rows of a tile are called."""
-    size: str
-    """How many a plane has."""
-    places: tuple[str, ...]
-    """The lines that take the plane's number apart."""
-    number: str
-    """That number in int64."""
-    kept: tuple[str, ...] = ()
-    """What a program that walks down the rows reads of them before the first, and keeps from one to the next."""
-    above: int = 0
-    """Of a walk that asks for its lines early: the rows above the first whose lines it needs. `kept` is then what it
-    reads of one line."""
-    of_line: tuple[str, ...] = ()
-    """What is asked of the place of such a line, beside its row."""
-
-
-@dataclass(frozen=True)
 class KernelText:
     """One kernel: its signature and the lines of its parts, without indentation."""
 
@@ -149,8 +128,6 @@ class KernelText:
     """Numbers that its scratch memory and the launches need, with the wrapper's expressions for them."""
     scratch: tuple[Scratch, ...] = ()
     """What it leaves for the kernel that is launched after it."""
-    plane: PlaneText | None = None
-    """Where a tile lies within a plane, what finds the plane."""
     unaligned: tuple[str, ...] = ()
     """The pointers of which Triton does not ask whether 16 divides them."""
     named_sizes: tuple[tuple[str, str], ...] = ()
@@ -161,8 +138,6 @@ class KernelText:
     """Whether its elements are what the rows of another kernel left."""
     fits: str = ""
     """The wrapper's condition for launching it; where that does not hold, the next kernel is launched instead."""
-    lane: int = 1
-    """The neighbouring columns of a lane; of several, a tile has three dimensions."""
     body: tuple[ir.Stmt, ...] = ()
     """All that it does, where it is in the IR."""
     between: str = ""
@@ -182,8 +157,7 @@ class KernelText:
         if self.body:
             return name in used_names(self.body)
         loops = [line for loop in self.loops for line in (*loop.before, *loop.inside, *loop.after)]
-        kept = self.plane.kept if self.plane else ()
-        lines = (*self.once, *kept, *self.lines, *loops, *self.once_a_row)
+        lines = (*self.once, *self.lines, *loops, *self.once_a_row)
         return mentions("\n".join(line.partition("#")[0] for line in lines), name)
 
 
@@ -256,7 +230,7 @@ class Lines:
 
     def broadcast(self, index: str) -> str:
         """What makes an index one of a tile's elements."""
-        return spread(COLUMN if self._along_columns(index) else ROW, self.writer.mode.dims)
+        return spread(COLUMN if self._along_columns(index) else ROW)
 
     def pointer(self, access: Access, level: str) -> str:
         """Where a load reads."""
@@ -344,14 +318,9 @@ class Lines:
             return f"tl.full(mask.shape, {name}, {stored.name}_ptr.dtype.element_ty)"
         name = self.body.names.of.get(stored.value) or self.writer.operand(value.args[0], own).text
         if self.two_d and level == FULL and own != FULL:
-            name += spread(own, self.writer.mode.dims) if own != SCALAR else ""
-            shape = "(BLOCK_SIZE_M, BLOCK_SIZE_N)" if self.writer.mode.dims == 2 else "mask.shape"
-            return f"tl.broadcast_to({name}, {shape})"
+            name += spread(own) if own != SCALAR else ""
+            return f"tl.broadcast_to({name}, (BLOCK_SIZE_M, BLOCK_SIZE_N))"
         return name
-
-    def pair_lines(self) -> list[str]:
-        """What a kernel says before it reads and writes pairs, where it does."""
-        return []
 
     def stores(self) -> list[str]:
         return [self.store(stored) for stored in self.body.lowered.outputs]

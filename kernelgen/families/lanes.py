@@ -8,27 +8,26 @@ needed; what one place of the window reads of every column is put together from 
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from kernelgen.families import planes
-from kernelgen.families.access import Access
+from kernelgen.families.access import COLS, Access
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body
-from kernelgen.families.line import call
-from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, level, unique
+from kernelgen.families.naming import COLUMN, FULL, RESERVED, level, unique
 from kernelgen.families.pairs import is_paired
-from kernelgen.families.planes import PlaneLines
+from kernelgen.families.planes import PlaneNest
 from kernelgen.families.ranges import covers, known
 from kernelgen.families.rolling import asked_of, dim_of, place_of, step_of
-from kernelgen.families.triton_text import COMPARE, number
 from kernelgen.families.values import Index, axes_of
-from kernelgen.families.writing import Mode
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.nest import N, Tile
 
 LONGEST_BLOCK = 8
 """Elements of a block: 16 bytes of half precision, the widest access of a thread."""
@@ -36,6 +35,8 @@ MOST_ELEMENTS = 32
 """Of a line, for a lane; each takes a register."""
 FIRST = "first"
 """The kernel variable that holds the first column of every lane."""
+LANE_MASK = "lane_mask"
+"""The kernel variable that says which lanes have a column at all."""
 BLOCKS = {2: "pair", 4: "quad", 8: "octet"}
 """What the elements of a block are numbered by."""
 
@@ -125,36 +126,39 @@ class _Key:
     step: int
 
 
-def _end(line: Line) -> str:
-    """Where the window of a row's last column ends."""
-    more = line.taps[-1][0] + 1 - line.step
-    last = "N" if line.step == 1 else f"{line.step} * N"
-    return last if not more else f"{last} {'+' if more > 0 else '-'} {abs(more)}"
-
-
 def _letters() -> list[str]:
     """What elements are called: a to z, then aa to az; some of them may stand for places."""
     letters = string.ascii_lowercase
     return [*letters, *(f"a{letter}" for letter in letters)]
 
 
-class LaneLines(PlaneLines):
+@dataclass(frozen=True)
+class LaneTile(Tile):
+    """Rows, lanes, and the columns of a lane."""
+
+    lane: ir.Axis
+
+    @property
+    def shape(self) -> ir.Shape:
+        assert self.rows is not None
+        return (self.rows, self.columns, self.lane)
+
+
+class LaneNest(PlaneNest):
     """Loads of lines that lanes share among their columns."""
 
-    def __init__(
-        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
-    ) -> None:
+    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
         assert not is_paired(body), "columns that are paired are no window's"
-        lane = schedule.int("lane_columns")
-        self.lane, self.helpers = lane, helpers
-        self.lines = {load: line for line in lines_of(body, lane) for _, load in line.taps}
-        super().__init__(spec, body, form, schedule, helpers)
-        (self.axis,) = body.layout.columns.axes if body.layout.columns else (0,)
-        self.once: dict[str, str] = {}
+        self.lane = schedule.int("lane_columns")
+        self.lanes = ir.Axis(N.name, FIRST, N.mask, f"{N.block} // {self.lane}", N.size)
+        self.lines = {load: line for line in lines_of(body, self.lane) for _, load in line.taps}
+        self.known: dict[ir.Expr, ir.Name] = {}
         """The names of what does not change with the rows, by what they stand for."""
-        self.used = used = {*RESERVED, *body.names.of.values(), *self.shared.values(), *self.bases.values()}
+        super().__init__(spec, body, form, schedule)
+        (self.axis,) = body.layout.columns.axes if body.layout.columns else (0,)
+        self.used = used = {*RESERVED, *body.names.of.values(), *self.shared.values()}
+        used |= {name.text for name in (*self.bases.values(), *self.places.named.values())}
         used |= {t.name for t in (*spec.inputs, *spec.outputs)} | {g.index for g in body.layout.rows}
-        used |= set(self.index_text.named.values())
         first = [self.access[line.taps[0][1]] for line in dict.fromkeys(self.lines.values())]
         self.starts = {key: unique(f"{key[0].tensor}_at", used) for key in dict.fromkeys(map(self.core, first))}
         tensors = dict.fromkeys(a.tensor for a in first)
@@ -164,129 +168,172 @@ class LaneLines(PlaneLines):
         self.blocks = {
             (tensor, n): unique(f"{tensor}_{block}", used) for tensor in tensors for n, block in BLOCKS.items()
         }
-        self.index_text.dims = 3
-        self.writer.mode = Mode(True, 1, 3)
+
+    # Where a program is
+
+    def tile_of(self) -> Tile:
+        return LaneTile(self.rows, self.lanes, _of_numbers(self.lane))
+
+    @property
+    def of_lanes(self) -> ir.Shape:
+        """The axes of what every lane has one of."""
+        return (self.rows, self.lanes)
+
+    def index(self, name: str) -> ir.Name:
+        if name == COLS:
+            return ir.Name(name, self.tile.shape[1:])
+        return ir.Name(name, (self.lanes,)) if name in self.of_firsts() else super().index(name)
+
+    def of_firsts(self) -> set[str]:
+        """The variables that count the first columns of lanes."""
+        return {FIRST, *(name.text for name in self.known.values() if name.shape == (self.lanes,))}
+
+    def column_numbers(self) -> tuple[ir.Let, ...]:
+        said = f"a lane has {self.lane} neighbouring columns: what these share of a line is read once"
+        lanes, columns = (self.lanes,), self.tile.shape[1:]
+        steps = ir.Apply("mul", (ir.Number(self.lane), ir.Range(self.lanes, ir.Number(0))), lanes)
+        start = ir.Apply("mul", (ir.Name("pid_n"), ir.Name(N.block)), ())
+        own = ir.Range(columns[1], ir.Number(0))
+        return (
+            ir.Let((FIRST,), ir.Apply("add", (start, steps), lanes), said),
+            ir.Let((COLS,), ir.Apply("add", (ir.Name(FIRST, lanes), own), columns)),
+            ir.Let((N.mask,), ir.Apply("lt", (ir.Name(COLS, columns), ir.Name(N.size)), columns)),
+        )
+
+    def masks(self, asked: Sequence[Condition] = ()) -> tuple[ir.Let, ...]:
+        exist, inside = super().masks(asked)
+        among = ir.Apply("lt", (ir.Name(FIRST, (self.lanes,)), ir.Name(N.size)), (self.lanes,))
+        mask = ir.Apply("and", (ir.Name(self.rows.mask, (self.rows,)), among), self.of_lanes)
+        return exist, ir.Let((LANE_MASK,), mask), inside
+
+    def inside(self) -> ir.Let:
+        masks = ir.Name(self.rows.mask, (self.rows,)), ir.Name(N.mask, self.tile.shape[1:])
+        return ir.Let(("mask",), ir.Apply("and", masks, self.tile.shape))
+
+    def once(self) -> tuple[ir.Let, ...]:
+        """The numbers of a block's elements, and their places."""
+        return tuple(ir.Let((name.text,), made) for made, name in self.known.items())
+
+    # What is read
 
     def is_shared(self, load: int) -> bool:
         return load not in self.lines and super().is_shared(load)
 
-    def load(self, i: int, other: float) -> str:
+    def read_together(self, i: int) -> tuple[ir.Let, ...] | None:
         line = self.lines.get(i)
         if line is None:
-            return super().load(i, other)
+            return super().read_together(i)
         key = f"line of {line.taps[0][1]}"
         if key in self.made:
-            return ""
+            return ()
         self.made.add(key)
-        return "\n".join(self._read(line))
+        return tuple(self._read(line))
 
-    def _read(self, line: Line) -> list[str]:
+    def _read(self, line: Line) -> Iterator[ir.Let]:
         """The elements that the columns of a lane need, then those of every place of the window."""
         access = self.access[line.taps[0][1]]
         start = self.starts[self.core(access)]
-        text = []
         if start not in self.made:
             self.made.add(start)
-            text.append(f"{start} = {self._start(access, line)}")
+            yield ir.Let((start,), self._start(access, line))
+        at = ir.Name(start, self.of_lanes)
         names = dict(zip(line.elements(self.lane), self.elements[access.tensor], strict=False))
         whole = {}
         for block, elements in line.blocks(self.lane).items():
             if len(elements) == 1:
-                text.append(self._single(line, start, elements[0], names[elements[0]]))
+                yield self._single(line, at, elements[0], names[elements[0]])
                 continue
-            name, lines = self._block(line, start, block, names)
-            whole[line.step * self.lane * block] = name
-            text += lines
+            loaded, split = self._block(line, at, block, names)
+            whole[line.step * self.lane * block] = loaded.names[0]
+            yield from (loaded, split)
         for tap, load in line.taps:
             if line.step > 1 or whole.get(tap) != self.body.names.of[load]:
-                parts = [names[line.step * i + tap] for i in range(self.lane)]
-                text.append(f"{self.body.names.of[load]} = {self._joined(parts)}")
-        return text
+                parts = tuple(ir.Name(names[line.step * i + tap], self.of_lanes) for i in range(self.lane))
+                yield ir.Let((self.body.names.of[load],), ir.Join(parts, self.tile.shape))
 
-    def _start(self, access: Access, line: Line) -> str:
+    def _start(self, access: Access, line: Line) -> ir.Pointer:
         """A pointer to what the window of a lane's first column is counted from."""
-        first = self._first(line)
+        first = self._first(line).text
         terms = self.core(access)[0].terms
-        terms = tuple((first if self._along_columns(index) else index, stride) for index, stride in terms)
+        terms = tuple((first if self._is_along_columns(index) else index, stride) for index, stride in terms)
         with self._of_firsts(line):
-            return self.within_plane(replace(access, terms=terms), FULL)
+            return self.within_plane(replace(access, terms=terms), self.of_lanes)
 
-    def _along_columns(self, index: str | Expr) -> bool:
-        return index in (FIRST, *self.once.values()) or super()._along_columns(index)
+    def _is_along_columns(self, index: str | Expr) -> bool:
+        return index in self.of_firsts() or super()._is_along_columns(index)
 
-    def _first(self, line: Line) -> str:
-        """The name of what the window of a lane's first column is counted from."""
-        return FIRST if line.step == 1 else self._named(f"{FIRST} * {line.step}", "starts")
+    def _first(self, line: Line) -> ir.Name:
+        """What the window of a lane's first column is counted from."""
+        first = ir.Name(FIRST, (self.lanes,))
+        return first if line.step == 1 else self._named(_of("mul", first, ir.Number(line.step)), "starts")
 
     @contextmanager
     def _of_firsts(self, line: Line) -> Iterator[None]:
-        """What is written within is of two dimensions, of the first columns of lanes."""
-        text, mode = self.index_text, self.writer.mode
-        saved = text.dims, text.variables, text.named
-        named = {e: name for e, name in text.named.items() if text.level(e) != COLUMN}
-        named |= {ix.times(ix.axis(self.axis), ix.number(line.step)): self._first(line)} if line.step > 1 else {}
-        text.dims, text.variables, text.named = 2, {**text.variables, self.axis: (FIRST, COLUMN)}, named
-        self.writer.mode = Mode(True, 1)
+        """What is written within is of the first columns of lanes."""
+        places, first = self.places, self._first(line)
+        saved = places.tile, places.variables, places.named
+        named = {e: name for e, name in places.named.items() if self.place_level(e) != COLUMN}
+        named |= {ix.times(ix.axis(self.axis), ix.number(line.step)): first} if line.step > 1 else {}
+        of_axis = {self.axis: ir.Name(FIRST, (self.lanes,))}
+        places.tile, places.variables, places.named = self.of_lanes, {**places.variables, **of_axis}, named
         yield
-        text.dims, text.variables, text.named = saved
-        self.writer.mode = mode
+        places.tile, places.variables, places.named = saved
 
-    def _shift(self, access: Access, element: str) -> str:
-        """What is added to a start for the row of a line and an element along the columns."""
-        rows = "".join(self.shifts(i, stride) for i, stride in access.terms if not self._along_columns(i))
-        (stride,) = (stride for i, stride in access.terms if self._along_columns(i))
-        sign, amount = ("-", element[1:]) if element.startswith("-") else ("+", element)
-        if amount == "0":
-            return rows
-        along = amount if stride is None else stride if amount == "1" else f"{amount} * {stride}"
-        return f"{rows} {sign} {along}"
+    def _at(self, access: Access, start: ir.Name, element: ir.Expr, shape: ir.Shape) -> ir.Pointer:
+        """A place away from a start, in the row of a line and by an element along the columns."""
+        terms = [
+            shift for i, stride in access.terms if not self._is_along_columns(i) for shift in self.shifts(i, stride)
+        ]
+        (stride,) = (stride for i, stride in access.terms if self._is_along_columns(i))
+        terms += [] if element == ir.Number(0) else [(element, stride)]
+        return ir.Pointer(access.tensor, tuple(terms), shape, start)
 
-    def _single(self, line: Line, start: str, element: int, name: str) -> str:
+    def _single(self, line: Line, start: ir.Name, element: int, name: str) -> ir.Let:
         load = line.taps[0][1]
         with self._of_firsts(line):
             place = ix.plus(ix.times(ix.axis(self.axis), ix.number(line.step)), ix.number(element))
             asked = [Condition(place, op, right) for op, right in sorted(line.asked, key=str)]
             wanted = [c for c in asked if not known(c, self.body.lowered.space.axes)]
-            mask = str(self.index_text.mask("lane_mask", line.aside, FULL))
-            inside = " & ".join(self.index_text.condition(c, FULL) for c in wanted)
+            aside = tuple(self.places.condition(c) for c in line.aside)
+            inside = [self.places.condition(c) for c in wanted]
             if element > line.taps[-1][0] and "<" not in dict(line.asked):  # of columns that a row may not have
-                within = self.index_text.text(place, COLUMN).within(COMPARE + 1)
-                inside = " & ".join([*([inside] if inside else []), f"({within} < {_end(line)})[None, :]"])
-        mask += f" & {self._named(inside, f'{name}_mask')}" if inside else ""
-        return self._loaded(load, name, start + self._shift(self.access[load], str(element)), mask)
+                inside.append(_of("lt", self.places.place(place), _end(line)))
+        if inside:
+            aside = (*aside, self._named(_every(inside), f"{name}_mask"))
+        at = self._at(self.access[load], start, ir.Number(element), self.of_lanes)
+        return ir.Let((name,), self._loaded(load, at, ir.Name(LANE_MASK, self.of_lanes), aside))
 
-    def _block(self, line: Line, start: str, block: int, names: dict[int, str]) -> tuple[str, list[str]]:
-        """The load of a block of elements, and what takes it apart; the name of the block, first."""
+    def _block(self, line: Line, start: ir.Name, block: int, names: dict[int, str]) -> tuple[ir.Let, ir.Let]:
+        """The load of a block of elements, and what takes it apart."""
         load, length = line.taps[0][1], line.step * self.lane
-        access, numbers, offset = self.access[load], BLOCKS[length], block * length
-        self.once[f"tl.arange(0, {length})"] = numbers
+        access, offset, axis = self.access[load], block * length, _of_numbers(length)
+        numbers = self.known[ir.Range(axis, ir.Number(0))] = ir.Name(axis.index, (axis,))
         own = [of for tap, of in line.taps if line.step == 1 and tap == offset]
         name = self.body.names.of[own[0]] if own else self.blocks[access.tensor, length]
-        along = numbers if not offset else f"({numbers} {'-' if offset < 0 else '+'} {abs(offset)})"
-        at = f"{start}[:, :, None]{self._shift(access, along)}"
-        parts = [names.get(offset + i, "_") for i in range(length)]
-        loaded = self._loaded(load, name, at, self._mask(line, block, numbers))
-        return name, [loaded, f"{', '.join(parts)} = {self._split(name, length)}"]
+        whole = ir.Name(name, (*self.of_lanes, axis))
+        at = self._at(access, start, _away(numbers, offset), whole.shape)
+        mask, within = self._mask(line, block, numbers)
+        parts = tuple(names.get(offset + i, "_") for i in range(length))
+        return ir.Let((name,), self._loaded(load, at, mask, within)), ir.Let(parts, ir.Split(whole))
 
-    def _mask(self, line: Line, block: int, numbers: str) -> str:
+    def _mask(self, line: Line, block: int, numbers: ir.Name) -> tuple[ir.Name, tuple[ir.Expr, ...]]:
         """Where the elements of a block are read."""
-        text, offset = self.index_text, block * line.step * self.lane
-        aside = tuple(line.aside)
+        places, offset = self.places, block * line.step * self.lane
+        aside = tuple(places.condition(c) for c in line.aside)
         if line.step == 1 and not offset and self._reads_within_columns(line):
             place = ix.axis(self.axis)
             asked = [Condition(place, op, right) for op, right in sorted(line.asked, key=str)]
             wanted = [c for c in asked if not known(c, self.body.lowered.space.axes)]
-            return str(text.mask("mask", (*aside, *wanted), FULL))
-        places = self._places(line, offset, numbers)
-        sides = {op: text.text(right, SCALAR).within(COMPARE + 1) for op, right in sorted(line.asked, key=str)}
+            return ir.Name("mask", self.tile.shape), (*aside, *map(places.condition, wanted))
+        read = self._places(line, offset, numbers)
+        sides = {op: places.place(right) for op, right in sorted(line.asked, key=str)}
         if "<" not in sides:  # every column's window lies inside
             sides["<"] = _end(line)
-        if offset >= 0 and sides.get(">=") == "0":
+        if offset >= 0 and sides.get(">=") == ir.Number(0):
             del sides[">="]
-        inside = " & ".join(f"({places} {op} {side})" for op, side in sorted(sides.items(), reverse=True))
-        inside = f"({inside})" if len(sides) > 1 else inside
-        within = self._named(f"{inside}[None, :, :]", f"{numbers}_mask")
-        return f"{text.mask('row_mask[:, None, None]', aside, FULL)} & {within}"
+        inside = [_of({">=": "ge", "<": "lt"}[op], read, side) for op, side in sorted(sides.items(), reverse=True)]
+        rows = ir.Name(self.rows.mask, (self.rows,))
+        return rows, (*aside, self._named(_every(inside), f"{numbers.text}_mask"))
 
     def _reads_within_columns(self, line: Line) -> bool:
         """Whether nothing is read at places beyond the columns that a row has."""
@@ -294,35 +341,48 @@ class LaneLines(PlaneLines):
         axes = self.body.lowered.space.axes
         return line.taps[-1][0] <= 0 or any(covers(axes[self.axis], right) for right in beyond)
 
-    def _places(self, line: Line, offset: int, numbers: str) -> str:
-        """The name of the places of a block's elements."""
-        made = f"{self._first(line)}[:, None] + {numbers}[None, :]"
-        places = "cols" if line.step == 1 else self._named(made, f"{numbers}s")
-        return self._named(f"{places} {'-' if offset < 0 else '+'} {abs(offset)}", f"{numbers}s") if offset else places
+    def _places(self, line: Line, offset: int, numbers: ir.Name) -> ir.Expr:
+        """The places of a block's elements."""
+        places = self.index(COLS)
+        if line.step > 1:
+            shape = (self.lanes, *numbers.shape)
+            places = self._named(ir.Apply("add", (self._first(line), numbers), shape), f"{numbers.text}s")
+        return self._named(_away(places, offset), f"{numbers.text}s") if offset else places
 
-    def _named(self, text: str, wanted: str) -> str:
+    def _named(self, made: ir.Expr, wanted: str) -> ir.Name:
         """The name of what does not change with the rows."""
-        if text not in self.once:
-            self.once[text] = unique(wanted, self.used)
-        return self.once[text]
+        if made not in self.known:
+            self.known[made] = ir.Name(unique(wanted, self.used), made.shape)
+        return self.known[made]
 
-    def _loaded(self, load: int, name: str, at: str, mask: str) -> str:
+    def _loaded(self, load: int, at: ir.Pointer, mask: ir.Name, within: tuple[ir.Expr, ...]) -> ir.Expr:
         fill = self.body.lowered.values[load].fill
-        other = [] if fill is None else [f"other={number(fill).text}"]
-        return call(name, "tl.load", [at, f"mask={mask}", *other, *self.policy(load, FULL)], self.widened(load))
+        return self.widened(load, ir.Load(at, mask, fill, self.policy(load), within))
 
-    def _split(self, name: str, length: int) -> str:
-        if length == 2:
-            return f"tl.split({name})"
-        self.helpers.update(dict.fromkeys(f"split_{n}" for n in BLOCKS if 2 < n <= length))
-        return f"_split_{length}({name})"
 
-    def _joined(self, parts: list[str]) -> str:
-        if len(parts) == 2:
-            return f"tl.join({', '.join(parts)})"
-        self.helpers.update(dict.fromkeys(f"join_{n}" for n in BLOCKS if 2 < n <= len(parts)))
-        return f"_join_{len(parts)}({', '.join(parts)})"
+def _of_numbers(length: int) -> ir.Axis:
+    """The elements of a block, or the columns of a lane."""
+    return ir.Axis(N.name, BLOCKS[length], "", str(length), "")
 
-    def once_lines(self) -> list[str]:
-        """What does not change with the rows: the numbers of a block's elements, and their places."""
-        return [f"{name} = {text}" for text, name in self.once.items()]
+
+def _of(op: str, left: ir.Expr, right: ir.Expr) -> ir.Apply:
+    """An operation with a number."""
+    return ir.Apply(op, (left, right), left.shape)
+
+
+def _away(number: ir.Expr, offset: int) -> ir.Expr:
+    return _of("sub" if offset < 0 else "add", number, ir.Number(abs(offset))) if offset else number
+
+
+def _every(conditions: Sequence[ir.Expr]) -> ir.Expr:
+    """All of some conditions of the same elements."""
+    found = conditions[0]
+    for condition in conditions[1:]:
+        found = ir.Apply("and", (found, condition), found.shape)
+    return found
+
+
+def _end(line: Line) -> ir.Expr:
+    """Where the window of a row's last column ends."""
+    more, last = line.taps[-1][0] + 1 - line.step, ir.Name(N.size)
+    return _away(last if line.step == 1 else _of("mul", ir.Number(line.step), last), more)

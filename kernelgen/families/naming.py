@@ -44,10 +44,9 @@ class Names:
     assigned: frozenset[int]
 
 
-def spread(own: str, dims: int = 2) -> str:
-    """What makes an element of a tile of what varies along its rows or its columns; of three dimensions the last two
-    are lanes and the columns of each."""
-    return "[:, None" + ", None" * (dims - 2) + "]" if own == ROW else "[None" + ", :" * (dims - 1) + "]"
+def spread(own: str) -> str:
+    """What makes an element of a tile of what varies along its rows or its columns."""
+    return "[:, None]" if own == ROW else "[None, :]"
 
 
 def level(value: Value, columns: frozenset[int], fixed: frozenset[int]) -> str:

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from kernelgen.families.access import COLS, Access
 from kernelgen.families.forms import Form
-from kernelgen.families.kernel import Body, Lines
-from kernelgen.families.line import call
+from kernelgen.families.kernel import Body
 from kernelgen.families.naming import FULL
 from kernelgen.families.rolling import chains, step_of
 from kernelgen.families.values import Stored
@@ -22,78 +21,14 @@ from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
-from kernelgen.tile.nest import Nest
+from kernelgen.tile.nest import Nest, Tile
 
 PAIRS = "pairs"
 """The kernel variable that numbers the elements of a tile's pairs, twice as many as columns."""
-SHAPE = "(BLOCK_SIZE_M, BLOCK_SIZE_N, 2)"
-LINES = (
-    "# neighbours belong to both parts: they are read and written together",
-    "pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)",
-    "pair_mask = row_mask[:, None] & (pairs < 2 * N)[None, :]",
-)
-"""What a kernel says before it reads and writes pairs."""
 
 
 Pair = tuple[int, int, Access]
 """Of the even places, of the odd ones, and the access to both."""
-
-
-class PairLines(Lines):
-    """Writes the accesses to even and to odd places of one tensor as one."""
-
-    def __init__(
-        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
-    ) -> None:
-        super().__init__(spec, body, form, schedule, helpers)
-        self.read, self.written = paired_loads(body), paired_stores(body)
-
-    def pair_lines(self) -> list[str]:
-        """What a kernel says before it reads and writes pairs."""
-        if not self.read and not self.written:
-            return []
-        loads = self.body.layout.accesses
-        plain = [a.tensor for a in loads if a.load not in self.read and self.level(a.load) == FULL]
-        if not plain:
-            return list(LINES)
-        width = f"64 // {plain[0]}_ptr.dtype.element_ty.primitive_bitwidth"
-        return [
-            "# 8 bytes a thread, half of what it has of the pairs: nothing is exchanged between threads",
-            f"cols = tl.max_contiguous(cols, {width})",
-            *LINES,
-        ]
-
-    def load(self, i: int, other: float) -> str:
-        """A load; of two that are one, the later has nothing to add."""
-        if i not in self.read:
-            return super().load(i, other)
-        even, odd, access = self.read[i]
-        if i == max(even, odd):
-            return ""
-        of = self.body.names.of
-        name, found = f"{of[even]}_pairs", [self.pointer(access, FULL), "mask=pair_mask"]
-        loaded = call(name, "tl.load", [*found, *self.policy(i, FULL)], self.widened(i))
-        return f"{loaded}\n{call(f'{of[even]}, {of[odd]}', 'tl.split', [f'tl.reshape({name}, {SHAPE})'])}"
-
-    def stores(self) -> list[str]:
-        outputs = self.body.lowered.outputs
-        return [line for number in range(len(outputs)) for line in self._stored(number)]
-
-    def _stored(self, number: int) -> list[str]:
-        outputs = self.body.lowered.outputs
-        if number not in self.written:
-            return [self.store(outputs[number])]
-        even, odd, access = self.written[number]
-        if number == max(even, odd):
-            return []
-        name = f"{outputs[even].name}_pairs"
-        joined = f"tl.join({', '.join(self.stored_value(outputs[part], FULL) for part in (even, odd))})"
-        found = [self.pointer(access, FULL), name, "mask=pair_mask"]
-        made = call(name, "tl.reshape", [joined, "pair_mask.shape"])
-        return [made, call("", "tl.store", [*found, *self.stored_as(FULL)])]
-
-    def _along_columns(self, index: str | Expr) -> bool:
-        return index == PAIRS or super()._along_columns(index)
 
 
 PAIR = ir.Axis("pairs", PAIRS, "pair_mask", "2 * BLOCK_SIZE_N", "2 * N")
@@ -102,10 +37,12 @@ PAIR = ir.Axis("pairs", PAIRS, "pair_mask", "2 * BLOCK_SIZE_N", "2 * N")
 class PairNest(Nest):
     """Kernels that access even and odd places of one tensor together."""
 
-    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
-        super().__init__(spec, body, form, schedule)
+    def __init__(
+        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, tile: Tile | None = None
+    ) -> None:
+        super().__init__(spec, body, form, schedule, tile)
         self.read, self.written = paired_loads(body), paired_stores(body)
-        self.builder.together = self._read
+        self.builder.together = self.read_together
 
     @property
     def pair_shape(self) -> ir.Shape:
@@ -131,7 +68,7 @@ class PairNest(Nest):
         cols = self.index(COLS)
         return ir.Let((cols.text,), ir.Contiguous(cols, 8, plain[0]), why), *found
 
-    def _read(self, i: int) -> tuple[ir.Let, ...] | None:
+    def read_together(self, i: int) -> tuple[ir.Let, ...] | None:
         """The load of pairs; of two loads that are one, the later has nothing to add."""
         if i not in self.read:
             return None

@@ -11,22 +11,14 @@ pointer, from which the loads count.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families.access import Access, Layout, output_groups
+from kernelgen.families.access import Access, output_groups
 from kernelgen.families.forms import PLANES, Form
-from kernelgen.families.index_text import IndexText, taken_apart
-from kernelgen.families.kernel import (
-    Body,
-    KernelText,
-    PlaneText,
-    at_levels,
-    make_body,
-    output_values,
-)
-from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, mentions, unique
-from kernelgen.families.pairs import PairLines, paired_loads
+from kernelgen.families.kernel import Body, KernelText, at_levels, make_body, output_values
+from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
+from kernelgen.families.pairs import PairNest, paired_loads
 from kernelgen.families.rolling import (
     Chain,
     ahead,
@@ -40,12 +32,14 @@ from kernelgen.families.rolling import (
     steps_of,
 )
 from kernelgen.families.short_places import short_places
-from kernelgen.families.specialize import specialized
-from kernelgen.families.triton_text import PRODUCT
 from kernelgen.families.values import Value, axes_of
 from kernelgen.frontend.indices import Condition, Expr, leaves
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import M, N, Tile
+from kernelgen.tile.places import taken_apart, whole, wide
+from kernelgen.tile.walk import used_names
 
 FEWEST_ROWS = 8
 """A plane with fewer rows than that, where the reference says how many, leaves most of a tile empty."""
@@ -118,44 +112,58 @@ def shifted(expr: Expr) -> tuple[Expr | None, tuple[tuple[str, Expr], ...]]:
     return expr, ()
 
 
-class PlaneIndexText(IndexText):
-    """Indices of planes are scalars; a place that is only read from a shared pointer needs no name."""
+class PlaneNest(PairNest):
+    """Tiles within a plane, whose loads count from pointers they share."""
 
-    def variables_of(self, layout: Layout) -> dict[int, tuple[str, str]]:
-        outer = {g.axes[0]: (g.index, SCALAR) for g in layout.rows[:-1] if len(g.axes) == 1}
-        return super().variables_of(layout) | outer
-
-    def written(self, value: Value) -> tuple[Expr, ...]:
-        places = [shifted(e)[0] if value.op == "load" else e for e in value.index if isinstance(e, Expr)]
-        sides = [side for c in value.conditions for side in (c.left, c.right)]
-        return (*(e for e in places if e is not None), *sides)
-
-
-class PlaneLines(PairLines):
-    """Loads that count from pointers they share."""
-
-    index_type = PlaneIndexText
     lane = 1
     """The neighbouring columns of a lane."""
 
-    def __init__(
-        self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule, helpers: dict[str, None]
-    ) -> None:
-        super().__init__(spec, body, form, schedule, helpers)
-        self.writer.short = short_places(body.lowered)
-        self.outer = body.layout.rows[:-1]
-        self.inner = body.layout.rows[-1]
+    def __init__(self, spec: OperatorSpec, body: Body, form: Form, schedule: Schedule) -> None:
+        self.outer, self.inner = body.layout.rows[:-1], body.layout.rows[-1]
+        super().__init__(spec, body, form, schedule, self.tile_of())
+        self.builder.narrow = short_places(body.lowered)
+        self.builder.together = self.read_together
         keys = Counter(self.core(a) for a in body.layout.accesses if self.is_shared(a.load))
         used = {*RESERVED, *body.names.of.values(), *(t.name for t in (*spec.inputs, *spec.outputs))}
         used |= {g.size for g in body.layout.rows} | {g.index for g in body.layout.rows}
         self.shared = {key: unique(f"{key[0].tensor}_at", used) for key, n in keys.items() if n > 1}
         fixed = dict.fromkeys(self._fixed(a) for a in body.layout.accesses if self.level(a.load) != SCALAR)
-        self.bases = {key: unique(f"{key.tensor}_plane", used) for key in fixed if key.terms}
+        self.bases = {key: ir.Name(unique(f"{key.tensor}_plane", used)) for key in fixed if key.terms}
         self.made: set[str] = set()
 
-    def once_lines(self) -> list[str]:
-        """What the lines need that does not change with the rows, beside what is read."""
-        return []
+    @property
+    def rows(self) -> ir.Axis:
+        """The rows of a plane."""
+        return ir.Axis("m", self.inner.index, M.mask, M.block, self.inner.size)
+
+    def tile_of(self) -> Tile:
+        return Tile(self.rows, N)
+
+    def row_axes(self) -> tuple[int, ...]:
+        return self.inner.axes
+
+    def index(self, name: str) -> ir.Name:
+        return ir.Name(name) if name in {g.index for g in self.outer} else super().index(name)
+
+    def read_places(self, value: Value) -> tuple[Expr, ...]:
+        """Short of what a place that is read is away from one that others share."""
+        places = [shifted(e)[0] if value.op == "load" else e for e in value.index if isinstance(e, Expr)]
+        sides = [side for c in value.conditions for side in (c.left, c.right)]
+        return (*(e for e in places if e is not None), *sides)
+
+    # What is read
+
+    def read_together(self, i: int) -> tuple[ir.Let, ...] | None:
+        """A load, behind the pointer that it is the first to count from."""
+        if i in self.read:
+            return super().read_together(i)
+        key = self.core(self.access[i])
+        name = self.shared.get(key)
+        if name is None or name in self.made:
+            return None
+        self.made.add(name)
+        start = ir.Let((name,), self.within_plane(key[0], self._moving(key[0])))
+        return start, ir.Let((self.body.names.of[i],), self.load(i, self.shape(i)))
 
     def is_shared(self, load: int) -> bool:
         """Whether a load counts from a pointer that others may count from too."""
@@ -167,7 +175,7 @@ class PlaneLines(PairLines):
         for index, stride in access.terms:
             core = shifted(index)[0] if isinstance(index, Expr) else index
             if isinstance(core, Expr) and core.op == "axis":
-                core = self.index_text.variables[core.number][0]
+                core = self.places.variables[core.number].text
             if core is not None:
                 terms.append((core, stride))
         return Access(0, access.tensor, tuple(terms), (), None), self.level(access.load)
@@ -180,126 +188,105 @@ class PlaneLines(PairLines):
         """Whether it is known of a plane before anything is read: an index that was loaded is not."""
         if isinstance(index, Expr):
             loaded = any(leaf.op == "value" for leaf in leaves(index))
-            return self.index_text.level(index) == SCALAR and not loaded and index.op not in ("number", "size")
+            return self.place_level(index) == SCALAR and not loaded and index.op not in ("number", "size")
         return index in {g.index for g in self.outer}
 
-    def load(self, i: int, other: float) -> str:
-        access, level = self.access[i], self.level(i)
+    def _moving(self, access: Access) -> ir.Shape:
+        """The axes of a tile along which an access moves."""
+        axes = {axis for index, _ in access.terms for axis in self._term(index).shape}
+        return tuple(axis for axis in self.places.tile if axis in axes)
+
+    def within_plane(self, access: Access, shape: ir.Shape) -> ir.Pointer:
+        """A pointer to a tile's elements, from the one to the plane."""
+        base = self.bases.get(self._fixed(access)) if shape else None
+        if base is None:
+            return super().pointer(access, shape)
+        moving = replace(access, terms=tuple(t for t in access.terms if not self._is_fixed(t[0])))
+        return replace(super().pointer(moving, shape), base=base)
+
+    def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
         key = self.core(access)
         name = self.shared.get(key)
-        line = super().load(i, other)
-        if name is None or name in self.made or i in self.read:
-            return line
-        self.made.add(name)
-        return f"{name} = {self.within_plane(key[0], level)}\n{line}"
-
-    def within_plane(self, access: Access, level: str) -> str:
-        """A pointer to a tile's elements, from the one to the plane."""
-        base = self.bases.get(self._fixed(access)) if level != SCALAR else None
-        if base is None:
-            return super().pointer(access, level)
-        offset = self.offset(replace(access, terms=tuple(t for t in access.terms if not self._is_fixed(t[0]))), level)
-        return f"{base} + {offset}" if offset else base
-
-    def pointer(self, access: Access, level: str) -> str:
-        name = self.shared.get(self.core(access))
         if name is None:
-            return self.within_plane(access, level)
-        return name + "".join(self.shifts(index, stride) for index, stride in access.terms)
+            return self.within_plane(access, shape)
+        terms = tuple(shift for index, stride in access.terms for shift in self.shifts(index, stride))
+        return ir.Pointer(access.tensor, terms, shape, ir.Name(name, self._moving(key[0])))
 
-    def shifts(self, index: str | Expr, stride: str | None) -> str:
+    def shifts(self, index: str | Expr, stride: str | None) -> Iterator[tuple[ir.Expr, str | None]]:
         """What is added to a shared pointer for one term of an access."""
-        found = shifted(index)[1] if isinstance(index, Expr) else ()
-        return "".join(f" {sign} {self._amount(amount, stride)}" for sign, amount in found)
+        for sign, amount in shifted(index)[1] if isinstance(index, Expr) else ():
+            size = self.places.place(amount)
+            if sign == "-":
+                size = ir.Number(-amount.number) if amount.op == "number" else ir.Apply("neg", (size,), ())
+            yield size, stride
 
-    def _amount(self, amount: Expr, stride: str | None) -> str:
-        text = self.index_text.text(amount, SCALAR)
-        if stride is None:
-            return text.within(PRODUCT)
-        return stride if text.text == "1" else f"{text.within(PRODUCT)} * {stride}"
+    # Where a program is
 
-    def broadcast(self, index: str) -> str:
-        return "" if index in {g.index for g in self.outer} else super().broadcast(index)
+    def once(self) -> tuple[ir.Let, ...]:
+        """What does not change with the rows, beside what is read and named."""
+        return ()
 
-    def places(self, text: Sequence[str]) -> tuple[str, ...]:
-        """The indices of the planes that lines of the kernel mention, from the outermost, then pointers to planes."""
-        bases = [f"{name} = {super(PlaneLines, self).pointer(key, SCALAR)}" for key, name in self.bases.items()]
-        written = "\n".join([*bases, *text])
-        indices = [
-            f"{group.index} = {self._of_plane(position)}.to(tl.int64)"
-            for position, group in enumerate(self.outer)
-            if mentions(written, group.index)
-        ]
+    def column_numbers(self) -> tuple[ir.Let, ...]:
+        return grid.numbered(N, grid.block(ir.Name("pid_n"), N))
+
+    def masks(self, asked: Sequence[Condition] = ()) -> tuple[ir.Let, ...]:
+        """Which elements of a tile exist, once its rows have their numbers. `asked`: what is asked of these beside."""
+        exist = grid.numbered(self.rows, ir.Number(0))[1].value
+        for condition in asked:
+            exist = ir.Apply("and", (exist, self.places.spelled(condition)), (self.rows,))
+        return ir.Let((self.rows.mask,), exist), self.inside()
+
+    def inside(self) -> ir.Let:
+        return grid.inside(self.rows, N)
+
+    def plane_numbers(self) -> tuple[ir.Let, ...]:
+        """The indices of the plane, from the outermost, then pointers to it."""
+        numbers = [taken_apart(self.outer, position, ir.Name("plane")) for position in range(len(self.outer))]
+        indices = [ir.Let((g.index,), wide(number)) for g, number in zip(self.outer, numbers, strict=True)]
+        bases = [ir.Let((name.text,), super(PlaneNest, self).pointer(key, ())) for key, name in self.bases.items()]
         return (*indices, *bases)
 
-    def number(self, places: Sequence[str]) -> str:
-        """The plane's number in int64: its index, where it has one that is written."""
-        whole = f"{self.outer[0].index} = plane.to(tl.int64)"
-        return self.outer[0].index if whole in places else "plane.to(tl.int64)"
+    def number(self, statements: Sequence[ir.Stmt]) -> ir.Expr:
+        """The plane's number in int64: its index, where it has one that statements mention."""
+        (first, *others) = [ir.Name(g.index) for g in self.outer]
+        used = used_names(tuple(statements)) | used_names(self.plane_numbers()[len(self.outer) :])
+        return first if not others and first.text in used else wide(ir.Name("plane"))
 
-    def _of_plane(self, position: int) -> str:
-        text = taken_apart(self.outer, position, "plane")
-        return text if text == "plane" else f"({text})"
-
-    def divisors(self) -> tuple[str, ...]:
-        return tuple(g.size for g in self.outer if g.size.isidentifier())
-
-    def wide_strides(self) -> tuple[str, ...]:
+    def wide_strides(self) -> tuple[ir.Stmt, ...]:
         """All of them: rows and columns of a plane are counted in int32."""
-        return tuple(dict.fromkeys(stride for a in self.body.layout.all() for stride, _ in a.strides))
+        strides = dict.fromkeys(stride for a in self.body.layout.all() for stride, _ in a.strides)
+        why = ["offsets may pass 2**31", *[""] * len(strides)]
+        return tuple(
+            ir.Let((s,), ir.Cast(ir.Name(s), "int64"), aside=aside) for s, aside in zip(strides, why, strict=False)
+        )
 
 
-def kernel(
-    spec: OperatorSpec,
-    body: Body,
-    schedule: Schedule,
-    name: str,
-    helpers: dict[str, None],
-    make: type[PlaneLines],
-) -> KernelText:
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, make: type[PlaneNest]) -> KernelText:
     """The kernel for one schedule's structure."""
     outer, inner = body.layout.rows[:-1], body.layout.rows[-1]
     fixed = frozenset(a for group in outer for a in group.axes)
-    body = make_body(spec, body.lowered, body.statements, body.layout, fixed)
-    walk = _walk(spec, body, schedule, fixed)
-    body, rolled = walk.body, walk.chains
-    lines = make(spec, body, PLANES, schedule, helpers)
-    done: set[int] = set()
-    once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    first = lines.index_text.lines(once)
-    once = first + once
-    before, text = _of_rows(lines, walk, done)
-    if rolled:
-        still = [p for p in lines.index_text.lines([*before, *text]) if not mentions(p, inner.index)]
-        once += [line for line in still if line not in first]
-        first += still
-    named = [line for line in lines.index_text.lines(text) if line not in first]
-    before = [*(line for line in lines.index_text.lines(before) if line not in first), *before]
-    text = [*lines.pair_lines(), *named, *text]
-    once += lines.once_lines()
-    places = lines.places([*once, *before, *text])
+    walk = _walk(spec, make_body(spec, body.lowered, body.statements, body.layout, fixed), schedule, fixed)
+    body, nest = walk.body, make(spec, walk.body, PLANES, schedule)
+    once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
+    still = [let for let in nest.places.lets() if nest.rows not in let.value.shape]
+    inside = _walked(nest, walk, (*still, *once))
+    tiles = ("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()
+    whole = (
+        *grid.planes(nest.rows, walks=bool(tiles)), *nest.plane_numbers(), *nest.column_numbers(), *still, *once,
+        *nest.once(), *inside,
+    )  # fmt: skip
     own = (inner.size,) if inner.size.isidentifier() else ()
     strides = {s: e for a in body.layout.all() for s, e in a.strides}
-    asked = tuple(lines.index_text.spelled(c) for c in walk.of_line)
-    written = "\n".join([*places, *once, *asked, *before, *text])
-    arguments = [a for a in lines.arguments("N", *own) if a in own or a in ("N", *strides) or mentions(written, a)]
     # a block of elements is one access where it is known that a row ends with one
-    ends = {size for _, size in body.layout.sizes} if lines.lane > 1 else set()
-    tiles = ("ROW_TILES",) if schedule.int("ROW_TILES") > 1 else ()
+    ends = {size for _, size in body.layout.sizes} if nest.lane > 1 else set()
     constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *tiles)
     constexprs += ("LINES_AHEAD",) if walk.remembers else ()
     also = {*own, *ends, *_moving(body)}
-    ordered, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
-    return KernelText(
-        name, PLANES, schedule, ordered, constexprs, tuple(once), tuple(text),
-        wide_strides=lines.wide_strides(), grid=_grid(schedule, inner.size), passed=passed,
-        named_sizes=body.layout.sizes,
-        plane=PlaneText(
-            inner.index, inner.size, places, lines.number(places), tuple(before),
-            above=steps_of(rolled) - 1 if walk.remembers else 0, of_line=asked,
-        ),
-        unaligned=tuple(a for a in ordered if a.endswith("_ptr")) if schedule["accesses"] == "single" else (),
-        lane=lines.lane,
+    made = nest.kernel(name, whole, ("N", *own), constexprs, also, strides=strides)
+    single = schedule["accesses"] == "single"
+    return replace(
+        made, grid=_grid(schedule, inner.size), named_sizes=body.layout.sizes,
+        unaligned=tuple(a for a in made.arguments if a.endswith("_ptr")) if single else (),
     )  # fmt: skip
 
 
@@ -328,16 +315,66 @@ def _walk(spec: OperatorSpec, body: Body, schedule: Schedule, fixed: frozenset[i
     return _Walk(body, found)
 
 
-def _of_rows(lines: PlaneLines, walk: _Walk, done: set[int]) -> tuple[list[str], list[str]]:
+def _walked(nest: PlaneNest, walk: _Walk, once: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
+    """The rows of a program, one tile after the other, behind what is done `once`."""
+    rows, tiles = nest.rows, ir.Name("ROW_TILES")
+    start, steps = grid.block(ir.Name("pid_m"), rows), ir.Range(rows, ir.Number(0))
+    before, text = _of_rows(nest, walk)
+    unroll = bool(nest.schedule.get("unroll"))
+    number = ir.Apply("mul", (nest.number([*once, *before, *text]), ir.Name(rows.size)), ())
+    along = ir.Name(rows.index, (rows,))
+
+    def of_rows(
+        first: ir.Expr | None, statements: tuple[ir.Stmt, ...], asked: Sequence[Condition] = (), named: bool = True
+    ) -> tuple[ir.Stmt, ...]:
+        """What is done with rows that begin somewhere. `named`: whether they are among those of the result."""
+        begun = (ir.Let((rows.index,), first),) if first else ()
+        among = whole("add", number, first if walk.remembers and first else along)
+        every = (ir.Let(("rows",), among, aside=grid.WIDE),) if named else ()
+        places = [let for let in nest.places_in(statements) if rows in let.value.shape]
+        return (*begun, *every, *nest.masks(asked), *nest.pair_numbers(), *places, *statements)
+
+    said = "lanes walk down ROW_TILES rows: a line that several of these read is loaded once"
+    top = ir.Apply("mul", (ir.Apply("add", (start, steps), (rows,)), tiles), (rows,))
+    if walk.remembers:
+        row, ahead_of, above = ir.Name("row"), ir.Name("LINES_AHEAD"), ir.Number(1 - steps_of(walk.chains))
+        later = ir.Apply("add", (row, ahead_of), ())
+        place = ir.Name("top", (rows,))
+        body: tuple[ir.Stmt, ...] = (
+            ir.If(ir.Apply("lt", (later, tiles), ()), of_rows(_plus(place, later), before, walk.of_line, named=False)),
+            ir.If(ir.Apply("ge", (row, ir.Number(0)), ()), of_rows(_plus(place, row), text)),
+        )
+        first = ir.Apply("sub", (above, ahead_of), ())
+        return (
+            ir.Remark((f"{said},", "LINES_AHEAD rows before the first of them"), apart=False),
+            ir.Let(("top",), top), ir.Let(("lines",), ir.Tuple(())),
+            ir.For("row", first, tiles, ir.Number(1), body, unroll=unroll),
+        )  # fmt: skip
+    if before:
+        body = (*of_rows(None, text), ir.Update(rows.index, "add", ir.Number(1)))
+        loop = ir.For("_", ir.Number(0), tiles, ir.Number(1), body, unroll=unroll)
+        return ir.Remark((said,), apart=False), *of_rows(top, before, named=False), loop
+    if nest.schedule.int("ROW_TILES") == 1:
+        return of_rows(ir.Range(rows, start), text)
+    start = grid.block(whole("add", whole("mul", ir.Name("pid_m"), tiles), ir.Name("tile")), rows)
+    return (ir.For("tile", ir.Number(0), tiles, ir.Number(1), of_rows(ir.Range(rows, start), text), unroll=unroll),)
+
+
+def _plus(rows: ir.Name, number: ir.Expr) -> ir.Expr:
+    return ir.Apply("add", (rows, number), rows.shape)
+
+
+def _of_rows(nest: PlaneNest, walk: _Walk) -> tuple[tuple[ir.Stmt, ...], tuple[ir.Stmt, ...]]:
     """What is read before a row or for a later one, and what a row computes."""
     found, names = walk.chains, walk.body.names.of
-    before = lines.writer.lines(newest(found) if walk.remembers else kept(found), done, late=False)
-    lines.made.clear()  # what a walk's first row is read from has moved on by the next one
-    done |= {load for chain in found for load in chain[:-1]}
-    text = [*lines.writer.lines([*walk.more, *output_values(walk.body)], done, late=False), *lines.stores()]
+    before = nest.lets(newest(found) if walk.remembers else kept(found), late=False)
+    nest.made.clear()  # what a walk's first row is read from has moved on by the next one
+    lines = {load: ir.Name(names[load], nest.shape(load)) for chain in found for load in chain}
+    nest.builder.known |= {load: lines[load] for chain in found for load in chain[:-1]}
+    text = (*nest.lets([*walk.more, *output_values(walk.body)], late=False), *nest.stores())
     if walk.remembers:
-        return [*before, remembered(found, names)], [*recalled(found, names), *text]
-    return before, [*text, *moved_up(found, names)]
+        return (*before, remembered(found, lines)), (*recalled(found, lines), *text)
+    return before, (*text, *moved_up(found, lines))
 
 
 def _moving(body: Body) -> set[str]:

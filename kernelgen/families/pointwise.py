@@ -298,8 +298,8 @@ def tile(
 def _in_planes(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    of_plane = lanes.LaneLines if schedule.get("lane_columns", 1) != 1 else planes.PlaneLines
-    return (planes.kernel(spec, body, schedule, name, helpers, of_plane),)
+    of_plane = lanes.LaneNest if schedule.get("lane_columns", 1) != 1 else planes.PlaneNest
+    return (planes.kernel(spec, body, schedule, name, of_plane),)
 
 
 _WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")

@@ -6,7 +6,7 @@ that walks down the rows moves them up by one, and loads the line that is new.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kernelgen.families.access import layout
@@ -19,6 +19,7 @@ from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import Atom
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec
+from kernelgen.tile import ir
 
 Chain = tuple[int, ...]
 """Loads of which each, one row further down, finds what the next one found: all but the last are kept."""
@@ -167,14 +168,17 @@ def kept(found: Sequence[Chain]) -> tuple[int, ...]:
     return tuple(sorted(load for chain in found for load in chain[:-1]))
 
 
-def moved_up(found: Sequence[Chain], names: dict[int, str]) -> list[str]:
+def moved_up(found: Sequence[Chain], names: Mapping[int, ir.Name]) -> list[ir.Let]:
     """The statements that make of the lines of one row those of the next, the first line first."""
-    lines = []
+    made = []
     for step in range(steps_of(found) - 1):
         pairs = [(names[c[step]], names[c[step + 1]]) for c in found if step + 1 < len(c)]
-        line = f"{', '.join(to for to, _ in pairs)} = {', '.join(of for _, of in pairs)}"
-        lines += [line] if len(line) <= LINE - 8 else [f"{to} = {of}" for to, of in pairs]
-    return lines
+        length = sum(len(name.text) + 2 for pair in pairs for name in pair)
+        together = [pairs] if length < LINE - 8 else [[pair] for pair in pairs]
+        for moved in together:
+            last = tuple(of for _, of in moved)
+            made.append(ir.Let(tuple(to.text for to, _ in moved), ir.Tuple(last) if last[1:] else last[0]))
+    return made
 
 
 def newest(found: Sequence[Chain]) -> tuple[int, ...]:
@@ -182,19 +186,19 @@ def newest(found: Sequence[Chain]) -> tuple[int, ...]:
     return tuple(sorted(chain[-1] for chain in found))
 
 
-def remembered(found: Sequence[Chain], names: dict[int, str]) -> str:
+def remembered(found: Sequence[Chain], names: Mapping[int, ir.Name]) -> ir.Update:
     """The statement that appends the newest lines to those that a walk has read."""
-    made = [names[chain[-1]] for chain in found]
-    return f"lines += ({made[0]},)" if len(made) == 1 else f"lines += (({', '.join(made)}),)"
+    made = tuple(names[chain[-1]] for chain in found)
+    return ir.Update("lines", "add", ir.Tuple((made[0] if len(made) == 1 else ir.Tuple(made),)))
 
 
-def recalled(found: Sequence[Chain], names: dict[int, str]) -> list[str]:
+def recalled(found: Sequence[Chain], names: Mapping[int, ir.Name]) -> list[ir.Let]:
     """The statements that find the lines of a row among those that its walk has read, the first line first."""
-    most = steps_of(found)
-    lines = []
+    most, row = steps_of(found), ir.Name("row")
+    made = []
     for step in range(most):
         # a chain that ends with the newest line begins below the first one of a longer chain
-        taken = [names[chain[at]] if (at := step - most + len(chain)) >= 0 else "_" for chain in found]
-        place = f"lines[row + {step}]" if step else "lines[row]"
-        lines.append(f"{', '.join(taken)} = {place}")
-    return lines
+        taken = [names[chain[at]].text if (at := step - most + len(chain)) >= 0 else "_" for chain in found]
+        place = ir.Apply("add", (row, ir.Number(step)), ()) if step else row
+        made.append(ir.Let(tuple(taken), ir.Item(ir.Name("lines"), place)))
+    return made

@@ -8,22 +8,25 @@ rows are: a row of an odd length begins at a place that no access is aligned to,
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kernelgen.families import planes
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Table
 from kernelgen.families.forms import ELEMENTS, LANES
 from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
-from kernelgen.families.lanes import LaneLines, Line, lines_of
+from kernelgen.families.lanes import LaneNest, Line, lines_of
 from kernelgen.families.lanes import applies as shares
 from kernelgen.families.naming import COLUMN, SCALAR
 from kernelgen.families.ranges import known
 from kernelgen.families.rolling import dim_of
-from kernelgen.families.specialize import SPECIALIZE, specialized
+from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition
 from kernelgen.plan import Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import M, N, Nest
 
 TILE = 1024
 """Elements of a tile in four warps, eight a thread (average pools of 8 places in 8192 rows of 65536 columns, float32,
@@ -106,8 +109,12 @@ SPACE = (
 )  # fmt: skip
 
 
-class RowLines(LaneLines):
+class RowNest(LaneNest):
     """Loads of rows that are counted in int64, and of columns that are not."""
+
+    @property
+    def rows(self) -> ir.Axis:
+        return M
 
     def _reads_within_columns(self, line: Line) -> bool:
         """Never where rows may have more columns than are read: their end would cut a block that is read whole."""
@@ -115,29 +122,26 @@ class RowLines(LaneLines):
         axes = self.body.lowered.space.axes
         return super()._reads_within_columns(line) and all(known(end, axes) for end in ends)
 
-    def wide_strides(self) -> tuple[str, ...]:
-        return super(planes.PlaneLines, self).wide_strides()
+    def wide_strides(self) -> tuple[ir.Stmt, ...]:
+        return Nest.wide_strides(self)
 
 
 def kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure."""
-    lines = RowLines(spec, body, LANES, schedule, helpers)
-    done: set[int] = set()
-    once = lines.writer.lines(at_levels(body, (COLUMN, SCALAR)), done)
-    text = lines.writer.lines(output_values(body), done, late=False) + lines.stores()
-    first = lines.index_text.lines(once)
-    places = [line for line in lines.index_text.lines(text) if line not in first]
-    once, text = [*first, *once, *lines.once_lines()], [*lines.row_indices(), *places, *text]
-    arguments, strides = lines.arguments("M", "N"), dict(e for a in body.layout.all() for e in a.strides)
+    nest = RowNest(spec, body, LANES, schedule)
+    once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
+    text = (*nest.lets(output_values(body), late=False), *nest.stores())
+    still = [let for let in nest.places.lets() if M not in let.value.shape]
+    places = [let for let in nest.places.lets() if let not in still]
+    inside = (
+        *grid.programs(N, columns_fastest=True), *nest.column_numbers(), *still, *once, *nest.once(),
+        grid.numbered(M, grid.block(ir.Name("pid_m"), M))[0], *nest.masks(), *nest.row_indices(), *places, *text,
+    )  # fmt: skip
+    strides = dict(e for a in body.layout.all() for e in a.strides)
     # a block of elements is one access where it is known that a row begins and ends with one
     also = {*(size for _, size in body.layout.sizes), *strides}
-    constexprs: tuple[str, ...] = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-    arguments, constexprs, passed = specialized(schedule, arguments, constexprs, also, strides)
-    made = KernelText(
-        name, LANES, schedule, arguments, constexprs, tuple(once), tuple(text), wide_strides=lines.wide_strides(),
-        grid='(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)',
-        passed=passed, named_sizes=body.layout.sizes, lane=schedule.int("lane_columns"),
-    )  # fmt: skip
-    return (made,)
+    made = nest.kernel(name, inside, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), also, strides=strides)
+    tiles = '(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)'
+    return (replace(made, grid=tiles, named_sizes=body.layout.sizes),)

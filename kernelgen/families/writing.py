@@ -43,8 +43,6 @@ class Mode:
     """Full values are [rows, columns]; otherwise a row value is a scalar and a full one is a vector."""
     axis: int = 0
     """The axis that reductions run over."""
-    dims: int = 2
-    """Of full values, where they are [rows, columns]; 3: [rows, lanes, columns of a lane]."""
 
 
 @dataclass
@@ -77,8 +75,6 @@ class Writer:
     """For sums among these: what holds that which rounding took from it, and the block's own sums."""
     scales: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     """For products of floats: what holds the exponent, and the block's own mantissas and exponents."""
-    short: frozenset[int] = frozenset()
-    """The places that are counted in int32."""
     growing: dict[int, tuple[str, str]] = field(default_factory=dict)
     """For plain products of floats: what holds the most that elements before the block multiply to, and the same up to
     each element of it."""
@@ -242,7 +238,7 @@ class Writer:
             text = self._whole(arg.value)
         own = self.names.levels[arg.value]
         if self.mode.two_d and consumer == FULL and own in (ROW, COLUMN):
-            return Text(f"{text.within(ATOM)}{spread(own, self.mode.dims)}")
+            return Text(f"{text.within(ATOM)}{spread(own)}")
         return text
 
     def expression(self, i: int) -> Text:
@@ -293,7 +289,7 @@ class Writer:
             return self.index_text.wide(counted, self.names.levels[i])
         text = self.index_text.text(counted, self.names.levels[i])
         stored = any(o.value == i for o in self.lowered.outputs)
-        if i in self.short or (not stored and all(op in (*COMPARISONS, "convert") for op in consumers)):
+        if not stored and all(op in (*COMPARISONS, "convert") for op in consumers):
             return text
         if self.names.levels[i] == SCALAR:
             return self.index_text.size(counted.size, wide=True) if counted.op == "size" else text

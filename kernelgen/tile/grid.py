@@ -43,6 +43,19 @@ def programs(columns: ir.Axis, *, columns_fastest: bool) -> tuple[ir.Let, ...]:
     )
 
 
+def planes(rows: ir.Axis, *, walks: bool) -> tuple[ir.Let, ...]:
+    """The plane of a program, and its tile within that. `walks`: whether it has several tiles of rows."""
+    down, each = ir.Name("num_tiles_m"), ir.Name(rows.block)
+    size: ir.Expr = ir.Apply("mul", (each, ir.Name("ROW_TILES")), ()) if walks else each
+    said = f"a program has {'rows' if walks else 'a tile of rows'} and columns of one plane"
+    return (
+        ir.Let((down.text,), ir.Apply("cdiv", (ir.Name(rows.size), size), ()), said),
+        ir.Let(("plane",), ir.Apply("int_div", (ir.Program(0), down), ())),
+        ir.Let(("pid_m",), ir.Apply("int_mod", (ir.Program(0), down), ())),
+        ir.Let(("pid_n",), ir.Program(1)),
+    )
+
+
 def inside(rows: ir.Axis, columns: ir.Axis) -> ir.Let:
     """Which elements of a tile of rows and columns exist."""
     masks = ir.Name(rows.mask, (rows,)), ir.Name(columns.mask, (columns,))

@@ -257,6 +257,44 @@ class Pointer:
     terms: tuple[tuple[Expr, str | None], ...]
     """A stride of None is one."""
     shape: Shape
+    base: Name | None = None
+    """What is counted from, if not from where the tensor begins."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The elements of a tile along its last axis, one by one: as many values as that has elements."""
+
+    arg: Expr
+
+    @property
+    def shape(self) -> Shape:
+        return self.arg.shape[:-1]
+
+
+@dataclass(frozen=True)
+class Join:
+    """Values side by side, along a last axis of as many elements."""
+
+    parts: tuple[Expr, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """Values that the compiler keeps apart, in their order."""
+
+    items: tuple[Expr, ...]
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
+class Item:
+    """An element of a tuple, or the values that this is made of."""
+
+    name: Name
+    number: Expr
+    shape: Shape = ()
 
 
 @dataclass(frozen=True)
@@ -303,7 +341,7 @@ class Call:
 
 Expr = (
     Name | Number | Size | Part | Apply | Cast | Range | Program | Programs | Zeros | Full | Paired | Unpaired
-    | Contiguous | Reduce | Scan | Dot | Transposed | Pointer | Load | Box | Call
+    | Contiguous | Reduce | Scan | Dot | Transposed | Pointer | Split | Join | Tuple | Item | Load | Box | Call
 )  # fmt: skip
 
 
@@ -357,6 +395,8 @@ class For:
     flatten: bool = False
     """Whether the loop within it is made one with it, so that loads of the next turn are asked for before this ends."""
     comment: str = ""
+    unroll: bool = False
+    """Whether its turns are written out one after the other."""
 
 
 @dataclass(frozen=True)
@@ -419,6 +459,9 @@ class Kernel:
     """Numbers that the launch needs, with the wrapper's expressions for them."""
     when_unfit: bool = False
     """Whether it is launched instead of the one before it, where tensors do not fit that one's descriptors."""
+    unaligned: tuple[str, ...] = ()
+    """Pointers of which is not asked whether 16 divides them: a thread that took several columns would leave gaps
+    between what its neighbours read."""
     fits: str = ""
     """The wrapper's condition for that, where it is another than that descriptors copy what they are made of."""
 

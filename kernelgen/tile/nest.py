@@ -6,8 +6,9 @@ the program. Values are written on these axes by the builder.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from kernelgen.families.access import COLS, ROWS, Access, output_groups
 from kernelgen.families.forms import Form
@@ -16,7 +17,7 @@ from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import is_scaled
-from kernelgen.families.values import REVERSE, Stored, Use
+from kernelgen.families.values import REVERSE, Stored, Use, Value
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.frontend.indices import Expr
@@ -82,13 +83,13 @@ class Nest:
         self.columns = body.columns()
         axes = dict.fromkeys(self.columns, self.tile.columns)
         if self.tile.rows:
-            axes |= {a: self.tile.rows for a in range(len(body.lowered.space.axes)) if a not in self.columns}
+            axes |= dict.fromkeys(self.row_axes(), self.tile.rows)
         self.places = self.places_type(
             body.lowered, body.names, dict(body.layout.sizes), self._variables(), self.shape, self.shape_of_tile,
             run=body.lowered.space.axes if body.layout.columns is None else (),
         )  # fmt: skip
         if not body.lowered.space.inner_axes():
-            self.places.name(read_places, lambda expr: self.place_level(expr) in (ROW, COLUMN))
+            self.places.name(self.read_places, lambda expr: self.place_level(expr) in (ROW, COLUMN))
         self.builder = Builder(
             body.lowered, body.names, body.statements, axes, self.load, dict(body.layout.sizes),
             others=dict(body.others), drops_nan=body.keeps_nan, places=self.places, mask=self.mask, by_rows=True,
@@ -104,6 +105,14 @@ class Nest:
         return frozenset().union(*(ancestors(self.body.lowered, i) for i in values))
 
     # Where elements are
+
+    def row_axes(self) -> Collection[int]:
+        """The axes of the space that rows run over."""
+        return [a for a in range(len(self.body.lowered.space.axes)) if a not in self.columns]
+
+    def read_places(self, value: Value) -> tuple[Expr, ...]:
+        """The expressions that the statements of a value write out."""
+        return read_places(value)
 
     def shape(self, i: int) -> ir.Shape:
         """Along which axes of the tile a value varies."""
@@ -137,7 +146,7 @@ class Nest:
 
     def _leaf_level(self, leaf: Expr) -> str:
         if leaf.op == "axis":
-            return COLUMN if leaf.number in self.columns else ROW
+            return COLUMN if leaf.number in self.columns else ROW if leaf.number in self.row_axes() else SCALAR
         return self.level(leaf.number) if leaf.op == "value" else SCALAR
 
     def mask(self, shape: ir.Shape) -> ir.Expr | None:
@@ -278,9 +287,11 @@ class Nest:
         constexprs: tuple[str, ...],
         also: Collection[str] = (),
         left: Collection[str] = (),
+        strides: Mapping[str, str] = MappingProxyType({}),
     ) -> KernelText:
         """The kernel of some statements, with the arguments that they mention, and `sizes`. `also`: what is compiled in
-        beside the length of a row, where that is; `left`: the memory that it leaves for the next kernel."""
+        beside the length of a row, where that is; `left`: the memory that it leaves for the next kernel; `strides`: the
+        wrapper's expressions for these."""
         inside = trimmed((*self.wide_strides(), *inside))
         used = used_names(inside)
         known = [a for a in self.arguments(*sizes, "M") if a in used or a in sizes or f"{a[:-4]}:type" in used]
@@ -292,7 +303,7 @@ class Nest:
             *(a for a in known if a in inputs), *(a for a in found if a.removesuffix("_ptr") not in left), *outputs,
             *(a for a in found if a.removesuffix("_ptr") in left), *(a for a in known if not a.endswith("_ptr")),
         ]  # fmt: skip
-        ordered, constexprs, more = specialized(self.schedule, arguments, constexprs, also)
+        ordered, constexprs, more = specialized(self.schedule, arguments, constexprs, also, strides)
         return KernelText(name, self.form, self.schedule, ordered, constexprs, body=inside, passed=more)
 
 

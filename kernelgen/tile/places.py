@@ -156,6 +156,13 @@ class Places:
             found = whole("mul", found, factor)
         return found
 
+    def spelled(self, condition: Condition) -> ir.Expr:
+        """A condition where the names of places are not yet made."""
+        named, self.named = self.named, {}
+        found = self.condition(condition)
+        self.named = named
+        return found
+
     def condition(self, condition: Condition) -> ir.Expr:
         return whole(_COMPARISON[condition.op], self.place(condition.left), self.place(condition.right), self.tile)
 

@@ -110,7 +110,7 @@ def _read(node: object) -> Iterator[str]:
     if isinstance(node, ir.Contiguous):
         yield f"{node.tensor}_ptr"
     if isinstance(node, ir.Pointer):
-        yield f"{node.tensor}_ptr"
+        yield from [] if node.base else [f"{node.tensor}_ptr"]
         for _, stride in node.terms:
             yield from re.findall(r"[A-Za-z_]\w*", stride or "")
     if isinstance(node, ir.Box):

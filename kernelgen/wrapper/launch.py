@@ -185,7 +185,9 @@ def _printed(kernel: KernelText, printer: type[triton.Printer], helpers: dict[st
     """A kernel whose statements are data, by the backend."""
     arguments = tuple(ir.Argument(a, "pointer" if a.endswith("_ptr") else "number", "") for a in kernel.arguments)
     constexprs = tuple((name, None) for name in kernel.constexprs)
-    whole = ir.Kernel(kernel.name, kernel.schedule, arguments, constexprs, kernel.body, ())
+    whole = ir.Kernel(
+        kernel.name, kernel.schedule, arguments, constexprs, kernel.body, (), unaligned=kernel.unaligned
+    )  # fmt: skip
     return Printed(kernel.name, printer(whole, helpers).source())
 
 

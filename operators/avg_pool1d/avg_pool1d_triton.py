@@ -52,29 +52,29 @@ def avg_pool1d_kernel(
     col_mask = cols < N
     quad = tl.arange(0, 4)
     quads = cols - 4
-    quad_mask = ((quads >= 0) & (quads < L))[None, :, :]
-    quad_mask_2 = (cols < L)[None, :, :]
+    quad_mask = (quads >= 0) & (quads < L)
+    quad_mask_2 = cols < L
     quads_2 = cols + 4
-    quad_mask_3 = (quads_2 < L)[None, :, :]
+    quad_mask_3 = quads_2 < L
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
     row_mask = rows < M
     mask = row_mask[:, None, None] & col_mask[None, :, :]
     x_at = x_ptr + rows[:, None] * stride_xm + first[None, :] * stride_xl
     x = tl.load(
-        x_at[:, :, None] + (quad - 4) * stride_xl,
-        mask=row_mask[:, None, None] & quad_mask,
+        x_at[:, :, None] + (quad - 4)[None, None, :] * stride_xl,
+        mask=row_mask[:, None, None] & quad_mask[None, :, :],
         other=0.0,
     ).to(tl.float32)
     x_a, x_b, x_c, x_d = _split_4(x)
     x_5 = tl.load(
-        x_at[:, :, None] + quad * stride_xl,
-        mask=row_mask[:, None, None] & quad_mask_2,
+        x_at[:, :, None] + quad[None, None, :] * stride_xl,
+        mask=row_mask[:, None, None] & quad_mask_2[None, :, :],
         other=0.0,
     ).to(tl.float32)
     x_e, x_f, x_g, x_h = _split_4(x_5)
     x_quad = tl.load(
-        x_at[:, :, None] + (quad + 4) * stride_xl,
-        mask=row_mask[:, None, None] & quad_mask_3,
+        x_at[:, :, None] + (quad + 4)[None, None, :] * stride_xl,
+        mask=row_mask[:, None, None] & quad_mask_3[None, :, :],
         other=0.0,
     ).to(tl.float32)
     x_i, x_j, x_k, _ = _split_4(x_quad)

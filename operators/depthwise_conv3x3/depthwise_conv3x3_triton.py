@@ -93,9 +93,9 @@ def depthwise_conv3x3_kernel(
     weight_9 = tl.load(
         weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
     ).to(tl.float32)
-    x_a_mask = (first - 1 >= 0)[None, :]
+    x_a_mask = first - 1 >= 0
     octet = tl.arange(0, 8)
-    x_k_mask = (first + 8 < W)[None, :]
+    x_k_mask = first + 8 < W
     # lanes walk down ROW_TILES rows: a line that several of these read is loaded once,
     # LINES_AHEAD rows before the first of them
     top = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
@@ -109,18 +109,18 @@ def depthwise_conv3x3_kernel(
             x_at = x_plane + h[:, None] * stride_xh + first[None, :] * stride_xw
             x_a = tl.load(
                 x_at + stride_xh - stride_xw,
-                mask=lane_mask & x_a_mask,
+                mask=lane_mask & x_a_mask[None, :],
                 other=0.0,
             ).to(tl.float32)
             x_8 = tl.load(
-                x_at[:, :, None] + stride_xh + octet * stride_xw,
+                x_at[:, :, None] + stride_xh + octet[None, None, :] * stride_xw,
                 mask=mask,
                 other=0.0,
             ).to(tl.float32)
             x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_8)
             x_k = tl.load(
                 x_at + stride_xh + 8 * stride_xw,
-                mask=lane_mask & x_k_mask,
+                mask=lane_mask & x_k_mask[None, :],
                 other=0.0,
             ).to(tl.float32)
             x_7 = _join_8(x_a, x_b, x_c, x_d, x_e, x_f, x_g, x_i)
@@ -130,7 +130,6 @@ def depthwise_conv3x3_kernel(
             h = top + row
             rows = plane.to(tl.int64) * H + top + row  # int64: rows * N may pass 2**31
             row_mask = h < H
-            lane_mask = row_mask[:, None] & (first < N)[None, :]
             mask = row_mask[:, None, None] & col_mask[None, :, :]
             x, x_2, x_3 = lines[row]
             x_4, x_5, x_6 = lines[row + 1]

@@ -73,10 +73,10 @@ def max_pool2d_kernel(
     cols = first[:, None] + tl.arange(0, 4)[None, :]
     col_mask = cols < N
     starts = first * 2
-    x_a_mask = (starts - 1 >= 0)[None, :]
+    x_a_mask = starts - 1 >= 0
     octet = tl.arange(0, 8)
     octets = starts[:, None] + octet[None, :]
-    octet_mask = (octets < W)[None, :, :]
+    octet_mask = octets < W
     # lanes walk down ROW_TILES rows: a line that several of these read is loaded once,
     # LINES_AHEAD rows before the first of them
     top = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
@@ -86,17 +86,16 @@ def max_pool2d_kernel(
             h = top + (row + LINES_AHEAD)
             row_mask = (h < OUT_H) & (h * 2 + 1 >= 0) & (h * 2 + 1 < H)
             lane_mask = row_mask[:, None] & (first < N)[None, :]
-            mask = row_mask[:, None, None] & col_mask[None, :, :]
             x_h = h * 2
             x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
             x_a = tl.load(
                 x_at + stride_xh - stride_xw,
-                mask=lane_mask & x_a_mask,
+                mask=lane_mask & x_a_mask[None, :],
                 other=float("-inf"),
             ).to(tl.float32)
             x_octet = tl.load(
-                x_at[:, :, None] + stride_xh + octet * stride_xw,
-                mask=row_mask[:, None, None] & octet_mask,
+                x_at[:, :, None] + stride_xh + octet[None, None, :] * stride_xw,
+                mask=row_mask[:, None, None] & octet_mask[None, :, :],
                 other=float("-inf"),
             ).to(tl.float32)
             x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)
@@ -116,12 +115,12 @@ def max_pool2d_kernel(
             x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
             x_a = tl.load(
                 x_at - stride_xw,
-                mask=lane_mask & x_a_mask,
+                mask=lane_mask & x_a_mask[None, :],
                 other=float("-inf"),
             ).to(tl.float32)
             x_octet = tl.load(
-                x_at[:, :, None] + octet * stride_xw,
-                mask=row_mask[:, None, None] & octet_mask,
+                x_at[:, :, None] + octet[None, None, :] * stride_xw,
+                mask=row_mask[:, None, None] & octet_mask[None, :, :],
                 other=float("-inf"),
             ).to(tl.float32)
             x_b, x_c, x_d, x_e, x_f, x_g, x_i, x_j = _split_8(x_octet)

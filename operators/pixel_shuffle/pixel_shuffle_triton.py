@@ -43,7 +43,7 @@ def pixel_shuffle_kernel(
     rows = plane.to(tl.int64) * OUT_H + h  # int64: rows * N may pass 2**31
     row_mask = h < OUT_H
     mask = row_mask[:, None] & col_mask[None, :]
-    # 8 bytes a thread, half of what it has of the pairs: nothing is exchanged between threads
+    # 8 bytes a thread, half of its pairs: nothing is exchanged between threads
     cols = tl.max_contiguous(cols, 64 // x_ptr.dtype.element_ty.primitive_bitwidth)
     # neighbours belong to both parts: they are read and written together
     pairs = 2 * pid_n * BLOCK_SIZE_N + tl.arange(0, 2 * BLOCK_SIZE_N)

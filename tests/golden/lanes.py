@@ -57,27 +57,26 @@ def max_pool2d_kernel(
     cols = first[:, None] + tl.arange(0, 2)[None, :]
     col_mask = cols < N
     starts = first * 2
-    x_a_mask = (starts - 1 >= 0)[None, :]
+    x_a_mask = starts - 1 >= 0
     quad = tl.arange(0, 4)
     quads = starts[:, None] + quad[None, :]
-    quad_mask = (quads < W)[None, :, :]
+    quad_mask = quads < W
     # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
     h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
     row_mask = h < OUT_H
     lane_mask = row_mask[:, None] & (first < N)[None, :]
-    mask = row_mask[:, None, None] & col_mask[None, :, :]
     x_h = h * 2
     x_h_2 = h * 2 - 1
     x_h_3 = h * 2 + 1
     x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
     x_a = tl.load(
         x_at - stride_xh - stride_xw,
-        mask=lane_mask & (x_h_2 >= 0)[:, None] & x_a_mask,
+        mask=lane_mask & (x_h_2 >= 0)[:, None] & x_a_mask[None, :],
         other=float("-inf"),
     ).to(tl.float32)
     x_quad = tl.load(
-        x_at[:, :, None] - stride_xh + quad * stride_xw,
-        mask=row_mask[:, None, None] & (x_h_2 >= 0)[:, None, None] & quad_mask,
+        x_at[:, :, None] - stride_xh + quad[None, None, :] * stride_xw,
+        mask=row_mask[:, None, None] & (x_h_2 >= 0)[:, None, None] & quad_mask[None, :, :],
         other=float("-inf"),
     ).to(tl.float32)
     x_b, x_c, x_d, x_e = _split_4(x_quad)
@@ -86,12 +85,12 @@ def max_pool2d_kernel(
     x_3 = tl.join(x_c, x_e)
     x_a = tl.load(
         x_at + stride_xh - stride_xw,
-        mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask,
+        mask=lane_mask & (x_h_3 < H)[:, None] & x_a_mask[None, :],
         other=float("-inf"),
     ).to(tl.float32)
     x_quad = tl.load(
-        x_at[:, :, None] + stride_xh + quad * stride_xw,
-        mask=row_mask[:, None, None] & (x_h_3 < H)[:, None, None] & quad_mask,
+        x_at[:, :, None] + stride_xh + quad[None, None, :] * stride_xw,
+        mask=row_mask[:, None, None] & (x_h_3 < H)[:, None, None] & quad_mask[None, :, :],
         other=float("-inf"),
     ).to(tl.float32)
     x_b, x_c, x_d, x_e = _split_4(x_quad)
@@ -108,12 +107,12 @@ def max_pool2d_kernel(
         x_at = x_plane + x_h[:, None] * stride_xh + starts[None, :] * stride_xw
         x_a = tl.load(
             x_at - stride_xw,
-            mask=lane_mask & x_a_mask,
+            mask=lane_mask & x_a_mask[None, :],
             other=float("-inf"),
         ).to(tl.float32)
         x_quad = tl.load(
-            x_at[:, :, None] + quad * stride_xw,
-            mask=row_mask[:, None, None] & quad_mask,
+            x_at[:, :, None] + quad[None, None, :] * stride_xw,
+            mask=row_mask[:, None, None] & quad_mask[None, :, :],
             other=float("-inf"),
         ).to(tl.float32)
         x_b, x_c, x_d, x_e = _split_4(x_quad)
@@ -122,12 +121,12 @@ def max_pool2d_kernel(
         x_6 = tl.join(x_c, x_e)
         x_a = tl.load(
             x_at + 3 * stride_xh - stride_xw,
-            mask=lane_mask & (x_h_4 < H)[:, None] & x_a_mask,
+            mask=lane_mask & (x_h_4 < H)[:, None] & x_a_mask[None, :],
             other=float("-inf"),
         ).to(tl.float32)
         x_quad = tl.load(
-            x_at[:, :, None] + 3 * stride_xh + quad * stride_xw,
-            mask=row_mask[:, None, None] & (x_h_4 < H)[:, None, None] & quad_mask,
+            x_at[:, :, None] + 3 * stride_xh + quad[None, None, :] * stride_xw,
+            mask=row_mask[:, None, None] & (x_h_4 < H)[:, None, None] & quad_mask[None, :, :],
             other=float("-inf"),
         ).to(tl.float32)
         x_b, x_c, x_d, x_e = _split_4(x_quad)

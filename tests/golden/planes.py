@@ -49,6 +49,8 @@ def depthwise_conv3x3_kernel(
     x_plane = x_ptr + b * stride_xb + c * stride_xc
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     col_mask = cols < N
+    x_w = cols - 1
+    x_w_2 = cols + 1
     weight_at = weight_ptr + c * stride_weight_c
     weight = tl.load(weight_at).to(tl.float32)
     weight_2 = tl.load(weight_at + stride_weight_3).to(tl.float32)
@@ -61,11 +63,10 @@ def depthwise_conv3x3_kernel(
     weight_9 = tl.load(
         weight_at + 2 * stride_weight_2 + 2 * stride_weight_3,
     ).to(tl.float32)
-    x_w = cols - 1
-    x_w_2 = cols + 1
     # lanes walk down ROW_TILES rows: a line that several of these read is loaded once
     h = (pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)) * ROW_TILES
-    mask = (h < H)[:, None] & col_mask[None, :]
+    row_mask = h < H
+    mask = row_mask[:, None] & col_mask[None, :]
     x_h = h - 1
     x_at = x_plane + h[:, None] * stride_xh + cols[None, :] * stride_xw
     x = tl.load(
@@ -88,7 +89,7 @@ def depthwise_conv3x3_kernel(
         mask=mask & (x_w >= 0)[None, :],
         other=0.0,
     ).to(tl.float32)
-    x_5 = tl.load(x_at, mask=mask, other=0.0).to(tl.float32)
+    x_5 = tl.load(x_at, mask=mask).to(tl.float32)
     x_6 = tl.load(
         x_at + stride_xw,
         mask=mask & (x_w_2 < W)[None, :],
