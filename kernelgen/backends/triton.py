@@ -177,11 +177,8 @@ class Printer:
             case ir.Full():
                 value = self.text(expr.value).text
                 return Text(f"tl.full({self._extents(expr.shape)}, {value}, {self._dtype(expr.dtype)})")
-            case ir.Paired():
-                parts = ", ".join(self._stored(part, expr.of) for part in (expr.even, expr.odd))
-                return Text(f"tl.reshape(tl.join({parts}), {expr.shape[-1].mask}.shape)")
-            case ir.Unpaired():
-                return Text(f"tl.split(tl.reshape({self.text(expr.pairs).text}, {self._extents(expr.shape, '2')}))")
+            case ir.Paired() | ir.Unpaired() | ir.Split() | ir.Join() | ir.Tuple() | ir.Item():
+                return self._of_several(expr)
             case ir.Contiguous():
                 width = f"{8 * expr.size} // {expr.tensor}_ptr.dtype.element_ty.primitive_bitwidth"
                 return Text(f"tl.max_contiguous({self.text(expr.arg).text}, {width})")
@@ -197,6 +194,23 @@ class Printer:
                 return Text(f"{self.text(expr.arg).within(ATOM)}.T")
             case ir.Pointer():
                 return Text(self._pointer(expr), SUM)
+            case ir.Load():
+                return self._load(expr)
+            case ir.Box():
+                loaded = f"{expr.tensor}.load({self._offsets(expr)})"
+                flat = len(expr.offsets) > len(expr.shape)
+                return Text(f"{loaded}.reshape({', '.join(a.block for a in expr.shape)})" if flat else loaded)
+            case ir.Call():
+                return self._called("", expr.helper, expr.args, own=False)
+
+    def _of_several(self, expr: ir.Paired | ir.Unpaired | ir.Split | ir.Join | ir.Tuple | ir.Item) -> Text:
+        """What is put together of values, or taken apart."""
+        match expr:
+            case ir.Paired():
+                parts = ", ".join(self._stored(part, expr.of) for part in (expr.even, expr.odd))
+                return Text(f"tl.reshape(tl.join({parts}), {expr.shape[-1].mask}.shape)")
+            case ir.Unpaired():
+                return Text(f"tl.split(tl.reshape({self.text(expr.pairs).text}, {self._extents(expr.shape, '2')}))")
             case ir.Split():
                 (count,) = (axis.block for axis in expr.arg.shape[-1:])
                 return self._called("tl.split", f"split_{count}", [expr.arg], int(count) == 2)
@@ -207,14 +221,6 @@ class Printer:
                 return Text(f"({items}{',' if len(expr.items) == 1 else ''})")
             case ir.Item():
                 return Text(f"{expr.name.text}[{self.text(expr.number).text}]")
-            case ir.Load():
-                return self._load(expr)
-            case ir.Box():
-                loaded = f"{expr.tensor}.load({self._offsets(expr)})"
-                flat = len(expr.offsets) > len(expr.shape)
-                return Text(f"{loaded}.reshape({', '.join(a.block for a in expr.shape)})" if flat else loaded)
-            case ir.Call():
-                return self._called("", expr.helper, expr.args, own=False)
 
     def _called(self, function: str, helper: str, args: Sequence[ir.Expr], own: bool) -> Text:
         """A call of a function of Triton's own, or of a device function."""
