@@ -35,6 +35,7 @@ def environment() -> Environment:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
     env.filters["suffix"] = lambda text, end: f"{text}{end}"
+    env.filters["spaced"] = _spaced
     env.filters["quoted"] = lambda text: f'"{text}"'
     env.globals.update(
         condition=_condition, raise_error=_raise_error, fit=fit, comment=_comment,
@@ -244,6 +245,21 @@ def _reference(spec: OperatorSpec) -> str:
     lines = spec.reference.rstrip("\n").split("\n")
     line = lines[function.lineno - 1]
     lines[function.lineno - 1] = line.replace(f"def {spec.name}(", "def reference(", 1)
+    return _spaced("\n".join(lines))
+
+
+def _spaced(source: str) -> str:
+    """A module with two blank lines before every function but the first, as ruff format leaves it."""
+    lines = source.rstrip("\n").split("\n")
+    for function in ast.parse(source).body[:0:-1]:
+        start = function.lineno - 1
+        while lines[start - 1].startswith("#"):  # what is said of a function stays with it
+            start -= 1
+        first = start
+        while not lines[first - 1].strip():
+            first -= 1
+        if isinstance(function, ast.FunctionDef):
+            lines[first:start] = ["", ""]
     return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ from kernelgen.families import (
     selection,
 )
 from kernelgen.families.kernel import body_of
+from kernelgen.families.line import fit
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import Problem
@@ -221,6 +222,30 @@ def test_kernels_are_as_a_person_last_read_them(name: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text
+
+
+LONG = (
+    f"mask={'a' * 20}[:, None] & {'b' * 20}[None, :] & ({'c' * 15} >= 0)[:, None] & (d < P)[:, None]",
+    f"[tl.cast({'a' * 20}, tl.int32), tl.cast({'b' * 20}, tl.int32), tl.cast(c, tl.int32), first_row, 0]",
+    f"{'a' * 30}_ptr + {'b' * 20} * stride_b + {'c' * 20} * stride_c",
+)
+
+
+@pytest.mark.parametrize("argument", LONG)
+@pytest.mark.parametrize("indent", [4, 8])
+def test_an_argument_too_long_for_a_line_is_broken_as_ruff_format_breaks_it(
+    argument: str, indent: int, tmp_path: Path
+) -> None:
+    lines = fit(f"key = load({argument}, other=0.0).reshape(BLOCK_M, BLOCK_D)", indent)
+    head = "".join(f"{' ' * i}if True:\n" for i in range(0, indent, 4))
+    (tmp_path / "long.py").write_text(f"{head}{lines}\n", encoding="utf-8")
+    assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
+
+
+def test_functions_of_a_reference_stand_two_lines_apart() -> None:
+    source = "def half(x):\n    return x / 2\n# the operator\ndef op(x):\n    return half(x)\n"
+    spaced = render.environment().filters["spaced"](source)
+    assert spaced == "def half(x):\n    return x / 2\n\n\n# the operator\ndef op(x):\n    return half(x)"
 
 
 SEVERAL = (

@@ -77,7 +77,8 @@ class Printer:
                 return [head, *self.block(statement.body, indent + 4)]
             case ir.Store():
                 args = [self._pointer(statement.pointer), self._stored(statement.value, statement.pointer.shape)]
-                args += [f"mask={self.text(statement.mask).text}"] if statement.mask else []
+                if statement.mask is not None:
+                    args.append(f"mask={self._spread(statement.mask, statement.pointer.shape).text}")
                 args += ['cache_modifier=".cs"'] if statement.streams else []
                 return [fit(f"tl.store({', '.join(args)})", indent)]
             case ir.StoreBox():

@@ -8,6 +8,8 @@ LINE = 88
 """ruff format's default line length."""
 _SUM = re.compile(r"(\w+ = )(\w+ \+ .*)")
 """What a pointer and offsets are added to."""
+_LOOSEST_FIRST = ((" & ",), (" + ", " - "))
+"""The operators that a term too long for a line is broken before."""
 _CHOICE = re.compile(r"(\w+) = (\w+) (if [\w.]+ == \d+) (else \S.*)")
 """One of two values, by a number."""
 
@@ -60,10 +62,10 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
     space = " " * indent
     if len(argument) + indent + len(comma) <= LINE:
         return space + argument
-    terms = _parts(argument, " + ", " - ")
-    if terms == [argument] and argument.startswith("(") and closing(argument[1:]) == len(argument) - 2:
+    terms = next((parts for signs in _LOOSEST_FIRST if len(parts := _parts(argument, *signs)) > 1), [argument])
+    if terms == [argument] and argument[0] in "([" and closing(argument[1:]) == len(argument) - 2:
         entries = "".join(f"{_terms(a, indent + 4)},\n" for a in split_top(argument[1:-1]))
-        return f"{space}(\n{entries}{space})"
+        return f"{space}{argument[0]}\n{entries}{space}{argument[-1]}"
     lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 

@@ -113,6 +113,10 @@ FORMS = {
         f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)",
         out="B S H*E",
     ),
+    "rotated": attention(
+        "q, k = (x * c + torch.cat([-x[..., 16:], x[..., :16]], -1) * n for x in (q, k))\n" + SCORES + WEIGH,
+        {"q": "B H S 32", "k": "B H S 32", "v": "B H S 32", "c": "S 32", "n": "S 32"}, "B H S 32",
+    ),
     "gated": attention(f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y * torch.sigmoid(g)", {"g": "B H S E"}),
 }  # fmt: skip
 

@@ -10,6 +10,8 @@ from kernelgen.families.attention.masks import Mask, mask_of
 from kernelgen.families.attention.writer import length, power
 from kernelgen.families.family import Table, Variant
 from kernelgen.families.forms import PRINTED
+from kernelgen.families.kernel import Body
+from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule, table_row
 
 TILES, BOXES, SPLIT, LIBRARY = "tiles", "boxes", "split", "library"
@@ -59,6 +61,37 @@ def space(variant: str) -> tuple[Parameter, ...]:
     )
 
 
+SHARED_BYTES = 232_448
+"""What a program may have of shared memory on sm_90 (CUDA C++ Programming Guide, table of technical specifications)."""
+
+
+def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
+    """Why a program has no room for its blocks of keys and values in flight, and whatever else moves with both."""
+    if not isinstance(body, AttentionBody) or schedule.variant == LIBRARY:
+        return None
+    moving = {run.index: e.name for e in body.layout.extents for run in e.runs}
+    keys, width = schedule.int("BLOCK_N"), 0
+    for access in body.layout.accesses:
+        along = {moving[name] for index, _ in access.terms for name in _mentioned(index, body)}
+        width += max((power(body, name) or 128 for name in along & {"d", "e"}), default=0) if "n" in along else 0
+    taken = keys * width * itemsize * max(schedule.int("num_stages"), 1)
+    return f"blocks of more than {SHARED_BYTES} bytes of shared memory" if taken > SHARED_BYTES else None
+
+
+def _mentioned(index: str | Expr, body: AttentionBody) -> tuple[str, ...]:
+    """The runs that a place is counted along."""
+    if isinstance(index, str):
+        return (index,)
+    axes = {leaf.number for leaf in leaves(index) if leaf.op == "axis"}
+    return tuple(run.index for e in body.layout.extents for run in e.runs if axes & set(run.axes))
+
+
+def _fitting(body: AttentionBody, schedule: Schedule, itemsize: int) -> Schedule:
+    """As many blocks in flight as there is room for."""
+    fewer = (schedule.replace(num_stages=stages) for stages in (2, 1))
+    return next((s for s in (schedule, *fewer) if holds(body, s, itemsize) is None), schedule)
+
+
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     if schedule.variant == LIBRARY:
         return None
@@ -73,6 +106,7 @@ def first_table(body: AttentionBody) -> Table:
     best = _BOXES if body.boxed else _TILES
     best = best if head <= 128 else best.replace(BLOCK_N=32, num_stages=2)
     wide = _TILES.replace(BLOCK_N=32 if head <= 128 else 16, num_stages=2)
+    best, wide = _fitting(body, best, 2), _fitting(body, wide, 4)
     few = table_row(best.replace(BLOCK_M=16), M=_ONE_TILE, itemsize=2)
     if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
         stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
