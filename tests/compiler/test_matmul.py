@@ -10,6 +10,7 @@ import torch
 from references import Sample, load, plan_of, sample, schedules
 
 from kernelgen import families, render
+from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, Plan, Schedule, StepsPlan, TableRow
@@ -164,11 +165,30 @@ OF_ROWS = {
         "return torch.softmax(torch.bmm(q, k.mT) * 0.25, -1)", {"q": "B M K", "k": "B 24 K"}, "B M 24", B=3, M=17, K=16
     ),
 }  # fmt: skip
+SHARED = {
+    "a gated layer": product("return F.silu(x @ w.t()) * (x @ u.t())", {"x": "M K", "w": "N K", "u": "N K"}),
+    "one factor on the right": product("return (a @ b) * torch.sigmoid(c @ b)", {**TWO, "c": "M K"}),
+    "three outputs": product(
+        "return F.linear(x, q, b), F.linear(x, k), F.linear(x, v)",
+        {"x": "M K", "q": "N K", "k": "N K", "v": "N K", "b": "N"}, {"y": "M N", "z": "M N", "w": "M N"},
+    ),
+    "computed factors": product(
+        "e = torch.exp(x)\nreturn (e @ torch.cos(g)) - (e @ torch.exp(u))", {"x": "M K", "g": "K N", "u": "K N"}
+    ),
+    "of a batch": of_sizes(
+        "return torch.bmm(a, b) * torch.bmm(a, c)", {"a": "B M K", "b": "B K N", "c": "B K N"}, "B M N", B=2, M=17, N=24, K=40
+    ),
+    "of a row": of_sizes("return (v @ b) * torch.tanh(v @ c)", {"v": "K", "b": "K N", "c": "K N"}, "N", K=40, N=35),
+    "rows": product(
+        "return torch.softmax(x @ w.t(), -1) * (x @ u.t())", {"x": "M K", "w": "37 K", "u": "37 K"}, {"out": "M 37"}
+    ),
+}  # fmt: skip
 EVERY = {
     **FORMS,
     **{f"before: {name}": found for name, found in BEFORE.items()},
     **{f"after: {name}": found for name, found in AFTER.items()},
     **{f"rows: {name}": found for name, found in OF_ROWS.items()},
+    **{f"shared: {name}": found for name, found in SHARED.items()},
 }
 
 
@@ -359,6 +379,20 @@ def test_whole_numbers_are_converted_as_they_are_multiplied() -> None:
     assert "right = tl.where(k_mask[:, None]," in render.triton_source(scaled)
 
 
+def test_products_of_one_kernel_share_its_tiles() -> None:
+    """One load of the common factor a step, half of the columns each, and room counted for both."""
+    plan = one_kernel(SHARED["a gated layer"])
+    kernel = render.triton_source(plan).partition("x_desc")[2].partition("@triton.jit")[0]
+    assert (kernel.count("x_desc.load("), kernel.count("tl.dot(")) == (1, 2)
+    whole, halved = (one_kernel(f).table[-2].schedule for f in (FORMS["linear"], SHARED["a gated layer"]))
+    assert whole.int("BLOCK_N") == 2 * halved.int("BLOCK_N")
+    holds = families.family_of(plan).holds
+    assert holds(body_of(plan), halved, 2) is None
+    assert "shared memory" in str(holds(body_of(plan), whole, 2))
+    assert holds(body_of(plan), whole.replace(BLOCK_M=256), 2) == "more than 256 sums a thread"
+    assert "shared memory" in str(holds(body_of(plan), halved.replace(num_stages=5), 2))
+
+
 @pytest.mark.parametrize("name", ["a @ b", "linear", "bmm", "after: residual"])
 def test_results_repeat_bit_for_bit(name: str) -> None:
     found = EVERY[name]
@@ -388,8 +422,12 @@ SEVERAL = {
         product("return torch.relu(a @ b) @ c + d", {**TWO, "c": "N 24", "d": "24"}, {"out": "M 24"}),
         ["matmul", "matmul"],
     ),
-    "two products of one input": (
-        product("return F.silu(x @ g) * (x @ u)", {"x": "M K", "g": "K N", "u": "K N"}), ["matmul", "matmul"],
+    "two products with nothing in common": (
+        product("return a @ b + c @ d", {**TWO, "c": "M K", "d": "K N"}), ["matmul", "matmul"],
+    ),
+    "two products of other sizes": (
+        product("return x @ g, x @ u", {"x": "M K", "g": "K N", "u": "K 24"}, {"y": "M N", "z": "M 24"}),
+        ["matmul", "matmul"],
     ),
     "columns of the result": (product("y = a @ b\nreturn y - y.mean(0, keepdim=True)", TWO), ["matmul", "reduction"]),
     "beside a call": (

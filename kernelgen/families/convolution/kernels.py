@@ -434,14 +434,12 @@ def _kernel(
     m, n, k = writer.m, writer.tiled.n, writer.tiled.k
     precision = multiplies_float32(spec, body)
     swap = bool(schedule.get("swap"))
-    carry = writer.carry()
     shape = (n, m) if swap else (m, n)
     numbers = (*before, *writer.numbers(body.extent("n"), n, "tile_n"))
     each = () if writer.folded else (ir.Let(("blocks",), _cdiv(k.size, k.block)),)
     loop = writer.steps(precision=precision, swap=swap)
-    turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
-    writer.finished(carry)
-    inside = trimmed((*numbers, *each, ir.Let((carry.text,), ir.Zeros(shape)), loop, *turned, *writer.stores()))
+    writer.all_finished()
+    inside = trimmed((*numbers, *each, *writer.begun(shape), loop, *writer.unswapped(swap=swap), *writer.stores()))
     names = (*blocks, "BLOCK_N", "BLOCK_K", "GROUP_M")
     constexprs: list[tuple[str, str | None]] = [(constexpr, None) for constexpr in names]
     if precision:

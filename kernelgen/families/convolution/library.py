@@ -82,7 +82,7 @@ def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: 
     pointer = ir.Pointer(result, terms, (m, n))
     loaded = ir.Cast(ir.Load(pointer, writer.mask((m, n))), "float32")
     carry = writer.carry()
-    writer.finished(carry)
+    writer.all_finished()
     inside = trimmed((
         *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *writer.stores(),

@@ -61,10 +61,7 @@ class ConvolutionBody(ProductBody):
     @property
     def factors(self) -> tuple[int, int]:
         """The loads of the input and of the weight."""
-        first, second = self.lowered.values[self.dot].args
-        assert isinstance(first, Use)
-        assert isinstance(second, Use)
-        return first.value, second.value
+        return self.factors_of(self.dot)
 
     @property
     def rank(self) -> int:
@@ -153,7 +150,7 @@ def _laid_out(
     space = (roles.entries[letter] for letter in "xyz"[: len(node.convolution.stride)])
     result = (roles.entries["b"], (*roles.entries.get("g", ()), *roles.entries["j"]), *space)
     return ConvolutionBody(
-        **vars(plain), dot=dot, factor=factor_of(spec, lowered, dot), windows=node.convolution,
+        **vars(plain), dots=(dot,), factor=factor_of(spec, lowered, dot), windows=node.convolution,
         call=str(node.attrs[0]), pixels=_of(named, extents[1]), taps=taps, result=result,
         contiguous=any(".contiguous(" in statement.text for statement in graph.statements),
     )  # fmt: skip

@@ -1,8 +1,9 @@
 """Products of matrices with what stands before and after them, on the matrix units.
 
-One product a kernel. What its factors are computed from element by element comes before it, what is computed from it
-after, where the sums are still in registers: a bias, an activation, a residual, a scale; a reduction of the rows too,
-where a tile holds them whole. An operator of several products is cut between them.
+One product a kernel, or several that share a factor, as the two of a gated layer do. What their factors are computed
+from element by element comes before, what is computed from them after, where the sums are still in registers: a bias,
+an activation, a residual, a scale; a reduction of the rows too, where a tile holds them whole. An operator of other
+products is cut between them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import replace
 
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul import kernels, library, lowering, schedules
+from kernelgen.families.matmul import kernels, library, lowering, schedules, vectors
 from kernelgen.families.matmul.kernels import multiplies_float32, reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.values import Unlowerable
-from kernelgen.frontend.graph import DOT, Graph
+from kernelgen.frontend.graph import DOT, Graph, Ref
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
@@ -26,8 +27,24 @@ NAME = "matmul"
 
 
 def takes(graph: Graph) -> bool:
-    """Whether a reference is its own: one product, and neither scans nor what selects or scatters."""
-    return graph.kind == "product" and sum(node.op == DOT for node in graph.nodes) == 1
+    """Whether a reference may be its own: one product, or several that have an operand in common and do not wait for
+    one another."""
+    if graph.kind != "product":
+        return False
+    dots = [node for node in graph.nodes if node.op == DOT]
+    shared = set.intersection(*({a for a in node.args if isinstance(a, Ref)} for node in dots))
+    return len(dots) == 1 or (bool(shared) and not _in_turn(graph) and all(n.convolution is None for n in dots))
+
+
+def _in_turn(graph: Graph) -> bool:
+    """Whether some product is one of what another came to."""
+    after: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        waits = any(isinstance(a, Ref) and a.node in after for a in node.args)
+        if waits and node.op == DOT:
+            return True
+        after |= {i} if waits or node.op == DOT else set()
+    return False
 
 
 def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
@@ -64,7 +81,7 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
             return library.by_library(spec, own, schedule, name)
         case schedules.SPLIT:
             return kernels.split(spec, own, schedule, name)
-    return (kernels.by_vectors(spec, own, schedule, name),)
+    return (vectors.by_vectors(spec, own, schedule, name),)
 
 
 def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
@@ -104,7 +121,7 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     batch, rows, columns, summed = (
         tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
     )
-    return (Product(own.names.of[own.dot], batch, rows, columns, summed, own.factor.dtype),)
+    return tuple(Product(own.names.of[dot], batch, rows, columns, summed, own.factor.dtype) for dot in own.dots)
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:

@@ -8,7 +8,7 @@ device (`split`, `vector`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kernelgen.families.access import Access, Extent, Group
@@ -150,10 +150,14 @@ class Writer:
     # The product
 
     def factors(self) -> tuple[int, int]:
-        first, second = self.body.lowered.values[self.body.dot].args
-        assert isinstance(first, Use)
-        assert isinstance(second, Use)
-        return first.value, second.value
+        """Those of the first product."""
+        return self.body.factors_of(self.body.dot)
+
+    def _side(self, i: int) -> str:
+        """What a factor is called that is computed from what memory holds."""
+        firsts, seconds = self.body.firsts, self.body.seconds
+        name, number = ("left", firsts.index(i)) if i in firsts else ("right", seconds.index(i))
+        return f"{name}_{number + 1}" if number else name
 
     def factor(self, i: int, shape: ir.Shape) -> tuple[tuple[ir.Let | ir.Update, ...], ir.Expr]:
         """A factor's tile as it is multiplied: in the dtype that the reference multiplies."""
@@ -165,7 +169,7 @@ class Writer:
         assert value.op == "round"
         (source,) = value.args
         assert isinstance(source, Use)
-        side = ir.Name("left" if i == self.factors()[0] else "right", shape)
+        side = ir.Name(self._side(i), shape)
         whole = converted_load(self.body, source.value)
         if whole is not None:  # a zero beyond the end stays one
             self.raw.add(whole)
@@ -180,40 +184,76 @@ class Writer:
         )
         return (*lets, ir.Let((side.text,), inside)), ir.Cast(side, dtype_of(value))
 
-    def carry(self) -> ir.Name:
-        name = self.body.names.of[self.body.dot]
+    def carry(self, dot: int | None = None) -> ir.Name:
+        """The sums of a product, or of the first."""
+        name = self.body.names.of[self.body.dot if dot is None else dot]
         return ir.Name(name, self.tiled.result)
 
-    def finished(self, product: ir.Expr, number: int | None = None) -> None:
-        """The product is known from here on, or the value of a number that is computed from it."""
-        number = self.body.dot if number is None else number
+    def of_product(self, dot: int, what: str) -> str:
+        """What something of a product is called: what it is, and whose where there are several."""
+        name, taken = f"{self.carry(dot).text}_{what}", self.body.names.of.values()
+        while name in taken:
+            name = f"{name}_"
+        return what if len(self.body.dots) == 1 else name
+
+    def carries(self) -> tuple[ir.Name, ...]:
+        return tuple(map(self.carry, self.body.dots))
+
+    def begun(self, shape: ir.Shape) -> tuple[ir.Let, ...]:
+        """The sums, before anything is added."""
+        return tuple(ir.Let((carry.text,), ir.Zeros(shape)) for carry in self.carries())
+
+    def unswapped(self, *, swap: bool) -> tuple[ir.Let, ...]:
+        """The sums as rows and columns, of those that were added up as columns and rows."""
+        found = ((carry.text, ir.Name(carry.text, carry.shape[::-1])) for carry in self.carries())
+        return tuple(ir.Let((name,), ir.Transposed(carry)) for name, carry in found) if swap else ()
+
+    def finished(self, product: ir.Expr, number: int) -> None:
+        """A product is known from here on, or a value that is computed from it."""
         self.builder.known[number] = product
         value = self.body.lowered.values[number]
         if value.statement is not None:
             self.builder.quoted.add(value.statement)
 
+    def all_finished(self) -> None:
+        """The products are known from here on."""
+        for dot, carry in zip(self.body.dots, self.carries(), strict=True):
+            self.finished(carry, dot)
+
     def said(self) -> str:
-        value = self.body.lowered.values[self.body.dot]
-        return "" if value.statement is None else self.body.statements[value.statement].text
+        """The statements of the products."""
+        found = dict.fromkeys(self.body.lowered.values[dot].statement for dot in self.body.dots)
+        return "; ".join(self.body.statements[i].text for i in found if i is not None)
 
     def loop(self, start: ir.Expr, stop: ir.Expr, *, precision: bool, swap: bool) -> ir.For:
         """The walk over what is summed, one block after the other."""
         assert self.tiled.m is not None
         m, n, k = self.tiled.m, self.tiled.n, self.tiled.k
-        known = dict(self.builder.known)
-        first, second = self.factors()
-        a_lets, a = self.factor(first, (m, k))
-        b_lets, b = self.factor(second, (k, n))
-        self.builder.known = known
-        carry = replace(self.carry(), shape=(n, m)) if swap else self.carry()
-        sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
-        dot = ir.Dot(*sides, carry, PRECISION if precision else None)
+        lets, of_factor = self.sides(dict.fromkeys(self.body.firsts, (m, k)) | dict.fromkeys(self.body.seconds, (k, n)))
+        added: list[ir.Let] = []
+        for number in self.body.dots:
+            a, b = (of_factor[i] for i in self.body.factors_of(number))
+            carry = self.carry(number)
+            carry = replace(carry, shape=(n, m)) if swap else carry
+            sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
+            added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, PRECISION if precision else None)))
         numbers = (
             ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("start")), "int64")),
             ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), stop), (k,))),
         )
-        body = (*numbers, *a_lets, *b_lets, ir.Let((carry.text,), dot))
+        body = (*numbers, *lets, *added)
         return ir.For("start", start, stop, ir.Name(k.block), body, comment=self.said())
+
+    def sides(self, shapes: Mapping[int, ir.Shape]) -> tuple[tuple[ir.Let | ir.Update, ...], dict[int, ir.Expr]]:
+        """The tiles of factors, each with the axes that it has, and the statements that they take."""
+        known = dict(self.builder.known)
+        lets: list[ir.Let | ir.Update] = []
+        found: dict[int, ir.Expr] = {}
+        for i, shape in shapes.items():
+            own, found[i] = self.factor(i, shape)
+            lets += own
+        self.builder.known = known
+        return tuple(lets), found
 
     def numbers(self, extent: Extent, axis: ir.Axis, tile: str) -> tuple[ir.Let, ...]:
         """The numbers of a tile's elements along an axis; int64, because an offset may pass 2**31."""
@@ -315,7 +355,7 @@ def tiled_by_blocks(body: ProductBody) -> Tiled:
     )
 
 
-def _cdiv(size: str, block: str) -> ir.Expr:
+def cdiv(size: str, block: str) -> ir.Expr:
     return ir.Apply("cdiv", (ir.Name(size), ir.Name(block)), ())
 
 
@@ -326,11 +366,11 @@ def _grouped(tile: ir.Expr) -> ir.Let:
     )
 
 
-_COUNTED = (ir.Let(("tiles_m",), _cdiv("M", "BLOCK_M")), ir.Let(("tiles_n",), _cdiv("N", "BLOCK_N")))
+_COUNTED = (ir.Let(("tiles_m",), cdiv("M", "BLOCK_M")), ir.Let(("tiles_n",), cdiv("N", "BLOCK_N")))
 _TILES = ir.Apply("mul", (ir.Name("tiles_m"), ir.Name("tiles_n")), ())
 
 
-def _own(
+def own_tile(
     body: ProductBody, tiles: ir.Expr, program: ir.Expr, *, narrow: bool = False
 ) -> tuple[tuple[ir.Let, ...], ir.Expr]:
     """What finds a program's batch, and the number of its tile within that. All are counted along one dimension of the
@@ -345,7 +385,7 @@ def _own(
     )
 
 
-def _grid(body: ProductBody, tiles: str) -> str:
+def grid_of(body: ProductBody, tiles: str) -> str:
     return f"{tiles} * BATCH" if has_batch(body) else tiles
 
 
@@ -354,16 +394,13 @@ def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.St
     body, tiled = writer.body, writer.tiled
     assert tiled.m is not None
     swap = bool(schedule.get("swap"))
-    carry = writer.carry()
     shape = (tiled.n, tiled.m) if swap else (tiled.m, tiled.n)
     loop = writer.loop(ir.Number(0), ir.Name("K"), precision=precision, swap=swap)
-    turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
-    writer.finished(carry)
+    writer.all_finished()
     return (
         *writer.numbers(body.extent("m"), tiled.m, "tile_m"),
         *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
-        ir.Let((carry.text,), ir.Zeros(shape)),
-        loop, *turned, *writer.stores(),
+        *writer.begun(shape), loop, *writer.unswapped(swap=swap), *writer.stores(),
     )  # fmt: skip
 
 
@@ -379,23 +416,24 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
     """A program computes a tile, whose factors it loads by pointers."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     precision = multiplies_float32(spec, body)
-    own, tile = _own(body, _TILES, ir.Program(0))
+    own, tile = own_tile(body, _TILES, ir.Program(0))
     inside = trimmed((*_COUNTED, *own, _grouped(tile), *_of_tile(writer, schedule, precision)))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
-    grid = (_grid(body, _GRID_TILES),)
+    grid = (grid_of(body, _GRID_TILES),)
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid, counts=_counts())
 
 
 def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
-    """The tensors whose tiles descriptors can copy: those of both factors, and outputs that are tiles of rows and
+    """The tensors whose tiles descriptors can copy: those of all factors, and outputs that are tiles of rows and
     columns; empty where a factor is none."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     found = set()
     loads = [a for a in body.layout.accesses if len(writer.axes(extents_of(body, a))) == 2]
     factors = [a for a in loads if "k" in extents_of(body, a)]
-    if len(factors) != 2 or any(not _is_boxable(body, a) for a in factors):
+    count = len(body.firsts) + len(body.seconds)
+    if len(factors) != count or any(not _is_boxable(body, a) for a in factors):
         return frozenset()
-    if len({a.tensor for a in factors}) < 2 or any(
+    if len({a.tensor for a in factors}) < count or any(
         sum(b.tensor == a.tensor for b in body.layout.accesses) > 1 for a in factors
     ):
         return frozenset()
@@ -427,10 +465,10 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     precision = multiplies_float32(spec, body)
     persistent = bool(schedule.get("persistent"))
     program: ir.Expr = ir.Name("tile") if persistent else ir.Program(0)
-    own, tile = _own(body, _TILES, program, narrow=writer.narrow_batch)
+    own, tile = own_tile(body, _TILES, program, narrow=writer.narrow_batch)
     inside = (*own, _grouped(tile), *_of_tile(writer, schedule, precision))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
-    grid = _grid(body, _GRID_TILES)
+    grid = grid_of(body, _GRID_TILES)
     if persistent:
         total = ir.Apply("mul", (_TILES, ir.Name("BATCH")), ()) if has_batch(body) else _TILES
         comment = "as many programs as run at once, each with one tile after the other"
@@ -448,7 +486,7 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=_counts())
 
 
-def _parts(writer: Writer, *, several: bool = True) -> ir.Pointer:
+def _parts(writer: Writer, dot: int, *, several: bool = True) -> ir.Pointer:
     """Where the sums of a part lie, or those of the only one."""
     m, n = writer.tiled.result
     slot: ir.Expr | None = ir.Cast(ir.Name("part"), "int64") if several else None
@@ -458,12 +496,16 @@ def _parts(writer: Writer, *, several: bool = True) -> ir.Pointer:
     terms: list[tuple[ir.Expr, str | None]] = [(ir.Name(m.index, (m,)), "N"), (ir.Name(n.index, (n,)), None)]
     if slot:
         terms.insert(0, (ir.Apply("mul", (ir.Apply("mul", (slot, ir.Name("M")), ()), ir.Name("N")), ()), None))
-    return ir.Pointer(memory_of(writer.spec), tuple(terms), (m, n))
+    return ir.Pointer(_memory(writer, dot), tuple(terms), (m, n))
 
 
-def memory_of(spec: OperatorSpec) -> str:
+def _memory(writer: Writer, dot: int) -> str:
+    """What the sums of a product are called that one kernel leaves for the next."""
+    return memory_of(writer.spec, writer.of_product(dot, "parts"))
+
+
+def memory_of(spec: OperatorSpec, name: str = "parts") -> str:
     """What the sums that one kernel leaves for the next are called."""
-    name = "parts"
     while name in {t.name for t in (*spec.inputs, *spec.outputs)}:
         name = f"launch_{name}"
     return name
@@ -474,45 +516,48 @@ def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
     swap = bool(schedule.get("swap"))
-    carry = writer.carry()
     shape = (n, m) if swap else (m, n)
-    blocks = ir.Apply("cdiv", (_cdiv("K", "BLOCK_K"), ir.Name("SPLITS")), ())
+    blocks = ir.Apply("cdiv", (cdiv("K", "BLOCK_K"), ir.Name("SPLITS")), ())
     first = ir.Apply("mul", (ir.Name("part"), ir.Name("length")), ())
     end = ir.Apply("whole_min", (ir.Apply("add", (first, ir.Name("length")), ()), ir.Name("K")), ())
     loop = writer.loop(first, ir.Name("end"), precision=multiplies_float32(spec, body), swap=swap)
-    turned = (ir.Let((carry.text,), ir.Transposed(ir.Name(carry.text, shape))),) if swap else ()
-    own, tile = _own(body, _TILES, ir.Program(0))
+    left = (ir.Store(_parts(writer, dot), writer.carry(dot), writer.mask((m, n))) for dot in body.dots)
+    own, tile = own_tile(body, _TILES, ir.Program(0))
     inside = trimmed((
         *_COUNTED, *own, _grouped(tile), ir.Let(("part",), ir.Program(1)),
         *writer.numbers(body.extent("m"), m, "tile_m"), *writer.numbers(body.extent("n"), n, "tile_n"),
         ir.Let(("length",), ir.Apply("mul", (blocks, ir.Name("BLOCK_K")), ())), ir.Let(("end",), end),
-        ir.Let((carry.text,), ir.Zeros(shape)), loop, *turned, ir.Store(_parts(writer), carry, writer.mask((m, n))),
+        *writer.begun(shape), loop, *writer.unswapped(swap=swap), *left,
     ))  # fmt: skip
     batches = ["BATCH"] if has_batch(body) else []
     splits = 'options["SPLITS"]'
     shape_of = ", ".join([splits, *batches, "M", "N"])
     product = ir.Kernel(
-        name, schedule, (*writer.arguments(inside), _passed(spec)),
+        name, schedule, (*writer.arguments(inside), *_passed(writer)),
         _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "SPLITS"), inside,
-        (_grid(body, _GRID_TILES), splits), (ir.Scratch(memory_of(spec), f"({shape_of})"),), _counts(),
+        (grid_of(body, _GRID_TILES), splits),
+        tuple(ir.Scratch(_memory(writer, dot), f"({shape_of})") for dot in body.dots), _counts(),
     )  # fmt: skip
     return product, joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"))
 
 
-def _passed(spec: OperatorSpec) -> ir.Argument:
-    return ir.Argument(f"{memory_of(spec)}_ptr", "pointer", memory_of(spec))
+def _passed(writer: Writer) -> tuple[ir.Argument, ...]:
+    names = [_memory(writer, dot) for dot in writer.body.dots]
+    return tuple(ir.Argument(f"{name}_ptr", "pointer", name) for name in names)
 
 
 def joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
     """What follows the product, from the sum of its parts."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
-    carry = writer.carry()
-    loaded = ir.Let(("part_sum",), ir.Cast(ir.Load(_parts(writer), writer.mask((m, n))), "float32"))
-    added = ir.Let((carry.text,), ir.Apply("add", (carry, ir.Name("part_sum", (m, n))), (m, n)))
-    loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), (loaded, added))
-    writer.finished(carry)
-    summed = (ir.Let((carry.text,), ir.Zeros((m, n))), loop)
+    added: list[ir.Let] = []
+    for dot, carry in zip(body.dots, writer.carries(), strict=True):
+        part = ir.Cast(ir.Load(_parts(writer, dot), writer.mask((m, n))), "float32")
+        added.append(ir.Let(("part_sum",), part))
+        added.append(ir.Let((carry.text,), ir.Apply("add", (carry, ir.Name("part_sum", (m, n))), (m, n))))
+    loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), tuple(added))
+    writer.all_finished()
+    summed: tuple[ir.Stmt, ...] = (*writer.begun((m, n)), loop)
     return _of_sums(writer, schedule, name, summed, (("SPLITS", 'options["SPLITS"]'),))
 
 
@@ -521,7 +566,7 @@ def after(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
     writer = Writer(spec, body, tiled_by_blocks(body))
     m, n = writer.tiled.result
     computed = ir.Name(body.names.of.get(body.called, writer.carry().text), (m, n))
-    loaded = ir.Cast(ir.Load(_parts(writer, several=False), writer.mask((m, n))), "float32")
+    loaded = ir.Cast(ir.Load(_parts(writer, body.dot, several=False), writer.mask((m, n))), "float32")
     writer.finished(computed, body.called)
     return _of_sums(writer, schedule, name, (ir.Let((computed.text,), loaded),))
 
@@ -533,7 +578,7 @@ def _of_sums(
     """A kernel over tiles of a product that others have left in memory."""
     body = writer.body
     m, n = writer.tiled.result
-    own, tile = _own(body, _TILES, ir.Program(0))
+    own, tile = own_tile(body, _TILES, ir.Program(0))
     inside = trimmed((
         *_COUNTED, *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
         *writer.numbers(body.extent("n"), n, "tile_n"), *summed, *writer.stores(),
@@ -541,55 +586,9 @@ def _of_sums(
     rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)
     constexprs = (("BLOCK_M", rows), ("BLOCK_N", columns), ("GROUP_M", "1"), *more)
     tiles = f"cdiv(M, {rows}) * cdiv(N, {columns})"
-    arguments = (_passed(writer.spec), *writer.arguments(inside))
-    return ir.Kernel(name, schedule, arguments, constexprs, inside, (_grid(body, tiles),))
+    arguments = (*_passed(writer), *writer.arguments(inside))
+    return ir.Kernel(name, schedule, arguments, constexprs, inside, (grid_of(body, tiles),))
 
 
 _JOIN_ROWS, _JOIN_COLUMNS = "4", "256"
 """The tile of the kernel that adds parts: a few rows, for there are few."""
-
-
-def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
-    """A program computes some columns of one row without the matrix units, which few rows would leave idle."""
-    tiled = Tiled(None, axis_of(body.extent("n"), "BLOCK_N"), axis_of(body.extent("k"), "BLOCK_K"))
-    writer = Writer(spec, body, tiled)
-    n, k = tiled.n, tiled.k
-    first, second = writer.factors()
-    along = next((a for a in body.layout.accesses if a.load == second), None)
-    last = extents_of(body, along)[-1] if along else "k"
-    shape = (n, k) if last == "k" else (k, n)
-    known = dict(writer.builder.known)
-    factors = []
-    for i in (first, second):
-        if body.lowered.values[i].op == "load":
-            factors.append((writer.builder.lets([i], shape), writer.builder.value(i, shape)))
-        else:
-            lets, factor = writer.factor(i, writer.builder.shape(i, shape))
-            factors.append((lets, ir.Cast(factor, "float32")))
-    writer.builder.known = known
-    (a_lets, a), (b_lets, b) = factors
-    carry = writer.carry()
-    total = ir.Name("products", shape)
-    added = ir.Apply("add", (total, ir.Apply("mul", (a, b), shape)), shape)
-    loop = ir.For(
-        "start", ir.Number(0), ir.Name("K"), ir.Name("BLOCK_K"),
-        (
-            ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("start")), "int64")),
-            ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), ir.Name("K")), (k,))),
-            *a_lets, *b_lets, ir.Let(("products",), added),
-        ),
-        comment=writer.said(),
-    )  # fmt: skip
-    writer.finished(carry)
-    tiles, rows = _cdiv("N", "BLOCK_N"), bool(body.extent("m").runs)
-    own, number = _own(body, ir.Apply("mul", (tiles, ir.Name("M")), ()) if rows else tiles, ir.Program(0))
-    row = (ir.Let(("row",), ir.Cast(ir.Apply("int_div", (number, tiles), ()), "int64")),) if rows else ()
-    tile = ir.Apply("int_mod", (number, tiles), ()) if rows else number
-    inside = trimmed((
-        *own, *row, ir.Let(("tile_n",), tile),
-        *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let(("products",), ir.Zeros(shape)), loop,
-        ir.Let((carry.text,), ir.Reduce("sum", total, k)), *writer.stores(),
-    ))  # fmt: skip
-    grid = (_grid(body, f'cdiv(N, options["BLOCK_N"]){" * M" if rows else ""}'),)
-    constexprs: tuple[tuple[str, str | None], ...] = (("BLOCK_N", None), ("BLOCK_K", None))
-    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid)

@@ -50,8 +50,10 @@ class Library:
 def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
     """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
     batch, what is added to it included: torch rounds the sum, and a product that was rounded before would be worse."""
+    if len(body.dots) > 1:
+        return None
     by_load = {a.load: a for a in body.layout.accesses}
-    first, second = (a.value for a in body.lowered.values[body.dot].args if isinstance(a, Use))
+    first, second = body.factors_of(body.dot)
     if not {first, second} <= by_load.keys() or not body.extent("m").runs or reduces(body):
         return None
     sides = [extents_of(body, by_load[i]) for i in (first, second)]

@@ -1,7 +1,8 @@
 """A product and what is around it as values over batch, rows, columns and what is summed.
 
 The space has the axes of the product's result, then those that it is summed over. What is computed from the product
-keeps the result's axes; what its operands are computed from is pulled back to the inputs, as everywhere.
+keeps the result's axes; what its operands are computed from is pulled back to the inputs, as everywhere. Several
+products share a space where they have one operand in common and all sizes.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ _REDUCED = of_kind("reduction")
 """Reductions of the columns that a tile holds whole."""
 
 
+MOST_PRODUCTS = 4
+"""Products of one kernel, whose sums are all in registers at once."""
 _RESERVED = RESERVED | {
+    *(f"{side}_{number}" for side in ("left", "right") for number in range(2, MOST_PRODUCTS + 1)),
     "ks", "k_mask", "left", "right", "tile_m", "tile_n", "tiles_m", "tiles_n", "num_tiles",
     "first_row", "first_col", "batch", "products", "part_sum",
     "length", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
@@ -77,8 +81,8 @@ _RESERVED = RESERVED | {
 class ProductBody(Body):
     """What the kernels of a product are printed from."""
 
-    dot: int
-    """The value that is the product; its operands are the two factors."""
+    dots: tuple[int, ...]
+    """The values that are products; the operands of each are its two factors."""
     factor: TensorSpec
     """A tensor of the dtype that is multiplied."""
     boxed: frozenset[str] = frozenset()
@@ -90,8 +94,30 @@ class ProductBody(Body):
     is_library: bool = False
     """Whether that function computes all there is."""
 
+    @property
+    def dot(self) -> int:
+        """The first product."""
+        return self.dots[0]
+
     def extent(self, name: str) -> Extent:
         return next(e for e in self.layout.extents if e.name == name)
+
+    def factors_of(self, dot: int) -> tuple[int, int]:
+        """The values that a product multiplies."""
+        first, second = self.lowered.values[dot].args
+        assert isinstance(first, Use)
+        assert isinstance(second, Use)
+        return first.value, second.value
+
+    @property
+    def firsts(self) -> tuple[int, ...]:
+        """The factors with rows, each once."""
+        return tuple(dict.fromkeys(self.factors_of(dot)[0] for dot in self.dots))
+
+    @property
+    def seconds(self) -> tuple[int, ...]:
+        """The factors with columns, each once."""
+        return tuple(dict.fromkeys(self.factors_of(dot)[1] for dot in self.dots))
 
 
 def converted_load(body: ProductBody, number: int) -> int | None:
@@ -110,13 +136,16 @@ def body(spec: OperatorSpec, graph: Graph) -> ProductBody:
 
 
 def lower(
-    spec: OperatorSpec, graph: Graph, make: Callable[[Graph, int, Roles], ProductLowering]
+    spec: OperatorSpec, graph: Graph, make: Callable[[Graph, Mapping[int, Roles]], ProductLowering]
 ) -> tuple[Graph, Lowered, Roles]:
-    """A graph of one product as values, and what the product's axes count. Raises Unlowerable."""
+    """A graph of products as values, and what the first product's axes count. Raises Unlowerable."""
     graph = in_memory_order(graph)
-    (number,) = (i for i, node in enumerate(graph.nodes) if node.op == DOT)
-    roles = _roles(graph, graph.nodes[number])
-    lowering = make(graph, number, roles)
+    each = {i: _roles(graph, node) for i, node in enumerate(graph.nodes) if node.op == DOT}
+    roles = next(iter(each.values()))
+    unlike = next((i for i, other in each.items() if not roles.is_like(other)), None)
+    if unlike is not None:
+        raise Unlowerable("products of different sizes in one kernel", graph.nodes[unlike].statement)
+    lowering = make(graph, each)
     stored = []
     for output in graph.outputs:
         index = lowering.natural.get(output.node)
@@ -139,6 +168,10 @@ class Roles:
     """The axes of every letter."""
     swapped: bool
     """Whether the second operand has the rows."""
+
+    def is_like(self, other: Roles) -> bool:
+        """Whether another product's result has the same elements, sums of as many."""
+        return self.space == other.space and self.extents == other.extents
 
 
 def _roles(graph: Graph, node: Node) -> Roles:
@@ -178,21 +211,25 @@ def _labels(node: Node) -> tuple[str, str, str]:
 
 
 class ProductLowering(Lowering):
-    """Pulls indices back to the inputs, through one product."""
+    """Pulls indices back to the inputs, through the products of a graph."""
 
-    def __init__(self, graph: Graph, number: int, roles: Roles) -> None:
-        super().__init__(graph, roles.space, apart=False)
-        self.number = number
-        self.roles = roles
-        self.columns = frozenset(roles.extents["n"])
-        node = graph.nodes[number]
-        result = zip(_labels(node)[2], node.shape, strict=True)
-        self.natural: dict[int, Index] = {number: tuple(roles.entries[c] if d else () for c, d in result)}
-        """Every value that is computed from the product, by the axes of its dimensions."""
-        for i in range(number + 1, len(graph.nodes)):
-            index = self._follow(graph.nodes[i])
+    def __init__(self, graph: Graph, products: Mapping[int, Roles]) -> None:
+        """`products`: what the axes of each count, by its node."""
+        first = next(iter(products.values()))
+        super().__init__(graph, first.space, apart=False)
+        self.products = products
+        self.columns = frozenset(first.extents["n"])
+        self.natural: dict[int, Index] = {}
+        """Every value that is computed from a product, by the axes of its dimensions."""
+        for i, node in enumerate(graph.nodes):
+            index = self._result(node, products[i]) if i in products else self._follow(node)
             if index is not None:
                 self.natural[i] = index
+
+    def _result(self, node: Node, roles: Roles) -> Index:
+        if any(isinstance(a, Ref) and a.node in self.natural for a in node.args):
+            raise Unlowerable("a product of what another product is used for", node.statement)
+        return tuple(roles.entries[c] if d else () for c, d in zip(_labels(node)[2], node.shape, strict=True))
 
     def _follow(self, node: Node) -> Index | None:
         """The axes of a value that is computed from the product; None where it is not."""
@@ -225,18 +262,19 @@ class ProductLowering(Lowering):
             raise Unlowerable("a product that is read in two ways in one kernel", node.statement)
         if node.op == OPERATION:
             raise Unlowerable("random numbers in the kernel of a product", node.statement)
-        return self.dot(node) if number == self.number else super().value(number, index)
+        return self.dot(number) if number in self.products else super().value(number, index)
 
-    def dot(self, node: Node) -> int:
+    def dot(self, number: int) -> int:
+        node, roles = self.graph.nodes[number], self.products[number]
         first, second, _ = _labels(node)
         uses = []
         for labels, arg in zip((first, second), node.args, strict=True):
             assert isinstance(arg, Ref)
             shape = self.graph.nodes[arg.node].shape
-            index = tuple(self.roles.entries[c] if dim else () for c, dim in zip(labels, shape, strict=True))
+            index = tuple(roles.entries[c] if dim else () for c, dim in zip(labels, shape, strict=True))
             uses.append(Use(self.value(arg.node, index)))
-        axes = frozenset(a for dim in self.natural[self.number] for a in axes_of(dim))
-        factors = tuple(uses[::-1] if self.roles.swapped else uses)
+        axes = frozenset(a for dim in self.natural[number] for a in axes_of(dim))
+        factors = tuple(uses[::-1] if roles.swapped else uses)
         return self.add(Value("dot", factors, "float", axes, node.name, node.statement))
 
     def reduction(self, node: Node, index: Index) -> int:
@@ -292,8 +330,14 @@ def _laid_out(
     plain = make_body(
         spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=reserved
     )  # fmt: skip
-    dot = next(i for i, v in enumerate(values) if v.op == "dot")
-    return ProductBody(**vars(plain), dot=dot, factor=factor_of(spec, lowered, dot))
+    dots = tuple(i for i, v in enumerate(values) if v.op == "dot")
+    factors = [factor_of(spec, lowered, dot) for dot in dots]
+    if len({factor.dtype for factor in factors}) > 1:
+        raise Unlowerable("products of factors of several dtypes in one kernel", values[dots[1]].statement)
+    body = ProductBody(**vars(plain), dots=dots, factor=factors[0])
+    if min(len(body.firsts), len(body.seconds)) > 1 or len(dots) > MOST_PRODUCTS:
+        raise Unlowerable("products that have no factor in common in one kernel", values[dots[1]].statement)
+    return body
 
 
 def factor_of(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:

@@ -5,6 +5,8 @@ Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.family import Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
@@ -102,6 +104,20 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 def first_table(body: ProductBody) -> Table:
     """Few rows are spread over what is summed; float32 takes half of the tile, for its elements are twice as large."""
+    return tuple(replace(row, schedule=_divided(body, row.schedule)) for row in _first_table(body))
+
+
+def _divided(body: ProductBody, schedule: Schedule) -> Schedule:
+    """A schedule whose tile of one product is divided among several: each has a part of the columns, or of the rows
+    where these are what the products have apart or the columns are to be whole."""
+    if len(body.dots) == 1 or schedule.variant not in (TILES, BOXES):
+        return schedule
+    name = "BLOCK_M" if len(body.firsts) > 1 or reduces(body) else "BLOCK_N"
+    size = max(16, schedule.int(name) >> (len(body.dots) - 1).bit_length())
+    return schedule.replace(**{name: size})
+
+
+def _first_table(body: ProductBody) -> Table:
     own = variants(body)
     if own == (VECTOR,):
         return (table_row(_VECTOR),)
@@ -130,17 +146,21 @@ def is_converted(body: ProductBody) -> bool:
 
 def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
     """Programs that stay where there is room for that, and as many tiles in flight as there is room for."""
-    leaving = (schedule.replace(persistent=False, num_stages=stages) for stages in (4, 3, 2))
-    return next(s for s in (schedule, *leaving) if legal(s, 0, 2) is None and holds(body, s, 2) is None)
+    leaving = [schedule.replace(persistent=False, num_stages=stages) for stages in (4, 3, 2)]
+    parts = ((s, _divided(body, s)) for s in (schedule, *leaving))
+    return next((s for s, own in parts if legal(own, 0, 2) is None and holds(body, own, 2) is None), leaving[-1])
 
 
 def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     """Why a program has no room for a schedule of these values. Tiles that the epilogue loads pass through shared
     memory: where programs stay, beside the factors of the next tile, else in their place."""
-    if not isinstance(body, ProductBody) or not schedule.get("persistent"):
+    if not isinstance(body, ProductBody) or schedule.variant in (LIBRARY, VECTOR):
         return None
     rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
-    return _too_much(schedule, itemsize, (1 + _loaded_tiles(body)) * rows * cols * itemsize)
+    if rows * cols * len(body.dots) > 256 * 32 * schedule.int("num_warps"):
+        return "more than 256 sums a thread"
+    tiles = 1 + _loaded_tiles(body) if schedule.get("persistent") else 0
+    return _too_much(schedule, itemsize, tiles * rows * cols * itemsize, len(body.firsts), len(body.seconds))
 
 
 def _loaded_tiles(body: ProductBody) -> int:
@@ -148,10 +168,10 @@ def _loaded_tiles(body: ProductBody) -> int:
     return sum({"m", "n"} <= set(extents_of(body, a)) for a in body.layout.accesses)
 
 
-def _too_much(schedule: Schedule, itemsize: int, beside: int) -> str | None:
-    """Why the tiles of the factors in flight and so many bytes beside them are more than a program may have."""
+def _too_much(schedule: Schedule, itemsize: int, beside: int, firsts: int = 1, seconds: int = 1) -> str | None:
+    """Why the tiles of so many factors in flight and so many bytes beside them are more than a program may have."""
     rows, cols, depth = (schedule.int(name) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-    factors = (rows + cols) * depth * itemsize * max(schedule.int("num_stages"), 1)
+    factors = (firsts * rows + seconds * cols) * depth * itemsize * max(schedule.int("num_stages"), 1)
     return f"tiles of more than {SHARED_BYTES} bytes of shared memory" if factors + beside > SHARED_BYTES else None
 
 
@@ -205,7 +225,7 @@ def starts(body: ProductBody) -> tuple[Schedule, ...]:
         return tuple(row.schedule for row in first_table(body))
     found: dict[str, tuple[Schedule, ...]] = {BOXES: (_fitting(body, _PERSISTENT), _BOXES, _BOXES.replace(BLOCK_N=128))}
     found |= {SPLIT: (_SPLIT, _SPLIT.replace(BLOCK_M=64, swap=False))}
-    return tuple(s for v in own for s in found.get(v, (_DEFAULTS[v],)))
+    return tuple(dict.fromkeys(_divided(body, s) for v in own for s in found.get(v, (_DEFAULTS[v],))))
 
 
 def _whole(body: ProductBody) -> int:
