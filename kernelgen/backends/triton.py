@@ -8,7 +8,18 @@ from collections.abc import Iterable, Sequence
 
 from kernelgen.families.helpers import with_called
 from kernelgen.families.line import LINE, fit
-from kernelgen.families.triton_text import ATOM, BITAND, PRODUCT, SUM, Text, number, operation, scan_call, triton_dtype
+from kernelgen.families.triton_text import (
+    ATOM,
+    BITAND,
+    PRODUCT,
+    SUM,
+    Text,
+    growing_call,
+    number,
+    operation,
+    scan_call,
+    triton_dtype,
+)
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.tile import ir
@@ -75,6 +86,8 @@ class Printer:
             case ir.If():
                 head = f"{' ' * indent}if {self.text(statement.condition).text}:"
                 return [head, *self.block(statement.body, indent + 4)]
+            case ir.Barrier():
+                return self._said("", ["tl.debug_barrier()"], indent, statement.aside)
             case ir.Store():
                 args = [self._pointer(statement.pointer), self._stored(statement.value, statement.pointer.shape)]
                 if statement.mask is not None:
@@ -259,8 +272,12 @@ class Printer:
 
     def _scan(self, expr: ir.Scan) -> Text:
         inner, axis = self.text(expr.arg).text, f"axis={expr.shape.index(expr.axis)}"
-        if not expr.is_turned:
-            text, helpers = scan_call(expr.op, expr.dtype, (inner, axis), REVERSE if expr.reverse else None)
+        direction = REVERSE if expr.reverse else None
+        if expr.after:
+            before = tuple(self.text(e).text for e in expr.after)
+            text, helpers = growing_call((inner, *before, axis), direction)
+        elif not expr.is_turned:
+            text, helpers = scan_call(expr.op, expr.dtype, (inner, axis), direction, pairs=expr.in_pairs)
         else:
             text, helpers = scan_call(expr.op, expr.dtype, (f"_turned({inner})", axis), None)
             text, helpers = Text(f"_turned({text.text})"), ("from_end", "turned", *helpers)

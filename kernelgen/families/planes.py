@@ -155,7 +155,7 @@ class PlaneNest(PairNest):
 
     def read_together(self, i: int) -> tuple[ir.Let, ...] | None:
         """A load, behind the pointer that it is the first to count from."""
-        if i in self.read:
+        if i in self.read or i not in self.access:
             return super().read_together(i)
         key = self.core(self.access[i])
         name = self.shared.get(key)

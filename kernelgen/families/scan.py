@@ -17,33 +17,29 @@ from kernelgen.families import cooperative, forms, reduction, scan_held, split_s
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Loop
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
-from kernelgen.families.scan_walk import (
-    Carried,
-    Growing,
-    carried,
-    comments,
-    ends,
-    growing,
-    has_products,
-    last_lane,
-    outgrown,
-    plain_comments,
-    plain_ends,
-    plain_starts,
-    prepare,
-    starts_of,
-)
-from kernelgen.families.specialize import SPECIALIZE, specialized
+from kernelgen.families.specialize import SPECIALIZE
 from kernelgen.families.split_schedules import PROGRAMS, few_long_rows, power_below
-from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Parameter, Scalar, Schedule, TableRow, table_row
 from kernelgen.schedule.problem import ROW_BYTES
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import M, Nest
+from kernelgen.tile.scans import (
+    Running,
+    Scaled,
+    behind,
+    carried,
+    growing,
+    has_products,
+    is_backwards,
+    last_element,
+    scans_of,
+)
 
 NAME = "scan"
 MAX_ROW_BYTES = 32768
@@ -171,57 +167,62 @@ def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
 
 
 def in_blocks(
-    spec: OperatorSpec,
-    body: Body,
-    schedule: Schedule,
-    name: str,
-    helpers: dict[str, None],
-    make: type[Lines] = Lines,
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel of a program that walks rows in blocks."""
-    return (_looped(spec, body, schedule, name, helpers, make),)
+    nest = Nest(spec, body, WALKED[schedule.variant], schedule)
+    text = walked_rows(nest)
+    constexprs = ("BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
+    if nest.form.two_d:
+        said = "lanes lie along the other dimensions; a program walks what is scanned in blocks"
+        frame = grid.several_rows(M, said, "int64: offsets may pass 2**31")
+        return (nest.kernel(name, (*frame, *text), ("M", "N"), ("BLOCK_SIZE_M", *constexprs)),)
+    what, it = ("the row does", "it") if body.layout.rows else ("the elements do", "them")
+    said = f"{what} not fit in registers: walk {it} in blocks"
+    return (nest.kernel(name, (ir.Remark((said,), apart=False), *grid.lone_row(), *text), ("N",), constexprs),)
 
 
-def _looped(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], make: type[Lines]
-) -> KernelText:
-    kept = carried(body)
-    plain = growing(body, kept)
-    lines = make(spec, body, WALKED[schedule.variant], schedule, helpers)
-    once, first = _walk(lines, kept, plain)
-    loops = [replace(first, before=(last_lane(lines), *first.before))]
-    if plain:
-        _, pairs = _walk(make(spec, body, forms.LOOPED, schedule, helpers), kept, ())
-        why = "some multiply to what is no float32: once more, as mantissas and exponents"
-        order = "tl.debug_barrier()  # what others have stored is not to come later"
-        loops.append(replace(pairs, comment=(why, *pairs.comment), before=(order, *pairs.before), when=outgrown(plain)))
-    sizes, rows = (("M", "N"), ("BLOCK_SIZE_M",)) if lines.two_d else (("N",), ())
-    constexprs = (*rows, "BLOCK_SIZE_N", *(("NUM_STAGES",) if schedule.int("NUM_STAGES") > 1 else ()))
-    arguments, constexprs, _ = specialized(schedule, lines.arguments(*sizes), constexprs)
-    return KernelText(
-        name, lines.form, schedule, arguments, constexprs, tuple(once), (), tuple(loops),
-        wide_strides=lines.wide_strides(), scans=True,
-    )  # fmt: skip
+def walked_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
+    """What is done with rows that are walked in blocks."""
+    body = nest.body
+    kept = carried(nest, scans_of(body))
+    plain = growing(kept)
+    still = [i for i, level in enumerate(body.names.levels) if level in (ROW, SCALAR) and nest.builder.is_assigned(i)]
+    once = (*nest.row_indices(), *nest.lets(still))
+    known = dict(nest.builder.known)
+    others = [c for c in kept if not (plain and isinstance(c, Scaled))]
+    comment, walked = _walk(nest, [*plain, *others])
+    first = (*once, ir.Remark(comment), last_element(nest), *walked)
+    if not plain:
+        return first
+    nest.builder.known = known
+    comment, walked = _walk(nest, kept)
+    why = "some multiply to what is no float32: once more, as mantissas and exponents"
+    again = (ir.Remark((why, *comment)), ir.Barrier("what others have stored is not to come later"), *walked)
+    outgrown = [c.outgrown() for c in plain]
+    condition = outgrown[0]
+    for other in outgrown[1:]:
+        condition = ir.Apply("or", (condition, other), ())
+    return (*first, ir.Remark(()), ir.If(condition, again))
 
 
-def _walk(lines: Lines, kept: Sequence[Carried], plain: Sequence[Growing]) -> tuple[list[str], Loop]:
-    """What comes before a walk over the row, and the walk; with `plain` products, or with pairs."""
-    body = lines.body
-    others = [c for c in kept if not (c.exponents and plain)]
-    prepare(lines, others, plain)
-    done: set[int] = set()
-    still = [i for i, level in enumerate(body.names.levels) if level in (ROW, SCALAR) and lines.writer.is_assigned(i)]
-    once = lines.row_indices() + lines.writer.lines(still, done)
+def _walk(nest: Nest, kept: Sequence[Running]) -> tuple[tuple[str, ...], tuple[ir.Stmt, ...]]:
+    """A walk over the row, and what is said above it."""
+    body, backwards = nest.body, is_backwards(nest.body)
+    behind(nest, kept)
     full = [o for o in body.lowered.outputs if output_groups(o, body.layout.columns)]
     rest = [o for o in body.lowered.outputs if o not in full]
-    backwards = body.lowered.values[kept[0].scan].attr == REVERSE
-    inside = lines.writer.lines([*(o.value for o in full), *(c.scan for c in kept)], done, late=False)
-    inside += [*(lines.store(o) for o in full), *plain_ends(lines, plain), *ends(lines, others)]
-    comment = (["from the end of the row to its beginning"] if backwards else []) + plain_comments(body, plain)
-    before = [*plain_starts(plain), *starts_of(body, others, across=lines.two_d)]
-    after = [lines.store(o) for o in rest]
-    walked = tuple(lines.at_columns(inside))
-    return once, Loop((*comment, *comments(body, others)), tuple(before), walked, tuple(after), backwards)
+    inside = (
+        *nest.column_indices(), *nest.lets([*(o.value for o in full), *(c.scan for c in kept)], late=False),
+        *nest.stores(full), *(statement for c in kept for statement in c.end()),
+    )  # fmt: skip
+    comment = ("from the end of the row to its beginning",) if backwards else ()
+    loop = grid.walk(
+        nest.tile.shape, inside, (ir.Number(0), ir.Name("N")), backwards=backwards, is_turned=nest.builder.is_turned,
+        stages="NUM_STAGES" if nest.schedule.int("NUM_STAGES") > 1 else "",
+    )  # fmt: skip
+    begun = (let for c in kept for let in c.begin())
+    return (*comment, *(line for c in kept for line in c.said())), (*begun, loop, *nest.stores(rest))
 
 
 def _variants() -> tuple[Variant, ...]:

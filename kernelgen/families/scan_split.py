@@ -16,7 +16,7 @@ from kernelgen.families.kernel import Body, KernelText, Lines, Loop, Scratch
 from kernelgen.families.line import LINE
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
-from kernelgen.families.scan_walk import (
+from kernelgen.families.scan_lines import (
     Carried,
     carried,
     comments,

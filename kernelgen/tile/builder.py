@@ -63,7 +63,8 @@ class Builder:
     by_rows: bool = False
     """Whether an exact quotient by a number of the row is made of one division a row."""
     together: Callable[[int], tuple[ir.Let, ...] | None] = lambda i: None
-    """The statements that read a load which is not read alone: they come where the first of those is read."""
+    """The statements that assign a value which is not assigned alone, such as a load that others are read with: they
+    come where the first of those is needed."""
     narrow: frozenset[int] = frozenset()
     """The places that are counted in int32, whatever their dtype."""
 
@@ -81,7 +82,7 @@ class Builder:
             if not self.is_assigned(i):
                 continue
             name = ir.Name(self.names.of[i], self.shape(i, tile))
-            together = self.together(i) if value.op == "load" else None
+            together = self.together(i)
             if together is not None:
                 found += together
             elif value.op != "iota":  # which the kernel has anyway
@@ -96,7 +97,7 @@ class Builder:
         return self.lowered.values[i].op == "load" and not self.lowered.values[i].args
 
     def _assigned(self, i: int, name: ir.Name, tile: ir.Shape) -> ir.Let | ir.Update:
-        value, said = self.lowered.values[i], self._quoted(self.lowered.values[i])
+        value, said = self.lowered.values[i], self.said(i)
         if value.op == "add" and isinstance(value.args[0], Use) and self.known.get(value.args[0].value) == name:
             return ir.Update(name.text, "add", self._operand(value.args[1], tile), said)
         return ir.Let((name.text,), self._written(i, tile), said)
@@ -110,8 +111,9 @@ class Builder:
             return written
         return ir.Part(written, self.names.of.get(i, ""), NOUNS.get(value.op, "part"), bool(value.name))
 
-    def _quoted(self, value: Value) -> str:
-        """The statement that a value begins."""
+    def said(self, i: int) -> str:
+        """The statement that a value begins, where it is not yet quoted."""
+        value = self.lowered.values[i]
         if value.statement is None or value.op == "load" or value.statement in self.quoted:
             return ""
         self.quoted.add(value.statement)
@@ -203,7 +205,11 @@ class Builder:
         source = without_parts(self.value(self.source(i), self.tile))
         return self.guarded(i, source, neutral_alone=neutral_alone)
 
-    def _scan(self, i: int, arg: ir.Expr) -> ir.Expr:
+    def scan(self, i: int) -> ir.Scan:
+        """A scan of what is in registers."""
+        return self._scan(i, self.value(self.source(i), self.tile))
+
+    def _scan(self, i: int, arg: ir.Expr) -> ir.Scan:
         value, reverse = self.lowered.values[i], self.lowered.values[i].attr == REVERSE
         axis = self._axis(frozenset(self.lowered.space.inner_axes()))
         inner = self.guarded(i, arg) if reverse else arg

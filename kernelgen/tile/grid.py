@@ -82,10 +82,15 @@ def row(columns: ir.Axis, *, has_row: bool, is_turned: bool) -> tuple[ir.Let, ..
     said = f"one program holds {'one row' if has_row else 'everything'} in registers"
     cols: ir.Expr = ir.Range(columns, ir.Number(0))
     if is_turned:
-        cols = ir.Call("from_end", (ir.Name(columns.block),), (columns,))
+        cols = from_end(columns)
     number, exist = numbered(columns, ir.Number(0))
     number = ir.Let(number.names, cols, "" if has_row else said)
     return (*lone_row(said), number, exist) if has_row else (number, exist)
+
+
+def from_end(columns: ir.Axis) -> ir.Call:
+    """The numbers of a block's columns from its end."""
+    return ir.Call("from_end", (ir.Name(columns.block),), (columns,))
 
 
 def rows(row_axis: ir.Axis, columns: ir.Axis) -> tuple[ir.Let, ...]:
@@ -104,15 +109,21 @@ def several_rows(row_axis: ir.Axis, said: str, why: str) -> tuple[ir.Let, ...]:
 
 
 def walk(
-    tile: ir.Shape, body: tuple[ir.Stmt, ...], span: tuple[ir.Expr, ir.Expr], *, stages: str, backwards: bool = False
+    tile: ir.Shape,
+    body: tuple[ir.Stmt, ...],
+    span: tuple[ir.Expr, ir.Expr],
+    *,
+    stages: str,
+    backwards: bool = False,
+    is_turned: bool = False,
 ) -> ir.For:
-    """A walk along the columns in blocks."""
+    """A walk along the columns in blocks. `is_turned`: whether these are numbered from their end."""
     columns, start = tile[-1], ir.Name("start")
     numbers: tuple[ir.Stmt, ...] = numbered(columns, start)
     if backwards:
         one = ir.Apply("sub", (tiles(columns), ir.Number(1)), ())
         last = ir.Apply("sub", (block(one, columns), start), ())
-        own = ir.Range(columns, ir.Number(0))
+        own = from_end(columns) if is_turned else ir.Range(columns, ir.Number(0))
         numbers = (ir.Let((columns.index,), last), ir.Update(columns.index, "add", own), numbers[1])
     masks = (inside(*tile),) if len(tile) > 1 else ()
     return ir.For("start", *span, ir.Name(columns.block), (*numbers, *masks, *body), stages=stages)

@@ -217,6 +217,11 @@ class Scan:
     """Whether it begins at the end of the axis."""
     is_turned: bool = False
     """Whether the axis is numbered from its end, where such a scan begins then."""
+    in_pairs: bool = False
+    """Of products of floats: whether these are two values, mantissas and exponents."""
+    after: tuple[Expr, Expr] | None = None
+    """Of products of floats: what came before, and the most that elements up to there multiply to. They are two values
+    then, the products and the same for each element."""
 
     @property
     def shape(self) -> Shape:
@@ -400,6 +405,13 @@ class For:
 
 
 @dataclass(frozen=True)
+class Barrier:
+    """The threads of a program wait until all have done what stands before."""
+
+    aside: str = ""
+
+
+@dataclass(frozen=True)
 class If:
     condition: Expr
     body: tuple[Stmt, ...]
@@ -414,7 +426,7 @@ class Remark:
     """Whether a blank line comes before it, unless it stands first or behind another."""
 
 
-Stmt = Remark | Let | Update | Store | StoreBox | For | If
+Stmt = Remark | Let | Update | Store | StoreBox | For | If | Barrier
 
 
 @dataclass(frozen=True)

@@ -178,7 +178,6 @@ def cumprod_looped_kernel(
                 mask=mask,
                 other=0.0,
             ).to(tl.float32)
-            # return torch.cumprod(x, dim=-1)
             out_block, out_exponents = _running_products(x, axis=0)
             out = _products_after(
                 out_carry, out_carry_exponent, out_block, out_exponents
@@ -241,7 +240,6 @@ def cumprod_looped_plain_kernel(
                 mask=mask,
                 other=0.0,
             ).to(tl.float32)
-            # return torch.cumprod(x, dim=-1)
             out_block, out_exponents = _running_products(x, axis=0)
             out = _products_after(
                 out_carry, out_carry_exponent, out_block, out_exponents

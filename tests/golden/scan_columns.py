@@ -51,9 +51,9 @@ def cumsum_sequence_kernel(
 
     # out_carry: out at the end of the block before
     # out_lost: what rounding took from out_carry
-    is_last = tl.arange(0, BLOCK_SIZE_N)[None, :] == BLOCK_SIZE_N - 1
-    out_carry = tl.full([BLOCK_SIZE_M, 1], 0.0, tl.float32)
-    out_lost = tl.full([BLOCK_SIZE_M, 1], 0.0, tl.float32)
+    is_last = tl.arange(0, BLOCK_SIZE_N) == BLOCK_SIZE_N - 1
+    out_carry = tl.zeros((BLOCK_SIZE_M,), tl.float32)
+    out_lost = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -68,7 +68,7 @@ def cumsum_sequence_kernel(
         ).to(tl.float32)
         # return x.cumsum(1)
         out_block = tl.cumsum(x, axis=1)
-        out = out_carry + (out_lost + out_block)
+        out = out_carry[:, None] + (out_lost[:, None] + out_block)
         tl.store(
             out_ptr
             + b[:, None] * stride_out_b
@@ -77,7 +77,7 @@ def cumsum_sequence_kernel(
             out,
             mask=mask,
         )
-        out_end = tl.sum(tl.where(is_last, out_block, 0.0), axis=1, keep_dims=True)
+        out_end = tl.sum(tl.where(is_last[None, :], out_block, 0.0), axis=1)
         out_carry, out_lost = _two_sum(out_carry, out_lost + out_end)
 
 

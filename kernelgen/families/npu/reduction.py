@@ -18,7 +18,7 @@ from kernelgen.families.npu.space import HELPERS, MULTIBUFFER, block
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import grid, ir
-from kernelgen.tile.nest import LONE_N, M, N
+from kernelgen.tile.nest import LONE_N, M, N, Nest
 
 NAME = "reduction"
 KEY_ITEMSIZE = held.VECTOR_BYTES
@@ -94,7 +94,13 @@ def _kernels(
 ) -> tuple[KernelText, ...]:
     """The kernel for one schedule's structure. Without rows there is one tile, and the one program that has it."""
     form = FORMS[schedule.variant]
-    text = (in_blocks if form.walks else in_registers)(spec, body, schedule, name)
+    if form.walks:
+        usual = reduction.default(schedule.variant)
+        plain = usual.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
+        nest = PackedNest(spec, body, form, plain)
+        text = in_blocks(nest, walked_rows(nest), name)
+    else:
+        text = in_registers(spec, body, schedule, name)
     made = one_program_a_core(text, schedule, body)
     if {o.name for o in body.lowered.outputs} - {t.name for t in spec.outputs}:
         # what the rows leave is reduced even where there are none, and no driver takes a launch of no program
@@ -116,12 +122,9 @@ def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) 
     return nest.kernel(name, (*grid.numbered(LONE_N, ir.Number(0)), *text), ("N",), ("BLOCK_SIZE_N",))
 
 
-def in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
-    """The kernel of a core that walks its rows."""
-    usual = reduction.default(schedule.variant)
-    plain = usual.replace(NUM_STAGES=1, keep_row=False, backwards=False, specialize=False, stores="default")
-    nest = PackedNest(spec, body, FORMS[schedule.variant], plain)
-    text = walked_rows(nest)
+def in_blocks(nest: Nest, text: tuple[ir.Stmt, ...], name: str) -> KernelText:
+    """The kernel of a core that walks its rows, of which `text` does one, or a tile of them."""
+    body = nest.body
     if nest.form.two_d:
         said = "one program a core, which walks BLOCK_SIZE_M rows at a time in blocks"
         tile = (*grid.numbered(M, grid.block(ir.Name("tile"), M)), *text)

@@ -10,7 +10,7 @@ from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
-from kernelgen.families.npu.lines import PackedLines
+from kernelgen.families.npu.lines import PackedNest
 from kernelgen.families.npu.space import HELPERS
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
@@ -49,7 +49,8 @@ def _kernels(
     """The kernel for one schedule's structure."""
     form, plain = FORMS[schedule.variant], scan.default(schedule.variant)
     if form.walks:
-        (text,) = scan.in_blocks(spec, body, plain.replace(NUM_STAGES=1), name, helpers, PackedLines)
+        nest = PackedNest(spec, body, form, plain.replace(NUM_STAGES=1))
+        text = reduction.in_blocks(nest, scan.walked_rows(nest), name)
     else:
         text = reduction.in_registers(spec, body, plain, name)
     return (reduction.one_program_a_core(text, schedule, body),)

@@ -52,9 +52,9 @@ def cumsum_sequence_backward_kernel(
     # from the end of the row to its beginning
     # grad_x_carry: grad_x at the end of the block before
     # grad_x_lost: what rounding took from grad_x_carry
-    is_last = tl.arange(0, BLOCK_SIZE_N)[None, :] == 0
-    grad_x_carry = tl.full([BLOCK_SIZE_M, 1], 0.0, tl.float32)
-    grad_x_lost = tl.full([BLOCK_SIZE_M, 1], 0.0, tl.float32)
+    is_last = tl.arange(0, BLOCK_SIZE_N) == 0
+    grad_x_carry = tl.zeros((BLOCK_SIZE_M,), tl.float32)
+    grad_x_lost = tl.zeros((BLOCK_SIZE_M,), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
         cols += tl.arange(0, BLOCK_SIZE_N)
@@ -70,7 +70,7 @@ def cumsum_sequence_backward_kernel(
         ).to(tl.float32)
         # grad_x = grad_out.flip(-2).cumsum(-2).flip(-2)
         grad_x_block = tl.cumsum(grad_out, axis=1, reverse=True)
-        grad_x = grad_x_carry + (grad_x_lost + grad_x_block)
+        grad_x = grad_x_carry[:, None] + (grad_x_lost[:, None] + grad_x_block)
         tl.store(
             grad_x_ptr
             + b[:, None] * stride_grad_x_b
@@ -79,9 +79,7 @@ def cumsum_sequence_backward_kernel(
             grad_x,
             mask=mask,
         )
-        grad_x_end = tl.sum(
-            tl.where(is_last, grad_x_block, 0.0), axis=1, keep_dims=True
-        )
+        grad_x_end = tl.sum(tl.where(is_last[None, :], grad_x_block, 0.0), axis=1)
         grad_x_carry, grad_x_lost = _two_sum(grad_x_carry, grad_x_lost + grad_x_end)
 
 

@@ -100,7 +100,7 @@ def masked_cumsum_backward_looped_kernel(
         cols += _from_end(BLOCK_SIZE_N)
         mask = cols < N
         mask_tile = tl.load(
-            mask_ptr + row * stride_mask_m + cols * stride_mask_n, mask=mask, other=0
+            mask_ptr + row * stride_mask_m + cols * stride_mask_n, mask=mask
         )
         grad_out = tl.load(
             grad_out_ptr + row * stride_grad_out_m + cols * stride_grad_out_n,
