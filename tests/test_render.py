@@ -231,6 +231,12 @@ LONG = (
 )
 
 
+def test_a_sum_in_brackets_at_the_end_of_a_long_line_is_no_tuple(tmp_path: Path) -> None:
+    line = fit(f"total = {'a' * 20}[:, None] + ({'b' * 20}[:, None] + {'c' * 30})", 4)
+    (tmp_path / "long.py").write_text(f"def run():\n{line}\n", encoding="utf-8")
+    assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
+
+
 @pytest.mark.parametrize("argument", LONG)
 @pytest.mark.parametrize("indent", [4, 8])
 def test_an_argument_too_long_for_a_line_is_broken_as_ruff_format_breaks_it(

@@ -51,7 +51,8 @@ def fit(line: str, indent: int) -> str:
     args = split_top(line[start:end])
     inner = ", ".join(args)
     # a tuple, or a call whose result is used further, is only stable with a line and a comma for every argument
-    if len(inner) + indent + 4 <= LINE and line[end:] in (")", "):") and line[start - 2] != " ":
+    is_tuple = line[start - 2] == " " and (len(args) > 1 or line[: start - 1].endswith("= "))
+    if len(inner) + indent + 4 <= LINE and line[end:] in (")", "):") and not is_tuple:
         return f"{space}{line[:start]}\n{space}    {inner}\n{space}{line[end:]}"
     parts = "".join(f"{_terms(a, indent + 4)},\n" for a in args)
     return f"{space}{line[:start]}\n{parts}{space}{line[end:]}"
