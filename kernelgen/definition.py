@@ -9,13 +9,12 @@ from kernelgen import families
 from kernelgen.analysis import Work, floor_seconds, step_works, work
 from kernelgen.devices.facts import Peaks, by_arch, npu_by_name
 from kernelgen.families.access import Access
-from kernelgen.families.kernel import Body, body_of
+from kernelgen.families.kernel import Body, body_of, has_products
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.plan import KernelPlan, LoweredPlan, Plan, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import CUSTOM, Case, OperatorSpec, TensorSpec
-from kernelgen.tile.scans import has_products
 
 REFERENCE_ARCH = "sm_90"
 """The device whose peaks the roofline is drawn for; the text names it."""

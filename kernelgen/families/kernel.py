@@ -54,6 +54,11 @@ class Body:
         return frozenset(self.layout.columns.axes if self.layout.columns else range(len(self.lowered.space.axes)))
 
 
+def has_products(body: Body) -> bool:
+    """Whether a body has running products of floats."""
+    return any(is_scaled(v.op, v.dtype) for v in body.lowered.values)
+
+
 def body_of(plan: LoweredPlan) -> Body:
     """What the kernels of a plan are printed from; of several steps, the one that is tuned."""
     body = plan.main.body

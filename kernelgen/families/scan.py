@@ -17,7 +17,7 @@ from kernelgen.families import cooperative, forms, reduction, scan_held, split_s
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, has_products
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
@@ -35,7 +35,6 @@ from kernelgen.tile.scans import (
     behind,
     carried,
     growing,
-    has_products,
     is_backwards,
     last_element,
     scans_of,

@@ -55,11 +55,6 @@ def is_compensated(value: Value) -> bool:
     return value.op == "cumsum" and value.dtype == "float"
 
 
-def has_products(body: Body) -> bool:
-    """Whether a body has running products of floats."""
-    return any(is_scaled(v.op, v.dtype) for v in body.lowered.values)
-
-
 def carried(body: Body) -> tuple[Carried, ...]:
     """What every scan carries, under names that no value has."""
     return _named(body, scans_of(body), "carry")

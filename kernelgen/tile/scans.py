@@ -28,11 +28,6 @@ def scans_of(body: Body) -> list[int]:
     return [i for i, v in enumerate(body.lowered.values) if v.op in SCANS]
 
 
-def has_products(body: Body) -> bool:
-    """Whether a body has running products of floats."""
-    return any(is_scaled(v.op, v.dtype) for v in body.lowered.values)
-
-
 @dataclass(frozen=True)
 class Running:
     """What one scan came to at the end of the block before: all there is of a maximum, or of what is counted."""

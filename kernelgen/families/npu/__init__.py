@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families.access import layout
-from kernelgen.families.kernel import body_of, make_body
+from kernelgen.families.kernel import body_of, has_products, make_body
 from kernelgen.families.npu import pointwise, reduction, scan
 from kernelgen.plan import Chip, KernelPlan, TableRow
 from kernelgen.spec.model import OperatorSpec, TensorFacts
-from kernelgen.tile.scans import has_products
 
 FAMILIES = {made.name: made for made in (pointwise.FAMILY, reduction.FAMILY, scan.FAMILY)}
 ALONE = "everything is reduced by one core"
