@@ -63,9 +63,11 @@ class Measure:
         heard = Selections(taken=taken)
         return in_float64(self.reference, self.cut, selections=heard), heard.found
 
-    def disturbed(self, noise: Noise, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
+    def disturbed(
+        self, noise: Noise, taken: Taken, storing: Storing | None = None
+    ) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
         heard = Selections(taken=taken)
-        return in_float64(self.reference, self.cut, noise, heard), heard.found
+        return in_float64(self.reference, self.cut, noise, heard, storing), heard.found
 
     def as_stored(self, storing: Storing, taken: Taken) -> tuple[tuple[torch.Tensor, ...], list[Selection]]:
         heard = Selections(taken=taken)

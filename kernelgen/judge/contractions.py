@@ -47,6 +47,9 @@ POOL results or more: torch sums in blocks, whose errors are less, and a product
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
 """What sums of products arrive as at the dispatcher."""
 
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""Of the two operands of a sum of products."""
+
 _FLOAT32 = 2.0**-24
 _SET = {"tf32": 2.0**-11, "bf16": 2.0**-8}
 """Unit roundoff of an operand, by what torch calls the precision of products of float32; any other is float32's own."""
@@ -102,6 +105,8 @@ class Contraction:
     """Whether the call adds something to the sums."""
     batch: int = 0
     """Leading dimensions of both, of whose every place there is a product."""
+    negates: bool = False
+    """Whether the sums are multiplied by a negative number."""
     key: str = ""
     """What `product` does to two tensors, among all that are computed in a case."""
 
@@ -123,7 +128,7 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
     multiply = torch.nn.functional.linear if name == "linear" else torch.matmul
     alpha = kwargs.get("alpha", 1)
     found = of_matrices(args[place], (place, place + 1), lambda a, b: alpha * multiply(a, b))
-    found = replace(found, key=f"{alpha} {'linear' if name == 'linear' else 'matmul'}")
+    found = replace(found, key=f"{alpha} {'linear' if name == 'linear' else 'matmul'}", negates=alpha < 0)
     if name == "linear":
         return replace(found, batch=0, adds=len(args) > 2 and args[2] is not None)
     return replace(found, adds=place == 1)

@@ -19,9 +19,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import device as devices
-from .contractions import PRODUCTS, Contraction, Errors, Precision, contraction, of_matrices, precision
+from .contractions import PRODUCTS, Contraction, Errors, Pair, Precision, contraction, of_matrices, precision
 from .eager import EagerMode
 from .known import Known
+from .masks import sums_of_the_seen
 from .wrong_products import Wronged
 
 _TF32_BITS = 13
@@ -44,8 +45,10 @@ class Storing:
     """They are the kernel's own: the sums are not rounded."""
     multiplies: bool = False
     """Some are: float32 is multiplied as CUDA's products are set to."""
-    hides: bool = False
-    """A weight of 0 leaves out what it weighs, be that infinite or NaN: a kernel need not read what a mask hides."""
+    noted: list[Pair] | None = None
+    """Where the operands of every sum of products are noted."""
+    hidden: Sequence[Pair] = ()
+    """Of every sum, which factors of 0 leave out what they are multiplied with, be that infinite or NaN (masks.py)."""
     known: Known = field(default_factory=Known)
     """Sums of one case."""
 
@@ -58,7 +61,8 @@ class Stored(EagerMode):
     def __init__(self, storing: Storing, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
-        self._errors, self._wrong, self._hides = storing.errors, storing.wrong, storing.hides
+        self._errors, self._wrong = storing.errors, storing.wrong
+        self._noted, self._hidden = storing.noted, iter(storing.hidden)
         self._on_cuda = storing.ours or storing.multiplies
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
@@ -150,8 +154,11 @@ class Stored(EagerMode):
         """The sums of products of a and b with what they are off by."""
         if self._wrong is not None:
             exact = self._wrong.summed(exact, called, (a, b), at)
-        if self._hides and bool(((a >= 0) | a.isnan()).all()):
-            exact = _hidden(called, a, b)
+        if self._noted is not None:
+            self._noted.append((a.clone(), b.clone()))
+        mask = next(self._hidden, None)
+        if mask is not None:
+            exact = sums_of_the_seen(exact, called, (a, b), mask)
         return exact if self._errors is None else exact + self._errors.of(called, a, b, at)
 
     def _read(self, x: torch.Tensor, at: Precision) -> torch.Tensor:
@@ -176,22 +183,6 @@ class Stored(EagerMode):
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._dtype).double() if x.dtype == torch.float64 else x
-
-
-def _hidden(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The sums of products of a and b, of which those with a factor of 0 are 0 whatever the other one is."""
-    (fa, sa, na, ia), (fb, sb, nb, ib) = (
-        (torch.where(x.isfinite(), x, 0), x.sign().nan_to_num(0.0), x.isnan().double(), x.isinf().double())
-        for x in (a, b)
-    )
-    product = called.product
-    infinite = [
-        product(ia * p, q) + product(p, ib * q) - product(ia * p, ib * q) for p, q in ((sa, sb), (sa**2, sb**2))
-    ]
-    is_nan = product(na, (sb != 0).double() + nb) + product((sa != 0).double(), nb) > 0
-    above, below = infinite[1] + infinite[0] > 0, infinite[1] - infinite[0] > 0
-    total = product(fa, fb) + torch.where(above, math.inf, 0.0) + torch.where(below, -math.inf, 0.0)
-    return torch.where(is_nan, math.nan, total)
 
 
 class Attention(TorchFunctionMode):

@@ -9,12 +9,13 @@ from functools import partial
 
 import torch
 
-from .bounds import CAP, Tally, misplaced
+from .bounds import CAP, POOL, Tally, misplaced
 from .casts import narrowed
-from .choices import Measure, Part, remark, selected_alike, undoubted
-from .contractions import Errors
+from .choices import Measure, Oracle, Part, remark, selected_alike, undoubted
+from .contractions import Errors, Pair
 from .inputs import derive_seed
 from .known import Known
+from .masks import drawn, hidden
 from .model import Case, Operator, Worst
 from .mutants import LARGEST, Reject, Suite, bounded
 from .oracle import Noise, Tiling, in_float64
@@ -28,6 +29,8 @@ _SETTLING = 8
 """Disturbed oracles that must agree on NaN and infinities before a candidate is held to them."""
 _PROBES = 8
 """Disturbed oracles where there are few elements: by chance two disturbances may cancel in all that are sensitive."""
+_MANY_DRAWS = 32
+"""Of what sums of products are off by, for few elements of which these alone tell what is accepted."""
 _ROUNDING = 2.0**-24
 """Of float32, relative to the result."""
 _MANY = 2**22
@@ -214,6 +217,8 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                 continue
             ref, got = oracle.refs[i], oracle.in_order(i, got)
             own = [s[i] for s in stored]
+            probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
+            part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
             if bool(misplaced(got, eager, ref).any()):
                 if device == "cpu":
                     ref = _one_by_one(operator, cut, i, got, eager, ref)
@@ -221,11 +226,8 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                     ref = _on_host(operator, cut, i, got, ref)
                 ref = _spelled_out(operator, cut, i, got, eager, ref)
                 ref = _added_first(operator, cut, i, got, ref)
-                ref, rounded = _unseen(run, cut, i, got, eager, ref)
-                own.append(rounded)
-                ref = _settled(run, cut, i, got, eager, ref, generator)
-            probed = oracle.probes_of(i) if ref.dtype.is_floating_point else oracle.counted_of(i)
-            part = Part(i, box, got, eager, ref, probed, own, selects=bool(oracle.found))
+                part = _unseen(run, oracle, storing, replace(part, ref=ref))
+                part = replace(part, ref=_settled(run, cut, i, got, eager, part.ref, generator))
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
 
 
@@ -321,22 +323,46 @@ def _added_first(
     return torch.where(taken, got.to(ref.dtype), ref)
 
 
-def _unseen(
-    run: _Run, cut: Sequence[torch.Tensor], output: int, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The oracle with what it is in the candidate's doubtful places where a mask keeps what it hides from being read,
-    and that with what sums of products round.
-
-    Of a weight of 0 and an infinite or NaN value the product is NaN, which a kernel that leaves it out never sees.
-    """
-    doubtful = misplaced(got, eager, ref)
+def _unseen(run: _Run, oracle: Oracle, storing: Sequence[Storing], part: Part) -> Part:
+    """A part with what its oracles are, in the candidate's doubtful places, where what a mask hides is left out of sums
+    of products: of a weight of 0 and an infinite or NaN value the product is NaN, which a kernel that skips it never
+    sees. Only where that is what the candidate has, and none of it where no sum has a mask."""
+    doubtful = misplaced(part.got, part.eager, part.ref)
     if run.products is None or not bool(doubtful.any()):
-        return ref, ref
-    exact, rounded = (
-        in_float64(run.operator.reference, cut, stored=replace(run.products, dtype=dtype, hides=True))[output]
-        for dtype in (torch.float64, run.products.dtype)
+        return part
+    masks = _masks(run, oracle.measure.cut)
+    if not any(bool(mask.any()) for pair in masks for mask in pair):
+        return part
+    measure, taken, i = oracle.measure, oracle.taken, part.output
+    exactly = replace(run.products, dtype=torch.float64, hidden=masks)
+    ref = measure.as_stored(exactly, taken)[0][i]
+    settled = doubtful & ~misplaced(part.got, part.eager, ref)
+    if not bool(settled.any()):
+        return part
+    noises = (Noise(measure.generator, alike=n % 2 > 0) for n in range(len(part.probes)))
+    probes = [measure.disturbed(noise, taken, exactly)[0][i] for noise in noises]
+    # PyTorch's own error says nothing there: of few elements more oracles have to
+    more = min(POOL // int(settled.sum()), _MANY_DRAWS * _probes(run) // _PROBES)
+    drawn_on = [replace(run.products, errors=Errors(measure.generator, known=run.known))] * more
+    stored = [measure.as_stored(replace(s, hidden=masks), taken)[0][i] for s in (*storing, *drawn_on)]
+    return replace(
+        part,
+        ref=torch.where(settled, ref, part.ref),
+        probes=[torch.where(settled, new, old) for new, old in zip(probes, part.probes, strict=True)],
+        stored=[torch.where(settled, new, part.ref) for new in stored]
+        + [torch.where(settled, ref, old) for old in part.stored],
     )
-    return torch.where(doubtful, exact, ref), torch.where(doubtful, rounded, ref)
+
+
+def _masks(run: _Run, cut: Sequence[torch.Tensor]) -> list[Pair]:
+    """Which factors of each sum of products a mask makes 0."""
+    assert run.products is not None
+    noted = []
+    for inputs in drawn(cut, derive_seed(run.seed, "masks")):
+        pairs: list[Pair] = []
+        in_float64(run.operator.reference, inputs, stored=replace(run.products, dtype=torch.float64, noted=pairs))
+        noted.append(pairs)
+    return hidden(noted)
 
 
 def _settled(

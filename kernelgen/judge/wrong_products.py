@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .contractions import Contraction, Precision
+from .contractions import Contraction, Pair, Precision
 from .mutants import rounded
 
 _LOWER = {53: 23, 24: 10, 11: 7, 8: 3, 4: 1}
@@ -26,7 +26,6 @@ STEP = 16
 _STEPS, _MOST_STEPS = 16, 64
 """A sum of fewer steps rounds hardly more often than its result does; of more, several count as one."""
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 Change = Callable[[Contraction, Pair, Precision], torch.Tensor | None]
 """What the sums of products of a pair are instead; None where such a sum has nothing of the kind."""
 

@@ -1,0 +1,144 @@
+"""What a mask hides need not be read; all else that torch makes NaN of is NaN."""
+
+import pytest
+import torch
+
+from kernelgen import judge
+from kernelgen.judge.values import check
+
+WINDOW = 24
+QKV = tuple(judge.Tensor(name, ("S", "D"), "T") for name in ("q", "k", "v"))
+BLOCK = 16
+
+
+def hidden(rows, columns):
+    row = torch.arange(rows)[:, None]
+    column = torch.arange(columns)
+    return (column > row) | (row - column >= WINDOW)
+
+
+def windowed(q, k, v):
+    scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden(len(q), len(k)), float("-inf"))
+    return torch.softmax(scores, dim=-1).to(q.dtype) @ v
+
+
+def by_blocks(first=lambda start: max(start - WINDOW + 1, 0), clean=lambda weights, v: v):
+    """A kernel that reads no block of keys that is hidden as a whole, from `first(start)` for rows from `start` on."""
+
+    def kernel(q, k, v):
+        out = torch.empty_like(q)
+        mask = hidden(len(q), len(k))
+        for start in range(0, len(q), BLOCK):
+            stop = min(start + BLOCK, len(q))
+            keys = slice(first(start) // BLOCK * BLOCK, stop)
+            scores = (q[start:stop].float() @ k[keys].float().mT) * q.shape[-1] ** -0.5
+            scores = scores.masked_fill(mask[start:stop, keys], float("-inf"))
+            powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+            weights = powers.to(q.dtype).float()
+            sums = clean(weights, v[keys].float())
+            sums = weights @ sums if sums.ndim == 2 else (weights[:, None] @ sums)[:, 0]
+            out[start:stop] = sums / powers.sum(-1, keepdim=True)
+        return out
+
+    return kernel
+
+
+def dropping(weights, v):
+    """Values of a weight of 0 are not summed, whatever made it 0."""
+    return torch.where((weights == 0)[:, :, None], 0.0, v)
+
+
+def judged(reference, kernel, inputs=QKV, sizes=None, dtype="float16", distributions=("specials",), seed=0, **kwargs):
+    out = (judge.Tensor("out", inputs[-1].shape if inputs is QKV else ("M", "N"), "T"),)
+    op = judge.Operator("o", kernel, reference, reference, inputs, out, multiplied="T", **kwargs)
+    case = judge.Case(sizes or {"S": 150, "D": 16}, {"T": dtype})
+    return judge.accuracy_case(op, case, distributions=distributions, seeds=1, seed=seed, mutants=False)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_kernel_that_skips_what_a_mask_hides_is_right(dtype):
+    for seed in range(2):
+        found = judged(windowed, by_blocks(), dtype=dtype, seed=seed)
+        assert found.passed, f"seed {seed}: {found.message}"
+
+
+def test_what_is_seen_may_be_off_by_what_products_round_where_torch_has_nothing_but_nan(monkeypatch):
+    """The bound there is that of several oracles: one draw for few elements is small by chance."""
+    monkeypatch.setitem(globals(), "WINDOW", 4)
+    op = judge.Operator(
+        "o", by_blocks(), windowed, windowed, QKV, (judge.Tensor("out", ("S", "D"), "T"),), multiplied="T"
+    )
+    case = judge.Case({"S": 48, "D": 16}, {"T": "float16"})
+    for seed in range(10):
+        torch.manual_seed(seed)
+        q, k, v = (torch.randn(48, 16, dtype=torch.float16) for _ in range(3))
+        v[0] = q[:47] = torch.nan
+        eager = windowed(q, k, v)
+        assert eager.isnan().all()
+        found = check(op, case, (q, k, v), [by_blocks()(q, k, v)], [eager], seed, verbose=False)
+        assert not found.complaint, f"seed {seed}: {found.complaint}"
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        by_blocks(lambda start: max(start - WINDOW + 1 + BLOCK, 0)),
+        by_blocks(clean=lambda weights, v: v.nan_to_num(0.0)),
+    ],
+    ids=["a block that is seen", "NaN that is seen"],
+)
+def test_a_kernel_that_skips_what_no_mask_hides_is_wrong(kernel):
+    assert not judged(windowed, kernel).passed
+
+
+MATRICES = (judge.Tensor("x", ("M", "K"), "T"), judge.Tensor("w", ("K", "N"), "T"))
+SIZES = {"M": 20, "K": 40, "N": 12}
+
+
+def skipping_zeros(factor):
+    """The product without the pairs of which the first factor is 0."""
+
+    def kernel(x, w):
+        found = factor(x)
+        return torch.where((found == 0)[:, :, None], 0.0, found[:, :, None] * w).sum(1)
+
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "factor",
+    [torch.relu, lambda x: torch.softmax(x * 2000, -1), lambda x: torch.where(x > 0, x, 0.0)],
+    ids=["relu", "an exponential that underflows", "a condition on the elements"],
+)
+def test_a_factor_that_happens_to_be_zero_hides_nothing(factor):
+    """0 * NaN is NaN in torch, and a kernel that skips it is wrong."""
+
+    def reference(x, w):
+        return factor(x) @ w
+
+    assert judged(reference, lambda x, w: reference(x, w), MATRICES, SIZES, "float32").passed
+    found = judged(reference, skipping_zeros(factor), MATRICES, SIZES, "float32")
+    assert "NaN or infinity in the wrong place" in found.message
+
+
+def test_a_triangle_hides_what_is_beyond_it():
+    def reference(x, w):
+        return torch.tril(x) @ w
+
+    assert judged(reference, skipping_zeros(torch.tril), MATRICES, SIZES, "float32").passed
+
+
+def test_what_is_hidden_is_left_out_and_nothing_else():
+    """A candidate has PyTorch's NaN or what is left without the hidden; an infinity in its place is wrong."""
+    infinite = judged(windowed, lambda q, k, v: windowed(q, k, v).nan_to_num(torch.inf), dtype="float32")
+    assert "NaN or infinity in the wrong place" in infinite.message
+
+
+def test_a_row_of_which_everything_is_hidden_is_nan_as_in_torch():
+    def none_seen(q, k, v):
+        unseen = hidden(len(q), len(k)) | (torch.arange(len(q)) % 3 == 0)[:, None]
+        return torch.softmax((q @ k.mT).masked_fill(unseen, float("-inf")), dim=-1) @ v
+
+    assert judged(none_seen, lambda q, k, v: none_seen(q, k, v), dtype="float32").passed
+    zeros = judged(none_seen, lambda q, k, v: none_seen(q, k, v).nan_to_num(0.0), dtype="float32")
+    assert "NaN or infinity in the wrong place" in zeros.message
