@@ -80,7 +80,7 @@ class Printer:
             case ir.Let():
                 return self._said(statement.comment, self._let(statement), indent, statement.aside)
             case ir.Update():
-                return self._said(statement.comment, self._updated(statement), indent)
+                return self._said(statement.comment, self._updated(statement), indent, statement.aside)
             case ir.For():
                 return self._loop(statement, indent)
             case ir.If():

@@ -27,7 +27,7 @@ from kernelgen.families.online import Online
 from kernelgen.families.padding import neutral
 from kernelgen.families.reduced_lines import LOWEST
 from kernelgen.families.specialize import SPECIALIZE, specialized
-from kernelgen.families.split import Split, joined_moments, joined_sums
+from kernelgen.families.split_lines import Split, joined_moments, joined_sums
 from kernelgen.families.triton_text import number
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS

@@ -139,8 +139,14 @@ def _ready_rows(nest: Nest) -> list[int]:
     return [j for j in later if j not in done and _ready(body, j, done)]
 
 
-def reduced(nest: Nest, walk: tuple[int, ...], online: Sequence[Online], moments: dict[int, Moments]) -> Carry:
-    """The reductions of one walk, whose results are known then."""
+def reduced(
+    nest: Nest,
+    walk: tuple[int, ...],
+    online: Sequence[Online],
+    moments: dict[int, Moments],
+    begins: ir.Expr | None = None,
+) -> Carry:
+    """The reductions of one walk, whose results are known then. `begins`: where a program's part of the row does."""
     builder, names = nest.builder, nest.body.names.of
     carried = {o.total: o for o in online if o.total in walk}
     beside = {o.maximum for o in carried.values()} | {m.squares for m in moments.values()}
@@ -154,7 +160,7 @@ def reduced(nest: Nest, walk: tuple[int, ...], online: Sequence[Online], moments
             found.append(carries.online_softmax(nest, carried[i]))
             made |= {i: i, carried[i].maximum: i}
         elif i in moments:
-            found.append(carries.welford(nest, moments[i]))
+            found.append(carries.welford(nest, moments[i], begins))
             made |= {i: i, moments[i].mean: i, moments[i].squares: i}
         elif i not in beside:
             found.append(carries.accumulated(nest, i))

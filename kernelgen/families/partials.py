@@ -6,18 +6,24 @@ that is done with a block is given the next. The blocks are joined in an order t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.family import Variant
-from kernelgen.families.forms import PARTIALS, PARTIALS_JOIN
-from kernelgen.families.kernel import LOADS, Body, KernelText, Lines, Loop, Passed, Scratch, output_values
+from kernelgen.families.forms import PARTIALS
+from kernelgen.families.kernel import LOADS, Body, KernelText, Passed, Scratch, output_values
 from kernelgen.families.looped import passes, stored_late
 from kernelgen.families.moments import carried_moments
 from kernelgen.families.padding import neutral
-from kernelgen.families.reduced_lines import accumulated, accumulator
-from kernelgen.families.triton_text import number, triton_dtype
+from kernelgen.families.split import dtype_of_memory
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Parameter, Schedule, TableRow, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import carries, grid, ir
+from kernelgen.tile.carries import Carry
+from kernelgen.tile.nest import LONE_N, Nest, Tile
 
+_BLOCKS = ir.Axis("blocks", "parts", "mask", "BLOCK_SIZE", "num_parts")
+"""What the blocks left."""
 _SMALL_BLOCK = 1024
 _SMALL_BYTES = 2**21
 """Of half precision: as many blocks as the last program then takes at once."""
@@ -67,69 +73,49 @@ def kernels(
     """The kernel of the blocks and that which joins what they left."""
     _, _, (walk,) = passes(body.lowered)
     base = name.removesuffix("_kernel").removesuffix(f"_{PARTIALS.name}")
+    memory = {i: f"{body.names.of[i]}_parts" for i in walk}
     return (
-        _of_a_block(spec, body, schedule, name, helpers, walk),
-        _join(spec, body, schedule, f"{base}_join_partials_kernel", helpers, walk),
+        _of_a_block(_nest(spec, body, schedule, memory), name, memory),
+        _join(_nest(spec, body, schedule, memory, _BLOCKS), f"{base}_join_partials_kernel", memory),
     )
 
 
-def _lines(
-    spec: OperatorSpec, body: Body, schedule: Schedule, helpers: dict[str, None], walk: tuple[int, ...]
-) -> Lines:
-    lines = Lines(spec, body, PARTIALS, schedule, helpers)
-    lines.writer.named = body.names.assigned | set(walk)
-    return lines
+def _nest(spec: OperatorSpec, body: Body, schedule: Schedule, memory: dict[int, str], axis: ir.Axis = LONE_N) -> Nest:
+    nest = Nest(spec, body, PARTIALS, schedule, Tile(None, axis))
+    nest.builder.more, nest.memory = frozenset(memory), list(memory.values())
+    return nest
 
 
-def _of_a_block(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], walk: tuple[int, ...]
-) -> KernelText:
-    lines, names = _lines(spec, body, schedule, helpers, walk), body.names.of
-    text = lines.at_columns(lines.writer.lines(walk, set()))
-    text += [f"tl.store({names[i]}_parts_ptr + part, {names[i]})" for i in walk]
-    bare = KernelText(name, PARTIALS, schedule, (), ("BLOCK_SIZE_N",), (), tuple(text))
-    known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
-    pointers = [f"{names[i]}_parts_ptr" for i in walk]
-    read = [a for a in known if a.endswith("_ptr")]
-    return KernelText(
-        name, PARTIALS, schedule, (*read, *pointers, *(a for a in known if a not in read)), ("BLOCK_SIZE_N",), (),
-        tuple(text), wide_strides=tuple(s for s in lines.wide_strides() if s in known), grid="(num_parts,)",
-        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),),
-        scratch=tuple(Scratch(f"{names[i]}_parts", _torch_dtype(lines, i), "num_parts") for i in walk),
+def _of_a_block(nest: Nest, name: str, memory: dict[int, str]) -> KernelText:
+    part, values, names = ir.Name("part"), nest.body.lowered.values, nest.body.names.of
+    stores = [ir.Store(ir.Pointer(own, ((part, None),), ()), ir.Name(names[i]), None) for i, own in memory.items()]
+    text = (
+        ir.Let((part.text,), ir.Program(0), "a program reduces one block of the elements"),
+        *grid.numbered(LONE_N, grid.block(part, LONE_N)), *nest.column_indices(), *nest.lets(memory), *stores,
     )  # fmt: skip
+    scratch = tuple(
+        Scratch(own, dtype_of_memory(values[nest.builder.source(i)].dtype), "num_parts") for i, own in memory.items()
+    )
+    made = nest.kernel(name, text, ("N",), ("BLOCK_SIZE_N",), left=tuple(memory.values()))
+    sizes = (("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),)
+    return replace(made, grid="(num_parts,)", sizes=sizes, scratch=scratch)
 
 
-def _torch_dtype(lines: Lines, i: int) -> str:
-    """What a reduction of a block is kept in."""
-    kind = _kind(lines, i).removeprefix("tl.")
-    return {"int1": "bool"}.get(kind, kind)
-
-
-def _kind(lines: Lines, i: int) -> str:
-    return triton_dtype(lines.body.lowered.values[lines.writer.source(i)].dtype)
-
-
-def _join(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], walk: tuple[int, ...]
-) -> KernelText:
-    lines, names = _lines(spec, body, schedule, helpers, walk), body.names.of
-    before, inside, after = [], [], []
-    for i in walk:
-        outside = number(neutral(body.lowered, i)).text
-        before += [line.replace("[BLOCK_SIZE_N]", "[BLOCK_SIZE]") for line in accumulator(body, lines, i)]
-        part = f"tl.load({names[i]}_parts_ptr + parts, mask=mask, other={outside})"
-        inside += accumulated(body, lines, i, part)
-        after.append(f"{names[i]} = {lines.writer.reduce_text(i, f'{names[i]}_acc').text}")
-    after += lines.writer.lines(output_values(body), set(walk)) + lines.stores()
-    loop = Loop((), tuple(before), tuple(inside), tuple(after))
-    bare = KernelText(name, PARTIALS_JOIN, schedule, (), ("BLOCK_SIZE",), (), (), (loop,))
-    known = [a for a in lines.arguments("N") if bare.uses(a)]
-    outputs = [a for a in known if a.endswith("_ptr")]
-    rest = [a for a in known if a not in outputs]
-    return KernelText(
-        name, PARTIALS_JOIN, schedule, (*(f"{names[i]}_parts_ptr" for i in walk), *outputs, "num_parts", *rest),
-        ("BLOCK_SIZE",), (), (), (loop,), grid="(1,)", passed=_join_of(schedule),
+def _join(nest: Nest, name: str, memory: dict[int, str]) -> KernelText:
+    mask, parts, lowered = nest.mask((_BLOCKS,)), ir.Name(_BLOCKS.index, (_BLOCKS,)), nest.body.lowered
+    found = []
+    for i, own in memory.items():
+        part = ir.Load(ir.Pointer(own, ((parts, None),), (_BLOCKS,)), mask, neutral(lowered, i))
+        found.append(Carry(carries.started(nest, i), carries.taken_up(nest, i, part), (carries.finished(nest, i),)))
+        nest.builder.known[i] = ir.Name(nest.body.names.of[i])
+    carry = carries.together(found)
+    walk = grid.walk((_BLOCKS,), carry.inside, (ir.Number(0), ir.Name(_BLOCKS.size)), stages="")
+    text = (
+        ir.Remark(("one program joins what the blocks were reduced to",), apart=False), *carry.before, walk,
+        *carry.after, *nest.lets(output_values(nest.body)), *nest.stores(),
     )  # fmt: skip
+    made = nest.kernel(name, text, (_BLOCKS.size,), (_BLOCKS.block,))
+    return replace(made, grid="(1,)", passed=_join_of(nest.schedule))
 
 
 VARIANT = Variant(

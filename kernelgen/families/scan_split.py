@@ -28,7 +28,7 @@ from kernelgen.families.scan_lines import (
     starts_of,
     totals,
 )  # fmt: skip
-from kernelgen.families.split import Split, kernel_text
+from kernelgen.families.split_lines import Split, kernel_text
 from kernelgen.families.triton_text import Text, number, operation, scan_join, triton_dtype
 from kernelgen.families.values import REVERSE, Use
 from kernelgen.plan import Schedule

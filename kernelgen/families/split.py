@@ -9,148 +9,253 @@ the same bits whenever they are reduced again.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
+from kernelgen.families.access import ROWS
 from kernelgen.families.forms import (
-    COOPERATIVE,
     SPLIT,
     SPLIT_APPLY,
     SPLIT_APPLY_ACROSS,
     SPLIT_COLUMNS,
     SPLIT_COLUMNS_JOIN,
     SPLIT_JOIN,
-    Form,
 )
-from kernelgen.families.kernel import WARPS, Body, KernelText, Lines, Loop, Scratch, at_levels, output_values
-from kernelgen.families.looped import passes, stored_late, walked_values
-from kernelgen.families.moments import Moments, carried_moments
+from kernelgen.families.kernel import WARPS, Body, KernelText, Scratch, at_levels, output_values
+from kernelgen.families.looped import passes, reduced, stored_late, walked_values
+from kernelgen.families.moments import carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
-from kernelgen.families.online import Online
-from kernelgen.families.reduced_lines import reduced
-from kernelgen.families.specialize import specialized
-from kernelgen.families.triton_text import triton_dtype
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import carries, grid, ir
+from kernelgen.tile.carries import PARTS
+from kernelgen.tile.nest import M, Nest
+from kernelgen.tile.places import whole, wide
+from kernelgen.tile.walk import trimmed, used_names
 
 APPLIED = "evict_last"
 """How the caches treat what is read once more to be written anew (H200, 7.5 GB divided by their norm and written past
 the caches: 3516 us, with evict_first 3700, by default 3698; torch copies them in 3516)."""
 
+_FORMS = {form.name: form for form in (SPLIT, SPLIT_COLUMNS)}
+_SPLIT, _TILE, _PART = ir.Name("split"), ir.Name("tile"), ir.Name("part")
+_SPAN = ir.Name("first"), ir.Name("end")
 
-_FORMS = {form.name: form for form in (SPLIT, SPLIT_COLUMNS, COOPERATIVE)}
 
-
-@dataclass(frozen=True)
 class Split:
-    """What every kernel of the sequence is written from."""
+    """Writes the kernels of the sequence, which leave numbers in memory for one another."""
 
-    spec: OperatorSpec
-    body: Body
-    schedule: Schedule
-    helpers: dict[str, None]
-    walks: tuple[tuple[int, ...], ...] = ()
-    online: tuple[Online, ...] = ()
-    moments: dict[int, Moments] = field(default_factory=dict)
+    def __init__(self, spec: OperatorSpec, body: Body, schedule: Schedule) -> None:
+        self.spec = spec
+        self.body = body
+        self.schedule = schedule
+        self.form = _FORMS[schedule.variant]
+        _, self.online, self.walks = passes(body.lowered)
+        self.moments = {m.total: m for m in carried_moments(body.lowered)}
+        self.memory: list[str] = []
+        self.has_row = bool(body.layout.rows)
 
-    @property
-    def form(self) -> Form:
-        """The frame of the first kernel."""
-        return _FORMS[self.schedule.variant]
-
-    @property
-    def several(self) -> bool:
-        """Whether a program holds several rows."""
-        return self.form.several
-
-    @property
-    def waits(self) -> bool:
-        """Whether the programs of a row wait for one another, in one kernel, with a block of it each."""
-        return self.form is COOPERATIVE
-
-    def load(self, name: str) -> str:
-        """What the programs of a row left; what was waited for is loaded."""
-        if self.waits:
-            return f"{name}_parts"
-        return f"tl.load({name}_parts_ptr + parts{', mask=row_mask[:, None]' if self.several else ''})"
-
-    def loaded(self, name: str) -> list[str]:
-        """The line that loads it, where there is one."""
-        return [] if self.waits else [f"{name}_parts = {self.load(name)}"]
-
-    def lines(self) -> Lines:
-        lines = Lines(self.spec, self.body, self.form, self.schedule, self.helpers)
+    def nest(self) -> Nest:
+        """What writes the next kernel."""
+        nest = Nest(self.spec, self.body, self.form, self.schedule)
         reductions = {i for i, v in enumerate(self.body.lowered.values) if v.op in REDUCTIONS}
-        lines.writer.named = self.body.names.assigned | reductions | {m.mean for m in self.moments.values()}
-        return lines
+        nest.builder.more = frozenset(reductions | {m.mean for m in self.moments.values()})
+        nest.memory = self.memory
+        return nest
+
+    # The kernels
+
+    def walk(self, name: str, walk: tuple[int, ...]) -> KernelText:
+        """The kernel of one walk."""
+        nest = self.nest()
+        once = self.begin(nest, walked_values(self.body, walk, self.online, self.moments))
+        carry = reduced(nest, walk, self.online, self.moments, _SPAN[0])
+        stores, scratch = self._left(nest, walk)
+        self.memory += [s.name for s in scratch]
+        return replace(self.divided(nest, name, once, carry, stores, scratch=scratch), scratch=scratch)
+
+    def last(self, base: str) -> KernelText:
+        """The kernel that writes the outputs, over the rows again where an output has every element."""
+        nest, outputs = self.nest(), self.body.lowered.outputs
+        once = self.begin(nest, output_values(self.body))
+        full = [o for o in outputs if stored_late(self.body, o)]
+        if not full:
+            text = (*once, *nest.lets(output_values(self.body)), *nest.stores())
+            return self._joining(nest, f"{base}_join_kernel", text)
+        rest = [o for o in outputs if o not in full]
+        once = (*once, *nest.lets([o.value for o in rest]))
+        after, name = nest.stores(rest), f"{base}_apply_kernel"
+        nest.padded = frozenset()
+        if not nest.tile.rows:
+            every = len(self.body.lowered.space.axes)
+            loads = at_levels(self.body, (FULL, COLUMN))
+            nest.policies = {i: APPLIED for i in loads if len(self.body.lowered.values[i].axes) == every}
+        inside = (*nest.lets([o.value for o in full], late=False), *nest.stores(full))
+        if nest.tile.rows:
+            return self.divided(nest, name, once, carries.Carry(inside=inside), _only(_SPLIT, after))
+        return self._applying(nest, name, once, inside, after)
+
+    def divided(
+        self,
+        nest: Nest,
+        name: str,
+        once: Sequence[ir.Stmt],
+        carry: carries.Carry,
+        after: Sequence[ir.Stmt],
+        scratch: Sequence[Scratch] = (),
+    ) -> KernelText:
+        """The kernel of programs that walk a part of a row each."""
+        stages = "NUM_STAGES" if self.schedule.int("NUM_STAGES") > 1 else ""
+        loop = grid.walk(nest.tile.shape, (*nest.column_indices(), *carry.inside), _SPAN, stages=stages)
+        if nest.tile.rows:
+            said = "lanes lie along what is kept; what is reduced is divided among SPLITS programs"
+            rows = grid.several_rows(M, said, "int64: offsets may pass 2**31")
+            frame: tuple[ir.Stmt, ...] = (*rows, ir.Let(("split",), ir.Program(1)))
+        else:
+            said = "a row is" if self.has_row else "the elements are"
+            said += " divided among SPLITS programs, each of which walks a part in blocks"
+            frame = grid.row_among(said, has_row=self.has_row)
+        apart = ir.Remark((), apart=self.has_row or bool(once))
+        walked = (*nest.row_indices(), *once, apart, *carry.before, loop, *carry.after, *after)
+        return self._kernel(nest, name, (*frame, *grid.part(nest.tile.columns), *walked), scratch)
+
+    def _joining(self, nest: Nest, name: str, text: Sequence[ir.Stmt]) -> KernelText:
+        """The kernel that only joins what the programs of a row found."""
+        text = (_part(nest, ""), *nest.row_indices(), *text)
+        if nest.tile.rows:
+            said, number = "a program joins what those of the kernel before found of its rows", wide(ir.Program(0))
+            frame: tuple[ir.Stmt, ...] = grid.numbered(M, grid.block(number, M), said)
+        else:
+            said = f"one program joins what {'the programs of a row' if self.has_row else 'the others'} found"
+            row = (ir.Let(("row",), wide(ir.Program(0))),) if self.has_row else ()
+            frame = (ir.Remark((said,), apart=False), *row)
+        form = SPLIT_COLUMNS_JOIN if nest.tile.rows else SPLIT_JOIN
+        return replace(self._kernel(nest, name, (*frame, *text)), form=form)
+
+    def _applying(
+        self, nest: Nest, name: str, once: Sequence[ir.Stmt], inside: Sequence[ir.Stmt], after: Sequence[ir.Stmt]
+    ) -> KernelText:
+        """The kernel that writes the elements of a row, of which a program has one tile."""
+        text = (
+            *grid.numbered(nest.tile.columns, grid.block(_TILE, nest.tile.columns)),
+            _part(nest, "of a program that reduced"), *nest.row_indices(), *once, *nest.column_indices(), *inside,
+            *_only(_TILE, after),
+        )  # fmt: skip
+        # rows of no element have results all the same
+        length = "max(N, 1)" if after else "N"
+        sizes = [("num_tiles", ("M * " if self.has_row else "") + f'cdiv({length}, options["BLOCK_SIZE_N"])')]
+        form, between = SPLIT_APPLY, rows_between(self.body)
+        frame: tuple[ir.Stmt, ...]
+        if _is_shared(self.body):
+            form, frame = SPLIT_APPLY_ACROSS, grid.tiles_across()
+        elif between:
+            frame = grid.tiles_between(nest.tile.columns, between)
+            every = f'M * tiles * cdiv({length}, options["BLOCK_SIZE_N"] * tiles)'
+            sizes = [("tiles", f'max({between} // options["BLOCK_SIZE_N"], 1)'), ("num_tiles", every)]
+        else:
+            frame = grid.tiles_of_row(nest.tile.columns, has_row=self.has_row, may_be_empty=bool(after))
+        made = replace(self._kernel(nest, name, (*frame, *text)), form=form, grid="(num_tiles,)", sizes=tuple(sizes))
+        return replace(made, passed=(*made.passed, WARPS))
+
+    def _kernel(self, nest: Nest, name: str, text: Sequence[ir.Stmt], scratch: Sequence[Scratch] = ()) -> KernelText:
+        used = used_names(trimmed(tuple(text)))
+        known = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "SPLITS", "NUM_STAGES")
+        constexprs = tuple(name for name in known if name in used)
+        parts = {g.size for g in self.body.layout.parts}
+        return nest.kernel(name, tuple(text), (), constexprs, parts, [s.name for s in scratch])
+
+    # What the kernels leave for one another
+
+    def begin(self, nest: Nest, targets: Iterable[int]) -> tuple[ir.Stmt, ...]:
+        """What a kernel does before it reduces its part: the reductions of earlier walks joined, as far as it needs
+        them."""
+        near, wanted = _near(self.body.lowered, targets), set(targets)
+        found: list[ir.Stmt] = []
+        for i in itertools.chain(*self.walks):
+            if i in near and i not in nest.builder.known:
+                moments = tuple(self.moments.values())
+                found += carries.joined(nest, i, self.online, moments, _PART, lambda name: self._read(nest, name))
+        values, levels = self.body.lowered.values, self.body.names.levels
+        rows = [i for i in sorted(near - wanted) if levels[i] in (ROW, SCALAR) and values[i].op not in REDUCTIONS]
+        return (*((self._parts(nest), *found) if found else ()), *nest.lets(filter(nest.builder.is_assigned, rows)))
+
+    def _parts(self, nest: Nest) -> ir.Let:
+        """Where the parts of a row lie."""
+        shape = (*nest.tile.shape[:-1], PARTS)
+        number: ir.Expr = ir.Range(PARTS, ir.Number(0))
+        if self.body.layout.rows:
+            number = ir.Apply("mul", (ir.Cast(number, "int64", is_tensor=True), ir.Name("M")), shape)
+            number = whole("add", number, nest.index(ROWS), shape)
+        return ir.Let(("parts",), number)
+
+    def _read(self, nest: Nest, name: str) -> ir.Load:
+        """What the programs of a row left."""
+        shape = (*nest.tile.shape[:-1], PARTS)
+        mask = ir.Name(M.mask, (M,)) if nest.tile.rows else None
+        return ir.Load(ir.Pointer(f"{name}_parts", ((ir.Name("parts", shape), None),), shape), mask, None)
+
+    def _left(self, nest: Nest, walk: tuple[int, ...]) -> tuple[tuple[ir.Stmt, ...], tuple[Scratch, ...]]:
+        """How the programs of a walk leave what they found."""
+        found: list[tuple[str, str, ir.Expr]] = []
+        for i in walk:
+            source, name = self.body.lowered.values[nest.builder.source(i)], self.body.names.of[i]
+            op, kind = self.body.lowered.values[i].op, dtype_of_memory(source.dtype)
+            if i in self.moments:
+                name = self.body.names.of[self.moments[i].mean]
+            rows = carries.rows_of(nest, i)
+            if op in ARG_REDUCTIONS:  # NaN where the part holds one, as torch has it
+                acc, axis = rows.element(f"{name}_acc"), nest.tile.columns
+                extreme = ir.Reduce(op.removeprefix("arg"), acc, axis, keeps_nan=kind == "float32")
+                found += [(f"{name}_extreme", kind, extreme), (name, "int64", rows.number(name))]
+            else:
+                found.append((name, kind, rows.number(name)))
+        return stored_parts(nest, [(f"{name}_parts", kind, value) for name, kind, value in found])
 
 
 def split_kernels(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernels in the order of their launches; the last one writes the outputs."""
-    _, online, walks = passes(body.lowered)
-    moments = {m.total: m for m in carried_moments(body.lowered)}
-    split = Split(spec, body, schedule, helpers, walks, online, moments)
+    split = Split(spec, body, schedule)
     base = name.removesuffix("_kernel").removesuffix(f"_{SPLIT.name}")
-    names = [name, *(f"{base}_walk_{number + 2}_kernel" for number in range(len(walks) - 1))]
-    made = [_part(split, own, walk) for own, walk in zip(names, walks, strict=True)]
-    return (*made, _last(split, base))
+    names = [name, *(f"{base}_walk_{number + 2}_kernel" for number in range(len(split.walks) - 1))]
+    made = [split.walk(own, walk) for own, walk in zip(names, split.walks, strict=True)]
+    return (*made, split.last(base))
 
 
-def _part(split: Split, name: str, walk: tuple[int, ...]) -> KernelText:
-    """The kernel of one walk."""
-    lines, done = split.lines(), set[int]()
-    sources = walked_values(split.body, walk, split.online, split.moments)
-    once = _begin(split, lines, sources, done)
-    loop = reduced(split.body, lines, walk, split.online, split.moments, done)
-    stores, scratch = _stores(split, lines, walk)
-    return kernel_text(split, lines, name, once, replace(loop, after=(*loop.after, *stores)), scratch=scratch)
+def stored_parts(
+    nest: Nest, found: Sequence[tuple[str, str, ir.Expr]]
+) -> tuple[tuple[ir.Stmt, ...], tuple[Scratch, ...]]:
+    """How the programs of a row leave numbers of their parts: the memory of each, its dtype, and the number."""
+    slot: ir.Expr = _SPLIT
+    shape = nest.tile.shape[:-1]
+    lets: tuple[ir.Stmt, ...] = ()
+    if nest.body.layout.rows:
+        row = nest.index(ROWS)
+        slot = whole("add", whole("mul", wide(_SPLIT), ir.Name("M")), row, shape)
+        if len(found) > 1:
+            lets, slot = (ir.Let(("slot",), slot),), ir.Name("slot", shape)
+    mask = ir.Name(M.mask, shape) if shape else None
+    stores = [ir.Store(ir.Pointer(name, ((slot, None),), shape), value, mask) for name, _, value in found]
+    return (*lets, *stores), tuple(Scratch(name, kind) for name, kind, _ in found)
 
 
-def _last(split: Split, base: str) -> KernelText:
-    """The kernel that writes the outputs, over the rows again where an output has every element."""
-    lines, done, outputs = split.lines(), set[int](), split.body.lowered.outputs
-    once = _begin(split, lines, output_values(split.body), done)
-    full = [o for o in outputs if stored_late(split.body, o)]
-    rest = [o for o in outputs if o not in full]
-    if not full:
-        once += lines.writer.lines(output_values(split.body), done)
-        return kernel_text(split, lines, f"{base}_join_kernel", once, None, after=lines.stores())
-    once += lines.writer.lines([o.value for o in rest], done)
-    after = [lines.store(o) for o in rest]
-    if not split.several:
-        loads, every = at_levels(split.body, (FULL, COLUMN)), len(split.body.lowered.space.axes)
-        whole = [i for i in loads if len(split.body.lowered.values[i].axes) == every]
-        lines.policies = dict.fromkeys(whole, APPLIED)
-    inside = lines.writer.lines([o.value for o in full], set(done), late=False) + [lines.store(o) for o in full]
-    inside = lines.at_columns(inside)
-    name = f"{base}_apply_kernel"
-    if split.several:
-        return kernel_text(split, lines, name, once, Loop((), (), tuple(inside), ()), after=after)
-    return kernel_text(split, lines, name, once, None, block=inside, after=after)
+def dtype_of_memory(dtype: str) -> str:
+    """What torch calls the dtype that a value has in memory between kernels."""
+    return "float32" if dtype == "float" else dtype
 
 
-def _begin(split: Split, lines: Lines, targets: Iterable[int], done: set[int]) -> list[str]:
-    """What a kernel does before it walks its part: the reductions of earlier walks joined, as far as it needs them."""
-    near = _near(split.body.lowered, targets)
-    joined: list[str] = []
-    for i in itertools.chain(*split.walks):
-        if i in near and i not in done:
-            joined += _join(split, lines, i, done)
-    if joined:
-        place = "[None, :] * M + rows[:, None]" if split.several else " * M + row"
-        wide = f".to(tl.int64){place}" if split.body.layout.rows else ""
-        joined = [f"parts = tl.arange(0, SPLITS){wide}", *joined]
-    rows = [
-        i
-        for i in sorted(near - set(targets))
-        if split.body.names.levels[i] in (ROW, SCALAR) and lines.writer.is_assigned(i)
-    ]
-    return [*joined, *lines.writer.lines(rows, done)]
+def _only(number: ir.Name, after: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
+    """What only the first of the programs that share a row does."""
+    first = ir.Apply("eq", (number, ir.Number(0)), ())
+    return (ir.Remark(()), ir.If(first, tuple(after))) if after else ()
+
+
+def _part(nest: Nest, aside: str) -> ir.Let:
+    """How many elements a program that reduced had."""
+    return ir.Let(("part",), grid.part_size(nest.tile.columns), aside=aside)
 
 
 def _near(lowered: Lowered, targets: Iterable[int]) -> set[int]:
@@ -162,83 +267,6 @@ def _near(lowered: Lowered, targets: Iterable[int]) -> set[int]:
         if lowered.values[i].op not in REDUCTIONS:
             todo += [a.value for a in lowered.values[i].args if isinstance(a, Use)]
     return found
-
-
-def _join(split: Split, lines: Lines, i: int, done: set[int]) -> list[str]:
-    """A reduction from those of the parts."""
-    pair = next((o for o in split.online if i in (o.total, o.maximum)), None)
-    if pair is not None:
-        done.update((pair.total, pair.maximum))
-        return joined_sums(split, lines, pair)
-    moments = next((m for m in split.moments.values() if i in (m.total, m.squares)), None)
-    if moments is not None:
-        done.update((moments.total, moments.mean, moments.squares))
-        return joined_moments(split, moments)
-    name = split.body.names.of[i]
-    done.add(i)
-    inner, numbers = split.load(name), None
-    if split.body.lowered.values[i].op in ARG_REDUCTIONS:
-        inner, numbers = split.load(f"{name}_extreme"), inner
-    return [f"{name} = {lines.writer.reduce_text(i, inner, numbers).text}"]
-
-
-def joined_sums(split: Split, lines: Lines, pair: Online) -> list[str]:
-    top, total = split.body.names.of[pair.maximum], split.body.names.of[pair.total]
-    axis, spread = ("axis=1", f"{top}[:, None]") if split.several else ("axis=0", top)
-    lines.writer.helpers["exp"] = None
-    return [
-        *split.loaded(top),
-        f"{top} = tl.max({top}_parts, {axis})",
-        f"{total} = tl.sum({split.load(total)} * _exp({top}_parts - {spread}), {axis})",
-    ]
-
-
-def joined_moments(split: Split, moments: Moments) -> list[str]:
-    """As `moments` joins the blocks of a walk, all parts at once."""
-    mean, squares = split.body.names.of[moments.mean], split.body.names.of[moments.squares]
-    axis, spread, across = ("axis=1", f"{mean}[:, None]", "[None, :]") if split.several else ("axis=0", mean, "")
-    part = "BLOCK_SIZE_N" if split.waits else "part"
-    return [
-        f"part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * {part}, 0), {part})" + across,
-        *split.loaded(mean),
-        f"{mean} = tl.sum({mean}_parts * part_counts, {axis}) / N",
-        f"{mean}_shifts = {mean}_parts - {spread}",
-        f"{squares}_shifts = part_counts * {mean}_shifts * {mean}_shifts",
-        f"{squares} = tl.sum({split.load(squares)} + {squares}_shifts, {axis})",
-    ]
-
-
-def _stores(split: Split, lines: Lines, walk: tuple[int, ...]) -> tuple[list[str], tuple[Scratch, ...]]:
-    """How the programs of a walk leave what they found."""
-    found: list[tuple[str, str, str]] = []
-    for i in walk:
-        value, name = split.body.lowered.values[i], split.body.names.of[i]
-        moments = next((m for m in split.moments.values() if i == m.total), None)
-        if moments is not None:
-            name = split.body.names.of[moments.mean]
-        kind = triton_dtype(split.body.lowered.values[lines.writer.source(i)].dtype).removeprefix("tl.")
-        kind = {"int1": "bool"}.get(kind, kind)
-        if value.op in ARG_REDUCTIONS:
-            extreme = _extreme(lines, value.op.removeprefix("arg"), kind, f"{name}_acc")
-            found += [(f"{name}_extreme", kind, extreme), (name, "int64", name)]
-        else:
-            found.append((name, kind, name))
-    place = "rows" if split.several else "row"
-    offset = f"split.to(tl.int64) * M + {place}" if split.body.layout.rows else "split"
-    named = [f"slot = {offset}"] if split.body.layout.rows and len(found) > 1 else []
-    mask = ", mask=row_mask" if split.several else ""
-    own = "slot" if named else offset
-    stores = [f"tl.store({name}_parts_ptr + {own}, {text}{mask})" for name, _, text in found]
-    return named + stores, tuple(Scratch(f"{name}_parts", kind) for name, kind, _ in found)
-
-
-def _extreme(lines: Lines, op: str, kind: str, accumulator: str) -> str:
-    """The extreme whose place an arg reduction found: NaN where the part holds one, as torch has it."""
-    axis = f"axis={lines.writer.mode.axis}"
-    if kind != "float32":
-        return f"tl.{op}({accumulator}, {axis})"
-    lines.writer.helpers[f"nan_{op}"] = None
-    return f"_nan_{op}({accumulator}, {axis})"
 
 
 def _is_shared(body: Body) -> bool:
@@ -256,61 +284,3 @@ def rows_between(body: Body) -> str:
     rows, first = [places[a] for a in range(space.outer)], [places[a] for a in parts[0].axes]
     last = [places[a] for a in parts[-1].axes]
     return parts[-1].size if max(first) < min(rows) and max(rows) < min(last) else ""
-
-
-def kernel_text(
-    split: Split,
-    lines: Lines,
-    name: str,
-    once: list[str],
-    loop: Loop | None,
-    *,
-    block: Sequence[str] = (),
-    after: Iterable[str] = (),
-    scratch: tuple[Scratch, ...] = (),
-) -> KernelText:
-    """The kernel, with those arguments that its lines mention: that of a walk, that of one block of a row, or one
-    that only joins."""
-    once = [*lines.row_indices([*once, *(loop.inside if loop else block), *after]), *once]
-    applied = SPLIT_APPLY_ACROSS if _is_shared(split.body) else SPLIT_APPLY
-    join = SPLIT_COLUMNS_JOIN if split.several else SPLIT_JOIN
-    form = split.form if loop else applied if block else join
-    walks = loop is not None or bool(block)
-    bare = KernelText(
-        name, form, split.schedule, (), (), tuple(once), tuple(block) if block else () if loop else tuple(after),
-        (loop,) if loop else (), once_a_row=tuple(after) if walks else (), scratch=scratch,
-    )  # fmt: skip
-    pointers = dict.fromkeys(re.findall(r"\b\w+_parts_ptr\b", "\n".join((*once, *(loop.after if loop else ())))))
-    known = lines.arguments("M", "N")
-    arguments = [a for a in dict.fromkeys((*known, *pointers)) if bare.uses(a) or (a == "N" and walks)]
-    between = rows_between(split.body) if form is SPLIT_APPLY else ""
-    if (split.several or between or form is SPLIT_APPLY_ACROSS) and "M" not in arguments:
-        arguments.append("M")
-    left = [f"{s.name}_ptr" for s in scratch]
-    read = {f"{t.name}_ptr" for t in split.spec.inputs}
-
-    def place(argument: str) -> tuple[int, int]:
-        """Inputs, what an earlier kernel left, outputs, what this one leaves; then sizes and strides."""
-        number = known.index(argument) if argument in known else list(pointers).index(argument)
-        if not argument.endswith("_ptr"):
-            return 4, number
-        return 0 if argument in read else 3 if argument in left else 1 if argument in pointers else 2, number
-
-    stages = ("NUM_STAGES",) if loop is not None and split.schedule.int("NUM_STAGES") > 1 else ()
-    blocks = ("BLOCK_SIZE_N",) if walks or bare.uses("part") else ()
-    rows = ("BLOCK_SIZE_M",) if split.several else ()
-    splits = ("SPLITS",) if loop is not None or bare.uses("SPLITS") else ()
-    parts = {g.size for g in split.body.layout.parts}
-    ordered, constexprs, passed = specialized(
-        split.schedule, sorted(arguments, key=place), (*rows, *blocks, *splits, *stages), parts
-    )
-    length = "max(N, 1)" if bare.once_a_row else "N"  # rows of no element have results all the same
-    sizes = [("num_tiles", ("M * " if bare.uses("row") else "") + f'cdiv({length}, options["BLOCK_SIZE_N"])')]
-    if between:
-        every = f'M * tiles * cdiv({length}, options["BLOCK_SIZE_N"] * tiles)'
-        sizes = [("tiles", f'max({between} // options["BLOCK_SIZE_N"], 1)'), ("num_tiles", every)]
-    return replace(
-        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, *((WARPS,) if block else ())),
-        grid="(num_tiles,)" if block else "", sizes=tuple(sizes) if block else (), between=between,
-        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered),
-    )  # fmt: skip

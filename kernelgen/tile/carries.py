@@ -5,8 +5,8 @@ A `Carry` of reductions is what stands before the walk, what a block adds, and w
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from kernelgen.families.moments import Moments
 from kernelgen.families.online import Online
@@ -25,41 +25,71 @@ infinity less itself."""
 class OnlineSoftmax:
     """The maximum of a row so far, and the sum of the exponentials of its elements less that.
 
-    Both are in powers of two, which the hardware has: elements are multiplied by `factor`, which holds log2(e). Where
-    the maximum grows, what has been summed before is multiplied by `correction`.
+    Where the maximum grows, what has been summed before is multiplied by `correction`. Where elements are multiplied by
+    a factor, which holds log2(e), both are in powers of two, which the hardware has.
     """
 
     row_max: ir.Name
     row_sum: ir.Name
     new_max: str = "new_max"
     correction: str = "correction"
+    is_finite: bool = False
+    """Whether infinite maxima count as zero, as in logsumexp."""
 
-    def begin(self, total: ir.Expr | None = None) -> tuple[ir.Let, ...]:
+    def begin(self, total: ir.Expr | None = None, comment: str = "") -> tuple[ir.Let, ...]:
         """`total`: what the sum begins with, if not with 0."""
         shape = self.row_max.shape
-        begun = ir.Zeros(shape) if total is None else ir.Full(total, "float32", shape)
-        return ir.Let((self.row_max.text,), ir.Full(ir.Number(LEAST), "float32", shape)), ir.Let(
-            (self.row_sum.text,), begun
-        )
+        least = ir.Full(ir.Number(LEAST), "float32", shape) if shape else ir.Number(LEAST)
+        begun = zero(shape) if total is None else ir.Full(total, "float32", shape)
+        return ir.Let((self.row_max.text,), least, comment), ir.Let((self.row_sum.text,), begun)
 
     def step(
-        self, elements: ir.Expr, axis: ir.Axis, factor: ir.Expr, exponentials: ir.Name
+        self, elements: ir.Expr, axis: ir.Axis, factor: ir.Expr | None, exponentials: ir.Name | None
     ) -> tuple[tuple[ir.Let, ...], ir.Name]:
-        """The statements that add a block of elements, whose exponentials they assign; and what corrects what was
-        summed before. The maximum is of the elements as they are, for the factor is positive."""
+        """The statements that add a block of elements; and what corrects what was summed before. The maximum is of the
+        elements as they are, for the factor is positive. `exponentials`: what is assigned these, where they and the
+        correction are needed again."""
         rows = self.row_max.shape
-        scaled = ir.Apply("mul", (elements, factor), elements.shape)
-        greatest = ir.Apply("mul", (ir.Reduce("max", elements, axis, keeps_nan=False), factor), rows)
+        greatest: ir.Expr = ir.Reduce("max", elements, axis, keeps_nan=False)
+        scaled = elements
+        if factor is not None:
+            scaled = ir.Apply("mul", (elements, factor), elements.shape)
+            greatest = ir.Apply("mul", (greatest, factor), rows)
         new_max, correction = ir.Name(self.new_max, rows), ir.Name(self.correction, rows)
-        powers = ir.Apply("exp2", (ir.Apply("sub", (scaled, new_max), elements.shape),), elements.shape)
-        fading = ir.Apply("exp2", (ir.Apply("sub", (self.row_max, new_max), rows),), rows)
-        kept = ir.Apply("mul", (self.row_sum, correction), rows)
+        exp = "exp" if factor is None else "exp2"
+        powers = ir.Apply(exp, (ir.Apply("sub", (scaled, new_max), elements.shape),), elements.shape)
+        fading: ir.Expr = ir.Apply(exp, (ir.Apply("sub", (self.row_max, new_max), rows),), rows)
+        found = [ir.Let((new_max.text,), self._capped(ir.Apply("fmax", (self.row_max, greatest), rows)))]
+        added: ir.Expr = ir.Name("block_sum", rows)
+        if exponentials is None:
+            found.append(ir.Let(("block_sum",), ir.Reduce("sum", powers, axis)))
+        else:
+            found += [ir.Let((exponentials.text,), powers), ir.Let((correction.text,), fading)]
+            fading, added = correction, ir.Reduce("sum", exponentials, axis)
+        kept = ir.Apply("mul", (self.row_sum, fading), rows)
+        return (*found, ir.Let((self.row_sum.text,), ir.Apply("add", (kept, added), rows))), correction
+
+    def whole(self, elements: ir.Expr, axis: ir.Axis, exponentials: ir.Name | None) -> tuple[ir.Let, ...]:
+        """The statements that have both of one block alone, which may be minus infinity throughout."""
+        rows = self.row_max.shape
+        greatest = ir.Apply("fmax", (ir.Reduce("max", elements, axis, keeps_nan=False), ir.Number(LEAST)), rows)
+        top = ir.Let((self.row_max.text,), self._capped(greatest), "a part may be -inf throughout")
+        powers = ir.Apply("exp", (ir.Apply("sub", (elements, self.row_max), elements.shape),), elements.shape)
+        named = () if exponentials is None else (ir.Let((exponentials.text,), powers),)
+        return top, *named, ir.Let((self.row_sum.text,), ir.Reduce("sum", exponentials or powers, axis))
+
+    def _capped(self, greatest: ir.Apply) -> ir.Apply:
+        """With infinities made zero the sum may be infinite, but it must not be inf - inf."""
+        return ir.Apply("fmin", (greatest, ir.Number(-LEAST)), greatest.shape) if self.is_finite else greatest
+
+    def of_parts(self, maxima: ir.Expr, sums: ir.Expr, axis: ir.Axis) -> tuple[ir.Let, ...]:
+        """The statements that join what several walks came to, which lies along an axis."""
+        shares = ir.Apply("exp", (ir.Apply("sub", (maxima, self.row_max), maxima.shape),), maxima.shape)
+        joined = ir.Reduce("sum", ir.Apply("mul", (sums, shares), maxima.shape), axis)
         return (
-            ir.Let((new_max.text,), ir.Apply("fmax", (self.row_max, greatest), rows)),
-            ir.Let((exponentials.text,), powers),
-            ir.Let((correction.text,), fading),
-            ir.Let((self.row_sum.text,), ir.Apply("add", (kept, ir.Reduce("sum", exponentials, axis)), rows)),
-        ), correction
+            ir.Let((self.row_max.text,), ir.Reduce("max", maxima, axis, keeps_nan=False)),
+            ir.Let((self.row_sum.text,), joined),
+        )
 
     def join(self, part: OnlineSoftmax) -> tuple[tuple[ir.Let, ...], ir.Name, ir.Name]:
         """The statements that add what another walk came to, and what corrects what was summed before and in that."""
@@ -194,66 +224,142 @@ def accumulated(nest: Nest, i: int) -> Carry:
 
 def online_softmax(nest: Nest, pair: Online) -> Carry:
     """The running maximum and the running sum of exponentials, rescaled when the maximum grows."""
+    softmax, source = softmax_of(nest, pair), softmax_source(nest, pair)
+    said = "from the least finite float32 on: a row may begin with -inf"
+    step, _ = softmax.step(source, nest.tile.columns, None, None)
+    return Carry(softmax.begin(comment=said), (*step, softmax.end()))
+
+
+def softmax_of(nest: Nest, pair: Online, ending: str = "") -> OnlineSoftmax:
+    """What a row, or with an `ending` a part of it, is reduced to."""
     rows, names = rows_of(nest, pair.maximum), nest.body.names.of
-    top, total = rows.number(names[pair.maximum]), rows.number(names[pair.total])
-    least: ir.Expr = ir.Number(LEAST)
-    least = ir.Full(least, "float32", rows.row) if rows.row else least
-    source = nest.builder.operand(pair.maximum, neutral_alone=True)  # exp makes 0 of -inf alone
-    new_max, block_sum = rows.number("new_max"), rows.number("block_sum")
-    greatest = rows.of("fmax", top, rows.reduced("max", source))
-    if pair.finite:  # with infinities made zero the sum may be infinite, but it must not be inf - inf
-        greatest = rows.of("fmin", greatest, ir.Number(-LEAST))
-    exponentials = rows.of("exp", rows.of("sub", source, new_max))
-    rescaled = rows.of("mul", total, rows.of("exp", rows.of("sub", top, new_max)))
-    return Carry(
-        (
-            ir.Let((top.text,), least, "from the least finite float32 on: a row may begin with -inf"),
-            ir.Let((total.text,), zero(rows)),
-        ),
-        (
-            ir.Let((new_max.text,), greatest),
-            ir.Let((block_sum.text,), rows.reduced("sum", exponentials)),
-            ir.Let((total.text,), rows.of("add", rescaled, block_sum)),
-            ir.Let((top.text,), new_max),
-        ),
-    )
+    top, total = (rows.number(f"{names[i]}{ending}") for i in (pair.maximum, pair.total))
+    return OnlineSoftmax(top, total, is_finite=pair.finite)
 
 
-def zero(rows: Rows) -> ir.Expr:
+def softmax_source(nest: Nest, pair: Online) -> ir.Expr:
+    """What both are of: exp makes 0 of -inf alone."""
+    return nest.builder.operand(pair.maximum, neutral_alone=True)
+
+
+def zero(rows: ir.Shape) -> ir.Expr:
     """A number of every row that begins at zero."""
-    return ir.Zeros(rows.row) if rows.row else ir.Number(0.0)
+    return ir.Zeros(rows) if rows else ir.Number(0.0)
+
+
+@dataclass(frozen=True)
+class Welford:
+    """The mean of a row, and the sum of the squares of what its elements differ from that."""
+
+    rows: Rows
+    mean: ir.Name
+    squares: ir.Name
+
+    def block(
+        self, nest: Nest, moments: Moments, start: ir.Expr, names: tuple[str, str, str, str]
+    ) -> tuple[tuple[ir.Let, ...], tuple[ir.Name, ...]]:
+        """The statements that have both of the block from `start` on; and the block's count, mean and squares.
+        `names`: of these, and of what the elements differ from the mean."""
+        rows = self.rows
+        count, mean, squares = ir.Name(names[0]), rows.number(names[1]), rows.number(names[2])
+        centered, inside = rows.element(names[3]), nest.mask(rows.shape)
+        source, plain = nest.builder.operand(moments.total), nest.builder.value(moments.source, nest.tile.shape)
+        if not isinstance(plain, ir.Name):
+            plain = source
+        assert inside is not None
+        left = ir.Apply("sub", (ir.Name("N"), start), ())
+        return (
+            ir.Let((count.text,), ir.Apply("int_minimum", (ir.Name(rows.axis.block), left), ())),
+            ir.Let((mean.text,), rows.of("div", rows.reduced("sum", source), count)),
+            ir.Let((centered.text,), rows.of("where", inside, rows.of("sub", plain, mean), ir.Number(0.0))),
+            ir.Let((squares.text,), rows.reduced("sum", rows.of("mul", centered, centered))),
+        ), (count, mean, squares)
+
+    def of_parts(self, means: ir.Name, squares: ir.Expr, part: ir.Expr) -> tuple[ir.Let, ...]:
+        """The statements that join what several walks of `part` elements each came to, the last perhaps of fewer."""
+        axis = self.rows.axis
+        counts, shifts = ir.Name("part_counts", (axis,)), self.rows.element(f"{self.mean.text}_shifts")
+        shifted = self.rows.element(f"{self.squares.text}_shifts")
+        before = ir.Apply("mul", (ir.Range(axis, ir.Number(0)), part), (axis,))
+        left = ir.Apply("int_maximum", (ir.Apply("sub", (ir.Name("N"), before), (axis,)), ir.Number(0)), (axis,))
+        weighted = self.rows.reduced("sum", self.rows.of("mul", means, counts))
+        again = self.rows.of("mul", self.rows.of("mul", counts, shifts), shifts)
+        return (
+            ir.Let((counts.text,), ir.Apply("int_minimum", (left, part), (axis,))),
+            ir.Let((self.mean.text,), self.rows.of("div", weighted, ir.Name("N"))),
+            ir.Let((shifts.text,), self.rows.of("sub", means, self.mean)),
+            ir.Let((shifted.text,), again),
+            ir.Let((self.squares.text,), self.rows.reduced("sum", self.rows.of("add", squares, shifted))),
+        )
+
+
+def welford_of(nest: Nest, moments: Moments, ending: str = "") -> Welford:
+    """What a row, or with an `ending` a part of it, is reduced to."""
+    rows, names = rows_of(nest, moments.total), nest.body.names.of
+    return Welford(rows, *(rows.number(f"{names[i]}{ending}") for i in (moments.mean, moments.squares)))
 
 
 def welford(nest: Nest, moments: Moments, begins: ir.Expr | None = None) -> Carry:
     """The running mean and sum of squared deviations, joined with those of a block. `begins`: where the program's part
     of the row begins, if not at its beginning."""
-    rows, names = rows_of(nest, moments.total), nest.body.names.of
-    mean, squares = rows.number(names[moments.mean]), rows.number(names[moments.squares])
-    source, plain = nest.builder.operand(moments.total), nest.builder.value(moments.source, nest.tile.shape)
-    if not isinstance(plain, ir.Name):
-        plain = source
-    start = ir.Name("start")
+    carry, start = welford_of(nest, moments), ir.Name("start")
+    rows, mean, squares = carry.rows, carry.mean, carry.squares
     walked: ir.Expr = start if begins is None else ir.Name("walked")
     counted = () if begins is None else (ir.Let(("walked",), ir.Apply("sub", (start, begins), ())),)
-    count = ir.Name("block_count")
-    block_mean, block_squares, shift, share = map(
-        rows.number, ("block_mean", "block_squares", "block_shift", "block_share")
-    )
-    centered, inside = rows.element("block_centered"), nest.mask(rows.shape)
-    assert inside is not None
-    left = ir.Apply("sub", (ir.Name("N"), start), ())
+    of_block = ("block_count", "block_mean", "block_squares", "block_centered")
+    block, (count, block_mean, block_squares) = carry.block(nest, moments, start, of_block)
+    shift, share = map(rows.number, ("block_shift", "block_share"))
     again = rows.of("mul", rows.of("mul", rows.of("mul", shift, shift), walked), share)
     return Carry(
-        (ir.Let((mean.text,), zero(rows)), ir.Let((squares.text,), zero(rows))),
+        (ir.Let((mean.text,), zero(rows.row)), ir.Let((squares.text,), zero(rows.row))),
         (
             *counted,
-            ir.Let((count.text,), ir.Apply("int_minimum", (ir.Name(rows.axis.block), left), ())),
-            ir.Let((block_mean.text,), rows.of("div", rows.reduced("sum", source), count)),
-            ir.Let((centered.text,), rows.of("where", inside, rows.of("sub", plain, block_mean), ir.Number(0.0))),
-            ir.Let((block_squares.text,), rows.reduced("sum", rows.of("mul", centered, centered))),
+            *block,
             ir.Let((shift.text,), rows.of("sub", block_mean, mean)),
             ir.Let((share.text,), rows.of("div", count, ir.Apply("add", (walked, count), ()))),
             ir.Update(mean.text, "add", rows.of("mul", shift, share)),
             ir.Update(squares.text, "add", rows.of("add", block_squares, again)),
         ),
     )
+
+
+PARTS = ir.Axis("parts", "parts", "is_part", "SPLITS", "num_parts")
+"""The programs that share a row."""
+
+
+def joined(
+    nest: Nest,
+    i: int,
+    pairs: Sequence[Online],
+    moments: Sequence[Moments],
+    parts: ir.Expr,
+    read: Callable[[str], ir.Expr],
+) -> tuple[ir.Let, ...]:
+    """Reduction `i` from what the programs that share a row came to, and those that are carried along with it, which
+    are known then. `read`: what they left under a name; `parts`: how many elements each had."""
+    builder, names = nest.builder, nest.body.names.of
+
+    def held(name: str) -> tuple[tuple[ir.Let, ...], ir.Name]:
+        """What is needed more than once under a name."""
+        found, named = read(name), ir.Name(f"{name}_parts", read(name).shape)
+        return (() if found == named else (ir.Let((named.text,), found),)), named
+
+    pair = next((p for p in pairs if i in (p.total, p.maximum)), None)
+    if pair is not None:
+        softmax = softmax_of(nest, pair)
+        loaded, maxima = held(softmax.row_max.text)
+        builder.known |= {pair.maximum: softmax.row_max, pair.total: softmax.row_sum}
+        return *loaded, *softmax.of_parts(maxima, read(softmax.row_sum.text), PARTS)
+    both = next((m for m in moments if i in (m.total, m.squares)), None)
+    if both is not None:
+        carry = welford_of(nest, both)
+        loaded, means = held(carry.mean.text)
+        carry = replace(carry, rows=Rows(means.shape, PARTS))
+        builder.known |= {both.mean: carry.mean, both.squares: carry.squares}
+        count, *rest = carry.of_parts(means, read(carry.squares.text), parts)
+        return count, *loaded, *rest
+    inner, numbers = read(names[i]), None
+    if nest.body.lowered.values[i].op in ARG_REDUCTIONS:
+        inner, numbers = read(f"{names[i]}_extreme"), inner
+    builder.known[i] = rows_of(nest, i).number(names[i])
+    return (ir.Let((names[i],), builder.reduced(i, inner, numbers, along=PARTS)),)

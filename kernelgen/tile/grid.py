@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.tile import ir
-from kernelgen.tile.places import wide
+from kernelgen.tile.places import count, wide
 
 WIDE = "int64: rows * N may pass 2**31"
 
@@ -129,6 +129,66 @@ def walk(
     return ir.For("start", *span, ir.Name(columns.block), (*numbers, *masks, *body), stages=stages)
 
 
-def lone_row(said: str = "") -> tuple[ir.Let, ...]:
-    """The row of a program that has one."""
-    return (ir.Let(("row",), wide(ir.Program(0)), said, aside="int64: row * N may pass 2**31"),)
+def lone_row(said: str = "", of: ir.Expr | None = None) -> tuple[ir.Let, ...]:
+    """The row of a program that has one: the program's number, or what follows from it."""
+    return (ir.Let(("row",), wide(of or ir.Program(0)), said, aside="int64: row * N may pass 2**31"),)
+
+
+def row_among(said: str, *, has_row: bool) -> tuple[ir.Stmt, ...]:
+    """The row of a program that shares it, and the program's number among those that do."""
+    row = lone_row() if has_row else ()
+    return ir.Remark((said,), apart=False), *row, ir.Let(("split",), ir.Program(len(row)))
+
+
+def part_size(columns: ir.Axis) -> ir.Expr:
+    """The elements of a row that one of SPLITS programs has."""
+    blocks = ir.Apply("mul", (ir.Name("SPLITS"), ir.Name(columns.block)), ())
+    return block(ir.Apply("cdiv", (ir.Name(columns.size), blocks), ()), columns)
+
+
+def part(columns: ir.Axis) -> tuple[ir.Let, ...]:
+    """The part of a row that a program walks."""
+    size, first = ir.Name("part"), ir.Name("first")
+    end = ir.Apply("int_minimum", (ir.Apply("add", (first, size), ()), ir.Name(columns.size)), ())
+    return (
+        ir.Let(("part",), part_size(columns), aside="in whole blocks"),
+        ir.Let(("first",), ir.Apply("mul", (ir.Name("split"), size), ())),
+        ir.Let(("end",), end),
+    )
+
+
+def tiles_of_row(columns: ir.Axis, *, has_row: bool, may_be_empty: bool) -> tuple[ir.Let, ...]:
+    """The tile of a program, and the row that it is of. `may_be_empty`: rows of no element have a tile."""
+    if not has_row:
+        return (ir.Let(("tile",), ir.Program(0), "a program has one tile of the elements"),)
+    said = "a program has one tile of a row"
+    whole: ir.Expr = ir.Name(columns.size)
+    whole = ir.Apply("int_maximum", (whole, ir.Number(1)), ()) if may_be_empty else whole
+    across = ir.Name("num_tiles_n")
+    return (
+        ir.Let((across.text,), ir.Apply("cdiv", (whole, ir.Name(columns.block)), ()), said),
+        *lone_row(of=ir.Apply("int_div", (ir.Program(0), across), ())),
+        ir.Let(("tile",), ir.Apply("int_mod", (ir.Program(0), across), ())),
+    )
+
+
+def tiles_across() -> tuple[ir.Let, ...]:
+    """The same, where the same tiles of all rows follow one another."""
+    said = "a program has one tile of a row; those that read the same columns run together"
+    row = lone_row(said, of=ir.Apply("int_mod", (ir.Program(0), ir.Name("M")), ()))
+    return *row, ir.Let(("tile",), ir.Apply("int_div", (ir.Program(0), ir.Name("M")), ()))
+
+
+def tiles_between(columns: ir.Axis, between: str) -> tuple[ir.Stmt, ...]:
+    """The same, where the next row follows in memory behind `between` elements, and then the rest of the columns."""
+    size, tiles, program = count(between), ir.Name("tiles"), ir.Program(0)
+    fit = ir.Apply("int_maximum", (ir.Apply("int_div", (size, ir.Name(columns.block)), ()), ir.Number(1)), ())
+    in_row = ir.Apply("int_mod", (ir.Apply("int_div", (program, tiles), ()), ir.Name("M")), ())
+    before = ir.Apply("int_div", (program, ir.Apply("mul", (ir.Name("M"), tiles), ())), ())
+    before = ir.Apply("mul", (before, tiles), ())
+    return (
+        ir.Remark(("a program has one tile of a row",), apart=False),
+        ir.Let((tiles.text,), fit, "in the order of memory: some tiles of a row, then as many of the next"),
+        *lone_row(of=in_row),
+        ir.Let(("tile",), ir.Apply("add", (before, ir.Apply("int_mod", (program, tiles), ())), ())),
+    )

@@ -369,6 +369,8 @@ class Update:
     op: str
     value: Expr
     comment: str = ""
+    aside: str = ""
+    """A remark, behind the line where there is room."""
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,7 @@ class Nest:
         wrapper's expressions for these."""
         inside = trimmed((*self.wide_strides(), *inside))
         used = used_names(inside)
-        known = [a for a in self.arguments(*sizes, "M") if a in used or a in sizes or f"{a[:-4]}:type" in used]
+        known = [a for a in self.arguments(*sizes, "M", "N") if a in used or a in sizes or f"{a[:-4]}:type" in used]
         passed = dict.fromkeys(self.memory)  # what kernels leave for one another, this one and those before
         found = [f"{m}_ptr" for m in passed if f"{m}_ptr" in used]
         inputs = {f"{t.name}_ptr" for t in self.spec.inputs}

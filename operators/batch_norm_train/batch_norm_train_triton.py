@@ -445,7 +445,6 @@ def batch_norm_train_apply_kernel(
     x = tl.load(
         x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
         mask=mask,
-        other=0.0,
         eviction_policy="evict_last",
     ).to(tl.float32)
     # centered = xf - mean

@@ -76,7 +76,7 @@ def l1_loss_join_partials_kernel(
     BLOCK_SIZE: tl.constexpr,
 ):
     # one program joins what the blocks were reduced to
-    total_acc = tl.full([BLOCK_SIZE], 0.0, tl.float32)
+    total_acc = tl.full((BLOCK_SIZE,), 0.0, tl.float32)
     for start in range(0, num_parts, BLOCK_SIZE):
         parts = start + tl.arange(0, BLOCK_SIZE)
         mask = parts < num_parts
@@ -102,7 +102,7 @@ def l1_loss_split_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
-    total_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    total_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

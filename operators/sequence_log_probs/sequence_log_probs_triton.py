@@ -222,7 +222,7 @@ def sequence_log_probs_log_probs_split_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
 
-    log_probs_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    log_probs_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -49,7 +49,7 @@ def mse_loss_join_partials_kernel(
     BLOCK_SIZE: tl.constexpr,
 ):
     # one program joins what the blocks were reduced to
-    total_acc = tl.full([BLOCK_SIZE], 0.0, tl.float32)
+    total_acc = tl.full((BLOCK_SIZE,), 0.0, tl.float32)
     for start in range(0, num_parts, BLOCK_SIZE):
         parts = start + tl.arange(0, BLOCK_SIZE)
         mask = parts < num_parts

@@ -159,18 +159,13 @@ def group_norm_apply_kernel(
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
-        other=0.0,
         eviction_policy="evict_last",
     ).to(tl.float32)
     weight = tl.load(
-        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
-        mask=mask,
-        other=0.0,
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k, mask=mask
     )
     bias = tl.load(
-        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
-        mask=mask,
-        other=0.0,
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k, mask=mask
     )
     # centered = groups - mean
     centered = x - mean

@@ -32,7 +32,7 @@ def rms_norm_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
 
-    row_sum_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -76,14 +76,9 @@ def rms_norm_apply_kernel(
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
-        other=0.0,
         eviction_policy="evict_last",
     ).to(tl.float32)
-    weight = tl.load(
-        weight_ptr + cols * stride_weight_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
+    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
     normalized = x * inverse_root
     # return normalized.to(x.dtype) * weight
     out = normalized.to(x_ptr.dtype.element_ty).to(tl.float32) * weight

@@ -394,8 +394,8 @@ def batch_norm_train_backward_split_kernel(
 
     mean = 0.0
     row_sum_2 = 0.0
-    row_sum_3_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_bias_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    row_sum_3_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_bias_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -483,8 +483,8 @@ def batch_norm_train_backward_walk_2_kernel(
     # rstd = torch.rsqrt(variance + 1e-05)
     rstd = tl.rsqrt(variance + 1e-5)
 
-    grad_rstd_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_weight_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_rstd_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_weight_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
@@ -594,13 +594,11 @@ def batch_norm_train_backward_apply_kernel(
         + row * stride_grad_out_m
         + hw * stride_grad_out_hw,
         mask=mask,
-        other=0.0,
         eviction_policy="evict_last",
     ).to(tl.float32)
     x = tl.load(
         x_ptr + n_size * stride_xn_size + row * stride_xm + hw * stride_xhw,
         mask=mask,
-        other=0.0,
         eviction_policy="evict_last",
     ).to(tl.float32)
     # grad_normalized = grad_out * weight.reshape(-1, 1, 1)

@@ -48,10 +48,10 @@ def bias_dropout_add_backward_bias_kernel(
     end = tl.minimum(first + part, N)
     # in the dtype of M, int32 where that is enough: it divides faster
     short_rows = rows.to((tl.program_id(0) + M).dtype)
-    d = (short_rows).to(tl.int64)
+    d = short_rows.to(tl.int64)
     seed = tl.load(seed_ptr)
 
-    grad_bias_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_bias_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
     for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N

@@ -46,7 +46,7 @@ def cross_entropy_backward_split_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
-    count_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    count_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

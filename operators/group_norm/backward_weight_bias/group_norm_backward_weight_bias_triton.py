@@ -302,8 +302,8 @@ def group_norm_backward_weight_bias_split_kernel(
     short_row = row.to(tl.int32)
     index_0 = (short_row // K).to(tl.int64)
 
-    grad_weight_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
-    grad_bias_acc = tl.full([BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_weight_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
+    grad_bias_acc = tl.full((BLOCK_SIZE_N,), 0.0, tl.float32)
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N

@@ -42,7 +42,7 @@ def rms_norm_backward_weight_kernel(
     first = split * part
     end = tl.minimum(first + part, N)
 
-    grad_weight_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_weight_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
     for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N

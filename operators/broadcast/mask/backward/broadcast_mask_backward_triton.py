@@ -41,7 +41,7 @@ def broadcast_mask_backward_kernel(
     s = (short_rows % S).to(tl.int64)
     b = (short_rows // S).to(tl.int64)
 
-    grad_mask_acc = tl.full([BLOCK_SIZE_M, BLOCK_SIZE_N], 0.0, tl.float32)
+    grad_mask_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), 0.0, tl.float32)
     for start in range(first, end, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
