@@ -83,8 +83,9 @@ class Printer:
                 return self._said(statement.comment, self._updated(statement), indent, statement.aside)
             case ir.For():
                 return self._loop(statement, indent)
-            case ir.If():
-                head = f"{' ' * indent}if {self.text(statement.condition).text}:"
+            case ir.If() | ir.While():
+                word = "if" if isinstance(statement, ir.If) else "while"
+                head = f"{' ' * indent}{word} {self.text(statement.condition).text}:"
                 return [head, *self.block(statement.body, indent + 4)]
             case ir.Barrier():
                 return self._said("", ["tl.debug_barrier()"], indent, statement.aside)
@@ -286,7 +287,7 @@ class Printer:
 
     def _load(self, load: ir.Load) -> Text:
         pointer = self._pointer(load.pointer)
-        parts = [*([load.mask] if load.mask is not None else []), *load.within]
+        parts = _together([*([load.mask] if load.mask is not None else []), *load.within], load.shape)
         if load.within and load.mask is not None and len(load.shape) != len(_moving(load.pointer)):
             pointer = f"tl.broadcast_to({pointer}, {self.text(load.mask).text}.shape)"
         args = [pointer]
@@ -341,6 +342,17 @@ def _moving(pointer: ir.Pointer) -> set[ir.Axis]:
     return {axis for index, _ in pointer.terms for axis in index.shape} | {
         *(pointer.base.shape if pointer.base else ())
     }
+
+
+def _together(conditions: Sequence[ir.Expr], shape: ir.Shape) -> list[ir.Expr]:
+    """Conditions of a tile, of which neighbours along the same axes are one, which is spread over the tile once."""
+    found: list[ir.Expr] = []
+    for part in conditions:
+        if found and part.shape == found[-1].shape != shape and len(shape) > 1:
+            found[-1] = ir.Apply("and", (found[-1], part), part.shape)
+        else:
+            found.append(part)
+    return found
 
 
 def _is_negative(index: ir.Expr) -> bool:

@@ -123,8 +123,6 @@ class KernelText:
     """The strides of columns, which are widened to int64: column times stride may pass 2**31."""
     grid: str = ""
     """The wrapper's expression for the grid, where the form does not say it."""
-    general: tuple[str, ...] = ()
-    """The sizes of which Triton makes no constants where they are one."""
     passed: tuple[Passed, ...] = ()
     """Keyword arguments of the launch beside the constexprs that the table has."""
     once_a_row: tuple[str, ...] = ()
@@ -137,10 +135,6 @@ class KernelText:
     """The pointers of which Triton does not ask whether 16 divides them."""
     named_sizes: tuple[tuple[str, str], ...] = ()
     """The size names that it mentions and others need not, each with its parameter."""
-    scans: bool = False
-    """Whether what it walks is scanned, and not reduced."""
-    of_rows: bool = False
-    """Whether its elements are what the rows of another kernel left."""
     fits: str = ""
     """The wrapper's condition for launching it; where that does not hold, the next kernel is launched instead."""
     body: tuple[ir.Stmt, ...] = ()

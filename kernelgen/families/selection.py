@@ -8,24 +8,26 @@ block and a few more in all (k * (1 + log(blocks)) for random rows).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import LOOPED, ROWS
-from kernelgen.families.kernel import Body, KernelText, Lines, Loop, at_levels
+from kernelgen.families.kernel import Body, KernelText, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SELECTIONS, Graph, Output, Ref
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import grid, ir
+from kernelgen.tile.nest import M, N, Nest
 
 NAME = "selection"
 MAX_ROW = 32768
 """Longest row held in registers, where it has to be."""
 FEW_TILES = 256
 """Tiles of short rows that leave an H200 idle with a warp each: four share the work."""
-TAKEN = "-(2**31)"
+TAKEN = ir.Size("-(2**31)")
 """Below the order of every float: what is no longer there to be selected."""
 
 
@@ -130,20 +132,6 @@ def _selection(graph: Graph, output: Output) -> int:
     return i
 
 
-def _in_registers(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
-    helpers["ordered"] = None
-    return (_rows(Lines(spec, body, ROWS, schedule, helpers), _count(spec), name),)
-
-
-def _in_blocks(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
-    helpers["ordered"] = None
-    return (_looped(Lines(spec, body, LOOPED, schedule, helpers), _count(spec), name),)
-
-
 def _count(spec: OperatorSpec) -> int:
     """How many elements of a row are selected."""
     last = spec.outputs[0].shape[-1]
@@ -151,110 +139,144 @@ def _count(spec: OperatorSpec) -> int:
     return last
 
 
-def _power(count: int) -> int:
-    return 1 << (count - 1).bit_length()
+def _slots(count: int) -> ir.Axis:
+    """What holds the elements that are selected: a power of two of slots."""
+    return ir.Axis("slots", "slots", "", str(1 << (count - 1).bit_length()), str(count))
 
 
-def _source(lines: Lines, done: set[int]) -> tuple[list[str], str]:
-    """The lines that compute what is selected among, and its name; beyond the row it is -inf, and stands behind it."""
-    selection = lines.body.lowered.outputs[0].value
-    source = lines.writer.source(selection)
-    made = lines.writer.lines([source], done)
-    statement = lines.body.lowered.values[selection].statement
-    quoted = lines.writer.quoted
-    text = lines.writer.guarded(selection)
-    if statement is not None and statement not in quoted:
-        made.append(f"# {lines.body.statements[statement].text}")
-    return made, text
+def _filled(slots: ir.Axis) -> ir.Expr | None:
+    """Which slots hold an element in the end; None: all do."""
+    if slots.block == slots.size:
+        return None
+    return ir.Apply("lt", (ir.Name(slots.index, (slots,)), ir.Number(int(slots.size))), (slots,))
 
 
-def _by_output(lines: Lines, kept: str, kept_at: str) -> list[tuple[str, str]]:
-    """The name of every output and what it stores."""
-    found = []
-    for stored in lines.body.lowered.outputs:
-        if lines.body.lowered.values[stored.value].op == "argtopk":
-            found.append((stored.name, kept_at))
-        else:
-            lines.writer.helpers["from_ordered"] = None
-            found.append((stored.name, f"_from_ordered({kept})"))
-    return found
+def _ordered(nest: Nest) -> tuple[ir.Stmt, ...]:
+    """What is selected among, as integers in the same order; beyond the row it is -inf, and stands behind it."""
+    selection = nest.body.lowered.outputs[0].value
+    made = nest.lets([nest.builder.source(selection)])
+    rest = ir.Call("ordered", (nest.builder.operand(selection),), nest.tile.shape)
+    return *made, ir.Let(("rest",), rest, nest.builder.said(selection))
 
 
-def _rows(lines: Lines, count: int, name: str) -> KernelText:
+def _stores(nest: Nest, kept: ir.Name, kept_at: ir.Name, place: ir.Expr, mask: ir.Expr | None) -> Iterator[ir.Store]:
+    for stored in nest.body.lowered.outputs:
+        located = nest.body.lowered.values[stored.value].op == "argtopk"
+        value = kept_at if located else ir.Call("from_ordered", (kept,), kept.shape)
+        yield ir.Store(ir.Pointer(stored.name, ((place, None),), kept.shape), value, mask)
+
+
+def _first(elements: ir.Name, top: ir.Expr, columns: ir.Axis) -> ir.Reduce:
+    """Where the first of those stands that are the greatest."""
+    cols = ir.Name(columns.index, (columns,))
+    among = ir.Apply("where", (_of("eq", elements, top), cols, ir.Name(columns.size)), elements.shape)
+    return ir.Reduce("min", among, columns, keeps_nan=False)
+
+
+def _of(op: str, *args: ir.Expr) -> ir.Apply:
+    """An operation along the axes of the operand that has most."""
+    return ir.Apply(op, args, max((arg.shape for arg in args), key=len))
+
+
+def _in_registers(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """Several rows in registers."""
-    slots, done = _power(count), set[int]()
-    early = lines.writer.lines(at_levels(lines.body, (FULL, ROW, SCALAR, COLUMN)), done)
-    made, source = _source(lines, done)
-    stores = _by_output(lines, "kept", "kept_at")
-    keeps = any(text != "kept_at" for _, text in stores)
-    mask = "row_mask[:, None]" if slots == count else f"row_mask[:, None] & (slots < {count})"
-    text = [
-        *early,
-        *made,
-        f"rest = _ordered({source})",
-        f"slots = tl.arange(0, {slots})[None, :]",
-        *([f"kept = tl.zeros([BLOCK_SIZE_M, {slots}], tl.int32)"] if keeps else []),
-        f"kept_at = tl.zeros([BLOCK_SIZE_M, {slots}], tl.int32)",
-        f"for slot in range({count}):",
-        "    # the greatest of what is left, and of equals the first",
-        "    top = tl.max(rest, axis=1, keep_dims=True)",
-        "    top_at = tl.where(rest == top, cols[None, :], N)",
-        "    top_at = tl.min(top_at, axis=1, keep_dims=True)",
-        f"    rest = tl.where(cols[None, :] == top_at, {TAKEN}, rest)",
-        *(["    kept = tl.where(slots == slot, top, kept)"] if keeps else []),
-        "    kept_at = tl.where(slots == slot, top_at, kept_at)",
-        f"offsets = rows[:, None] * {count} + slots",
-        *(f"tl.store({n}_ptr + offsets, {value}, mask={mask})" for n, value in stores),
-    ]
-    text = lines.row_indices() + lines.at_columns(text)
-    return KernelText(
-        name, ROWS, lines.schedule, lines.arguments("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), (), tuple(text),
-        wide_strides=lines.wide_strides(),
+    nest, slots = Nest(spec, body, ROWS, schedule), _slots(_count(spec))
+    tile, row, held = nest.tile.shape, (M,), (M, slots)
+    early = nest.lets(at_levels(body, (FULL, ROW, SCALAR, COLUMN)))
+    rest, cols, own, slot = ir.Name("rest", tile), ir.Name("cols", (N,)), ir.Name("slots", (slots,)), ir.Name("slot")
+    top, top_at = ir.Name("top", row), ir.Name("top_at", row)
+    kept, kept_at = ir.Name("kept", held), ir.Name("kept_at", held)
+    here = ir.Apply("eq", (own, slot), held)
+    said = "the greatest of what is left, and of equals the first"
+    turn = (
+        ir.Let((top.text,), ir.Reduce("max", rest, N, keeps_nan=False), said),
+        ir.Let((top_at.text,), _first(rest, top, N)),
+        ir.Let((rest.text,), ir.Apply("where", (ir.Apply("eq", (cols, top_at), tile), TAKEN, rest), tile)),
+        ir.Let((kept.text,), ir.Apply("where", (here, top, kept), held)),
+        ir.Let((kept_at.text,), ir.Apply("where", (here, top_at, kept_at), held)),
+    )
+    count = ir.Number(int(slots.size))
+    offsets = ir.Apply("add", (ir.Apply("mul", (ir.Name("rows", row), count), held), own), held)
+    filled, exist = _filled(slots), ir.Name(M.mask, row)
+    mask = ir.Apply("and", (exist, filled), held) if filled else exist
+    text = (
+        *grid.rows(M, N), *nest.row_indices(), *nest.column_indices(), *early, *_ordered(nest),
+        ir.Let((own.text,), ir.Range(slots, ir.Number(0))),
+        ir.Let((kept.text,), ir.Zeros(held, "int32")), ir.Let((kept_at.text,), ir.Zeros(held, "int32")),
+        ir.For(slot.text, ir.Number(0), count, ir.Number(1), turn), ir.Let(("offsets",), offsets),
+        *_stores(nest, kept, kept_at, ir.Name("offsets", held), mask),
     )  # fmt: skip
+    return (nest.kernel(name, text, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N")),)
 
 
-def _looped(lines: Lines, count: int, name: str) -> KernelText:
+def _in_blocks(
+    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
+) -> tuple[KernelText, ...]:
     """A row in blocks."""
-    slots, done = _power(count), set[int]()
-    once = lines.row_indices() + lines.writer.lines(at_levels(lines.body, (ROW, SCALAR)), done)
-    inside, source = _source(lines, done)
-    empty = f"tl.full([{slots}], {TAKEN}, tl.int32)"
-    before = [f"slots = tl.arange(0, {slots})"]
-    if slots > count:  # slots that are never the least
-        empty = f"tl.where(slots < {count}, {TAKEN}, 0x7FFFFFFF)"
-    before += [f"kept = {empty}", "kept_at = slots", "least = tl.min(kept, axis=0)"]
-    inside += [
-        f"rest = _ordered({source})",
-        "top = tl.max(rest, axis=0)",
-        "while top > least:",
-        "    # the greatest of what is left, of equals the first, replaces the last of the least",
-        "    top_at = tl.min(tl.where(rest == top, cols, N), axis=0)",
-        "    last = tl.max(tl.where(kept == least, kept_at, -1), axis=0)",
-        "    leaves = (kept == least) & (kept_at == last)",
-        "    kept = tl.where(leaves, top, kept)",
-        "    kept_at = tl.where(leaves, top_at, kept_at)",
-        "    least = tl.min(kept, axis=0)",
-        f"    rest = tl.where(cols == top_at, {TAKEN}, rest)",
-        "    top = tl.max(rest, axis=0)",
-    ]
-    places = [f"offsets = row * {count} + rank"] if lines.body.layout.rows else []
-    at = "offsets" if places else "rank"
-    mask = "" if slots == count else f", mask=slots < {count}"
-    after = [
-        "# an element's place is the number of those before it",
-        "is_tie = kept[None, :] == kept[:, None]",
-        "is_before = is_tie & (kept_at[None, :] < kept_at[:, None])",
-        "is_before |= kept[None, :] > kept[:, None]",
-        *([] if slots == count else [f"is_before &= slots[None, :] < {count}"]),
-        "rank = tl.sum(is_before.to(tl.int32), axis=1)",
-        *places,
-        *(f"tl.store({n}_ptr + {at}, {value}{mask})" for n, value in _by_output(lines, "kept", "kept_at")),
-    ]
-    loop = Loop(("the greatest so far",), tuple(before), tuple(lines.at_columns(inside)), tuple(after))
-    return KernelText(
-        name, LOOPED, lines.schedule, lines.arguments("N"), ("BLOCK_SIZE_N",), tuple(once), (), (loop,),
-        wide_strides=lines.wide_strides(),
+    nest, slots = Nest(spec, body, LOOPED, schedule), _slots(_count(spec))
+    (columns,) = nest.tile.shape
+    once = (*nest.row_indices(), *nest.lets(at_levels(body, (ROW, SCALAR))))
+    own, rest, cols = ir.Name("slots", (slots,)), ir.Name("rest", (columns,)), ir.Name("cols", (columns,))
+    kept, kept_at = ir.Name("kept", (slots,)), ir.Name("kept_at", (slots,))
+    least, top, top_at = ir.Name("least"), ir.Name("top"), ir.Name("top_at")
+    filled = _filled(slots)
+    empty: ir.Expr = ir.Full(TAKEN, "int32", (slots,))
+    if filled:  # slots that are never the least
+        empty = ir.Apply("where", (filled, TAKEN, ir.Size("0x7FFFFFFF")), (slots,))
+    lowest = ir.Let((least.text,), ir.Reduce("min", kept, slots, keeps_nan=False))
+    highest = ir.Let((top.text,), ir.Reduce("max", rest, columns, keeps_nan=False))
+    least_at = _of("where", _of("eq", kept, least), kept_at, ir.Number(-1))
+    leaves = ir.Apply("and", (_of("eq", kept, least), _of("eq", kept_at, ir.Name("last"))), (slots,))
+    said = "the first of the greatest that are left replaces the last of the least"
+    turn = (
+        ir.Let((top_at.text,), _first(rest, top, columns), said),
+        ir.Let(("last",), ir.Reduce("max", least_at, slots, keeps_nan=False)),
+        ir.Let(("leaves",), leaves),
+        ir.Let((kept.text,), _of("where", ir.Name("leaves", (slots,)), top, kept)),
+        ir.Let((kept_at.text,), _of("where", ir.Name("leaves", (slots,)), top_at, kept_at)),
+        lowest,
+        ir.Let((rest.text,), _of("where", _of("eq", cols, top_at), TAKEN, rest)),
+        highest,
+    )
+    walk = grid.walk(
+        nest.tile.shape,
+        (*nest.column_indices(), *_ordered(nest), highest, ir.While(_of("gt", top, least), turn)),
+        (ir.Number(0), ir.Name("N")), stages="",
     )  # fmt: skip
+    rank: ir.Expr = ir.Name("rank", (slots,))
+    if body.layout.rows:
+        rank = _of("add", ir.Apply("mul", (ir.Name("row"), ir.Number(int(slots.size))), ()), rank)
+    frame = (*grid.lone_row(), *once) if body.layout.rows else once
+    it = "the row does not fit in registers: walk it" if body.layout.rows else "the elements do not fit: walk them"
+    text = (
+        ir.Remark((f"{it} in blocks",), apart=False), *frame,
+        ir.Remark(("the greatest so far",)),
+        ir.Let((own.text,), ir.Range(slots, ir.Number(0))), ir.Let((kept.text,), empty), ir.Let((kept_at.text,), own),
+        lowest, walk, *_ranked(slots, kept, kept_at), ir.Let(("offsets",), rank),
+        *_stores(nest, kept, kept_at, ir.Name("offsets", (slots,)), filled),
+    )  # fmt: skip
+    return (nest.kernel(name, text, ("N",), ("BLOCK_SIZE_N",)),)
+
+
+def _ranked(slots: ir.Axis, kept: ir.Name, kept_at: ir.Name) -> tuple[ir.Stmt, ...]:
+    """How many elements stand before each of those that are kept."""
+    others = replace(slots, name="others")
+    pairs = (slots, others)
+
+    def compared(op: str, name: ir.Name) -> ir.Apply:
+        return ir.Apply(op, (replace(name, shape=(others,)), name), pairs)
+
+    tie, before = ir.Name("is_tie", pairs), ir.Name("is_before", pairs)
+    filled = _filled(others)
+    return (
+        ir.Let((tie.text,), compared("eq", kept), "an element's place is the number of those before it"),
+        ir.Let((before.text,), ir.Apply("and", (tie, compared("lt", kept_at)), pairs)),
+        ir.Update(before.text, "or", compared("gt", kept)),
+        *((ir.Let((before.text,), ir.Apply("and", (before, filled), pairs)),) if filled else ()),
+        ir.Let(("rank",), ir.Reduce("sum", ir.Cast(before, "int32", is_tensor=True), others)),
+    )
 
 
 _WARPS = Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warp_stage", "launch", "warps a program")

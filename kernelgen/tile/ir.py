@@ -407,6 +407,12 @@ class For:
 
 
 @dataclass(frozen=True)
+class While:
+    condition: Expr
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True)
 class Barrier:
     """The threads of a program wait until all have done what stands before."""
 
@@ -428,7 +434,7 @@ class Remark:
     """Whether a blank line comes before it, unless it stands first or behind another."""
 
 
-Stmt = Remark | Let | Update | Store | StoreBox | For | If | Barrier
+Stmt = Remark | Let | Update | Store | StoreBox | For | While | If | Barrier
 
 
 @dataclass(frozen=True)

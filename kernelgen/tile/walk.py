@@ -23,7 +23,7 @@ def trimmed(statements: tuple[ir.Stmt, ...], wanted: frozenset[str] = frozenset(
             continue
         if isinstance(statement, ir.Update) and statement.name not in needed:
             continue
-        if isinstance(statement, ir.For):
+        if isinstance(statement, ir.For | ir.While):
             statement = _trimmed_loop(statement, frozenset(needed))
         if isinstance(statement, ir.If):
             statement = replace(statement, body=trimmed(statement.body, frozenset(needed)))
@@ -34,9 +34,9 @@ def trimmed(statements: tuple[ir.Stmt, ...], wanted: frozenset[str] = frozenset(
     return tuple(reversed(kept))
 
 
-def _trimmed_loop(loop: ir.For, wanted: frozenset[str]) -> ir.For:
+def _trimmed_loop(loop: ir.For | ir.While, wanted: frozenset[str]) -> ir.For | ir.While:
     """What one turn leaves the next may read, which is known once what nothing reads has gone."""
-    carried: frozenset[str] = frozenset()
+    carried = frozenset(_read(loop.condition) if isinstance(loop, ir.While) else ())
     while True:
         body = trimmed(loop.body, wanted | carried)
         exposed = _exposed(body)
@@ -50,7 +50,7 @@ def _exposed(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
     found: set[str] = set()
     made: set[str] = set()
     for statement in statements:
-        if isinstance(statement, ir.For | ir.If):
+        if isinstance(statement, ir.For | ir.While | ir.If):
             read = {*_read(replace(statement, body=())), *_exposed(statement.body)}
         else:
             read = set(_read(statement))
@@ -62,7 +62,7 @@ def _exposed(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
 def assigned_names(statements: tuple[ir.Stmt, ...]) -> Iterator[str]:
     """Every variable that statements assign, or may assign for a part of a long line."""
     for statement in statements:
-        if isinstance(statement, ir.For | ir.If):
+        if isinstance(statement, ir.For | ir.While | ir.If):
             yield from [statement.index] if isinstance(statement, ir.For) else []
             yield from assigned_names(statement.body)
         elif isinstance(statement, ir.Let):

@@ -415,8 +415,7 @@ def _last(plan: KernelPlan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
     if plan.then is None:
         return ()
     name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    made = family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
-    return tuple(replace(kernel, of_rows=True) for kernel in made)
+    return family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
 
 
 def _left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:

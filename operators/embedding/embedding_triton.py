@@ -37,7 +37,7 @@ def embedding_kernel(
     index = tl.load(index_ptr + rows * stride_index_m, mask=row_mask)
     out = tl.load(
         weight_ptr + index[:, None] * stride_weight_v + cols[None, :] * stride_weight_d,
-        mask=mask & (index >= 0)[:, None] & (index < V)[:, None],
+        mask=mask & ((index >= 0) & (index < V))[:, None],
         other=0.0,
     )
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)

@@ -36,7 +36,7 @@ def index_select_kernel(
     mask = row_mask[:, None] & col_mask[None, :]
     out = tl.load(
         x_ptr + rows[:, None] * stride_xa + index[None, :] * stride_xl,
-        mask=mask & (index >= 0)[None, :] & (index < L)[None, :],
+        mask=mask & ((index >= 0) & (index < L))[None, :],
         other=0.0,
     )
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
@@ -73,7 +73,7 @@ def index_select_row_tiles_1d_grid_specialize_kernel(
         mask = row_mask[:, None] & col_mask[None, :]
         out = tl.load(
             x_ptr + rows[:, None] * stride_xa + index[None, :] * stride_xl,
-            mask=mask & (index >= 0)[None, :] & (index < L)[None, :],
+            mask=mask & ((index >= 0) & (index < L))[None, :],
             other=0.0,
         )
         tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)

@@ -34,7 +34,7 @@ def pad_kernel(
     x_w = cols - 1
     x = tl.load(
         x_ptr + rows[:, None] * stride_x0 + x_w[None, :] * stride_xd,
-        mask=mask & (cols >= 1)[None, :] & (x_w < D)[None, :],
+        mask=mask & ((cols >= 1) & (x_w < D))[None, :],
         other=0.5,
     )
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], x, mask=mask)

@@ -74,18 +74,17 @@ def router_kernel(
     probabilities = numerator * inverse_denominator[:, None]
     # weights, experts = torch.topk(probabilities, 8, dim=-1)
     rest = _ordered(tl.where(mask, probabilities, float("-inf")))
-    slots = tl.arange(0, 8)[None, :]
-    kept = tl.zeros([BLOCK_SIZE_M, 8], tl.int32)
-    kept_at = tl.zeros([BLOCK_SIZE_M, 8], tl.int32)
+    slots = tl.arange(0, 8)
+    kept = tl.zeros((BLOCK_SIZE_M, 8), tl.int32)
+    kept_at = tl.zeros((BLOCK_SIZE_M, 8), tl.int32)
     for slot in range(8):
         # the greatest of what is left, and of equals the first
-        top = tl.max(rest, axis=1, keep_dims=True)
-        top_at = tl.where(rest == top, cols[None, :], N)
-        top_at = tl.min(top_at, axis=1, keep_dims=True)
-        rest = tl.where(cols[None, :] == top_at, -(2**31), rest)
-        kept = tl.where(slots == slot, top, kept)
-        kept_at = tl.where(slots == slot, top_at, kept_at)
-    offsets = rows[:, None] * 8 + slots
+        top = tl.max(rest, axis=1)
+        top_at = tl.min(tl.where(rest == top[:, None], cols[None, :], N), axis=1)
+        rest = tl.where(cols[None, :] == top_at[:, None], -(2**31), rest)
+        kept = tl.where(slots[None, :] == slot, top[:, None], kept)
+        kept_at = tl.where(slots[None, :] == slot, top_at[:, None], kept_at)
+    offsets = rows[:, None] * 8 + slots[None, :]
     tl.store(weights_ptr + offsets, _from_ordered(kept), mask=row_mask[:, None])
     tl.store(experts_ptr + offsets, kept_at, mask=row_mask[:, None])
 

@@ -72,16 +72,15 @@ def router_biased_experts_kernel(
     scores = _sigmoid(logits)
     # experts = torch.topk(scores + bias, 8, dim=-1).indices
     rest = _ordered(scores + bias[None, :])
-    slots = tl.arange(0, 8)[None, :]
-    kept_at = tl.zeros([BLOCK_SIZE_M, 8], tl.int32)
+    slots = tl.arange(0, 8)
+    kept_at = tl.zeros((BLOCK_SIZE_M, 8), tl.int32)
     for slot in range(8):
         # the greatest of what is left, and of equals the first
-        top = tl.max(rest, axis=1, keep_dims=True)
-        top_at = tl.where(rest == top, cols[None, :], N)
-        top_at = tl.min(top_at, axis=1, keep_dims=True)
-        rest = tl.where(cols[None, :] == top_at, -(2**31), rest)
-        kept_at = tl.where(slots == slot, top_at, kept_at)
-    offsets = rows[:, None] * 8 + slots
+        top = tl.max(rest, axis=1)
+        top_at = tl.min(tl.where(rest == top[:, None], cols[None, :], N), axis=1)
+        rest = tl.where(cols[None, :] == top_at[:, None], -(2**31), rest)
+        kept_at = tl.where(slots[None, :] == slot, top_at[:, None], kept_at)
+    offsets = rows[:, None] * 8 + slots[None, :]
     tl.store(experts_ptr + offsets, kept_at, mask=row_mask[:, None])
 
 
@@ -103,7 +102,7 @@ def router_biased_experts_looped_kernel(
 
     # the greatest so far
     slots = tl.arange(0, 8)
-    kept = tl.full([8], -(2**31), tl.int32)
+    kept = tl.full((8,), -(2**31), tl.int32)
     kept_at = slots
     least = tl.min(kept, axis=0)
     for start in range(0, N, BLOCK_SIZE_N):
@@ -121,7 +120,7 @@ def router_biased_experts_looped_kernel(
         rest = _ordered(scores + bias)
         top = tl.max(rest, axis=0)
         while top > least:
-            # the greatest of what is left, of equals the first, replaces the last of the least
+            # the first of the greatest that are left replaces the last of the least
             top_at = tl.min(tl.where(rest == top, cols, N), axis=0)
             last = tl.max(tl.where(kept == least, kept_at, -1), axis=0)
             leaves = (kept == least) & (kept_at == last)

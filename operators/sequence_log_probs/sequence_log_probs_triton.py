@@ -60,7 +60,7 @@ def sequence_log_probs_intermediate_kernel(
     ).to(tl.float32)
     logits_2 = tl.load(
         logits_ptr + rows[:, None] * stride_logits_m + cols[None, :] * stride_logits_v,
-        mask=mask & (labels >= 0)[:, None] & (labels < V)[:, None],
+        mask=mask & ((labels >= 0) & (labels < V))[:, None],
         other=float("-inf"),
     ).to(tl.float32)
     # of_all = F.log_softmax(logits.float(), -1)

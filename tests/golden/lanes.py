@@ -76,7 +76,7 @@ def max_pool2d_kernel(
     ).to(tl.float32)
     x_quad = tl.load(
         x_at[:, :, None] - stride_xh + quad[None, None, :] * stride_xw,
-        mask=row_mask[:, None, None] & (x_h_2 >= 0)[:, None, None] & quad_mask[None, :, :],
+        mask=(row_mask & (x_h_2 >= 0))[:, None, None] & quad_mask[None, :, :],
         other=float("-inf"),
     ).to(tl.float32)
     x_b, x_c, x_d, x_e = _split_4(x_quad)
@@ -90,7 +90,7 @@ def max_pool2d_kernel(
     ).to(tl.float32)
     x_quad = tl.load(
         x_at[:, :, None] + stride_xh + quad[None, None, :] * stride_xw,
-        mask=row_mask[:, None, None] & (x_h_3 < H)[:, None, None] & quad_mask[None, :, :],
+        mask=(row_mask & (x_h_3 < H))[:, None, None] & quad_mask[None, :, :],
         other=float("-inf"),
     ).to(tl.float32)
     x_b, x_c, x_d, x_e = _split_4(x_quad)
@@ -126,7 +126,7 @@ def max_pool2d_kernel(
         ).to(tl.float32)
         x_quad = tl.load(
             x_at[:, :, None] + 3 * stride_xh + quad[None, None, :] * stride_xw,
-            mask=row_mask[:, None, None] & (x_h_4 < H)[:, None, None] & quad_mask[None, :, :],
+            mask=(row_mask & (x_h_4 < H))[:, None, None] & quad_mask[None, :, :],
             other=float("-inf"),
         ).to(tl.float32)
         x_b, x_c, x_d, x_e = _split_4(x_quad)
