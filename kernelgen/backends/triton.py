@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from kernelgen.backends import scatters
 from kernelgen.families.helpers import with_called
 from kernelgen.families.line import LINE, fit
 from kernelgen.families.triton_text import (
@@ -87,6 +88,8 @@ class Printer:
                 word = "if" if isinstance(statement, ir.If) else "while"
                 head = f"{' ' * indent}{word} {self.text(statement.condition).text}:"
                 return [head, *self.block(statement.body, indent + 4)]
+            case ir.Scatter():
+                return scatters.body(statement, indent, self.helpers)
             case ir.Barrier():
                 return self._said("", ["tl.debug_barrier()"], indent, statement.aside)
             case ir.Store():

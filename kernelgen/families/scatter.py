@@ -25,16 +25,8 @@ from kernelgen.families.family import Family, Table, Variant, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import FULL, ROW, Names
+from kernelgen.families.scatter_facts import FROM_END, at_most, one_kernel
 from kernelgen.families.scatter_names import beside_tensors
-from kernelgen.families.scatter_text import (
-    FROM_END,
-    accumulated,
-    at_most,
-    atomics,
-    histogram,
-    one_kernel,
-    owners,
-)
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
@@ -97,19 +89,14 @@ def _sums_and_errors(schedule: Schedule, columns: int, itemsize: int) -> str | N
     return at_most(2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N"), schedule)
 
 
-def _owned(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
-    if accumulated(body) == "float32":
-        helpers["two_sum"] = None
-    return one_kernel(owners)(spec, body, schedule, name, helpers)
+_RUN = '(cdiv(N, options["BLOCK_SIZE"]),)'
+_COUNTED = one_kernel("count_by_atomics", ("BLOCK_SIZE",), _RUN, ("N",))
 
 
 def _an_atomic_each(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
-    make = scatter_atomics.line if body.any_order else atomics
-    return one_kernel(make)(spec, body, schedule, name, helpers)
+    return (scatter_atomics.line if body.any_order else _COUNTED)(spec, body, schedule, name, helpers)
 
 
 def _variants() -> tuple[Variant, ...]:
@@ -121,7 +108,9 @@ def _variants() -> tuple[Variant, ...]:
             "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
             Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4),
             (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"), warps),
-            kernels=one_kernel(histogram),
+            kernels=one_kernel(
+                "histogram", ("BLOCK_SIZE", "TILES"), '(cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)', ("N",)
+            ),
         ),
         Variant(
             PRINTED, "one block of elements a program, an atomic each",
@@ -139,7 +128,11 @@ def _variants() -> tuple[Variant, ...]:
                 block("BLOCK_SIZE_V", (1, 2, 4, 8, 16, 32), "rows of the result a program"),
                 warps,
             ),
-            _sums_and_errors, _owned,
+            _sums_and_errors,
+            one_kernel(
+                "owners", ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"),
+                '(cdiv({size}, options["BLOCK_SIZE_V"]) * cdiv(N, options["BLOCK_SIZE_N"]),)',
+            ),
         ),
         scatter_blocks.VARIANT,
         *scatter_atomics.OF_ROWS,

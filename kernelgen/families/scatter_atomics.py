@@ -9,7 +9,7 @@ from kernelgen.families import scatter_blocks
 from kernelgen.families.family import Variant, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body, KernelText
-from kernelgen.families.scatter_text import Made, limit, loaded, one_kernel, quoted, tensors, widened
+from kernelgen.families.scatter_facts import arguments, one_kernel, told
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
 
@@ -32,85 +32,21 @@ def start(body: Body) -> Schedule:
     return schedule.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8) if body.lowered.values[-1].attr == "0" else schedule
 
 
-def line(spec: OperatorSpec, body: Body) -> Made:
-    """A run of elements, each of which has an index."""
-    index, source = tensors(body)[-2:]
-    out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, 0)
-    lines = [
-        "# a program adds a run of elements, in whatever order atomics come",
-        "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
-        *loaded(body, index, "offsets", "offsets < N", size),
-        f"is_place = {index} >= 0",
-        f"is_place &= {index} < {size}",
-        f"{source} = tl.load({source}_ptr + offsets, mask=is_place){widened(spec, source)}",
-        *quoted(body),
-        f'tl.atomic_add({out}_ptr + {index}, {source}, mask=is_place, sem="relaxed")',
-    ]
-    sizes = ["N", *([size] if not size.isdigit() else [])]
-    grid = '(cdiv(N, options["BLOCK_SIZE"]),)'
-    return (f"{index}_ptr", f"{source}_ptr", f"{out}_ptr", *sizes), ("BLOCK_SIZE",), lines, grid
+line = one_kernel("atomics", ("BLOCK_SIZE",), '(cdiv(N, options["BLOCK_SIZE"]),)', ("N",))
+"""A run of elements, each of which has an index."""
 
 
 def of_rows(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel, of which a program owns BLOCK_SIZE_M rows that scatter along their last dimension."""
-    *base, index, source = tensors(body)
-    out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, -1)
-    lines = [
-        "# a program owns rows, and adds to them in whatever order atomics come",
-        "rows = tl.program_id(0).to(tl.int64) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)",
-        "is_row = (rows < M)[:, None]",
-        *scatter_blocks.started(spec, body),
-        "# other threads add to the rows than started them",
-        "tl.debug_barrier()",
-        "for start in range(0, N, BLOCK_SIZE_N):",
-        "    cols = start + tl.arange(0, BLOCK_SIZE_N)",
-        "    mask = is_row & (cols < N)[None, :]",
-        "    offsets = rows[:, None] * N + cols[None, :]",
-        *(f"    {line}" for line in loaded(body, index, "offsets", "mask", size)),
-        f"    is_place = {index} >= 0",
-        f"    is_place &= {index} < {size}",
-        f"    {source} = tl.load({source}_ptr + offsets, mask=is_place){widened(spec, source)}",
-        f"    pointers = {out}_ptr + rows[:, None] * {size} + {index}",
-        *(f"    {line}" for line in quoted(body)),
-        f'    tl.atomic_add(pointers, {source}, mask=is_place, sem="relaxed")',
-    ]
-    arguments = [f"{t}_ptr" for t in (*base, index, source, out)]
-    sizes = ["M", "N", *([size] if not size.isdigit() else [])]
+    scatter = told(spec, body, "atomic_rows")
     made = KernelText(
-        name, PRINTED, schedule, (*arguments, *sizes), ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), (),
-        tuple(lines), grid=scatter_blocks.GRID, passed=(scatter_blocks.STARTED,),
+        name, PRINTED, schedule, arguments(scatter, scatter.base, scatter.index, scatter.source, scatter.out),
+        ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), body=(scatter,), grid=scatter_blocks.GRID,
+        passed=(scatter_blocks.STARTED,),
     )  # fmt: skip
     return (made,)
-
-
-def tile(spec: OperatorSpec, body: Body) -> Made:
-    """A tile of rows and columns, of which every element has an index."""
-    scatter = body.lowered.values[-1]
-    index, source = tensors(body)[-2:]
-    along_last = scatter.attr == "-1"
-    out, size = spec.outputs[0].name, limit(body, spec.outputs[0].shape, -1 if along_last else 0)
-    offsets = "rows[:, None] * N + cols[None, :]" if along_last else "cols[None, :].to(tl.int64) * M + rows[:, None]"
-    place = f"rows[:, None] * {size} + {index}" if along_last else f"{index} * M + rows[:, None]"
-    checks = ["mask = (rows < M)[:, None] & (cols < N)[None, :]", f"offsets = {offsets}"]
-    checks += loaded(body, index, "offsets", "mask", size)
-    checks += [f"is_place = {index} >= 0", f"is_place &= {index} < {size}"]
-    lines = [
-        "# a program adds a tile to where the index says, in whatever order atomics come",
-        "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
-        "first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_M",
-        "rows = first + tl.arange(0, BLOCK_SIZE_M)",
-        "cols = tl.program_id(0) % num_tiles_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)",
-        *checks,
-        f"{source} = tl.load({source}_ptr + offsets, mask=is_place){widened(spec, source)}",
-        *quoted(body),
-        f'tl.atomic_add({out}_ptr + {place}, {source}, mask=is_place, sem="relaxed")',
-    ]
-    needed = ["M", "N", *([size] if not size.isdigit() else [])]
-    grid = '(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)'
-    arguments = (f"{index}_ptr", f"{source}_ptr", f"{out}_ptr", *needed)
-    return arguments, ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), lines, grid
 
 
 _WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
@@ -134,6 +70,9 @@ OF_ROWS = (
             block("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "columns a program"),
             _WARPS,
         ),
-        kernels=one_kernel(tile),
+        kernels=one_kernel(
+            "atomic_tiles", ("BLOCK_SIZE_M", "BLOCK_SIZE_N"),
+            '(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)',
+        ),
     ),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from kernelgen.families.family import Kernels
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 _LOCAL = frozenset([
     "back", "before", "bounds", "buckets", "col_mask", "cols", "count", "counts", "end", "error", "first",
@@ -68,20 +69,17 @@ def _read(body: Body, names: dict[str, str]) -> Body:
 
 
 def _reworded(kernel: KernelText, words: dict[str, str]) -> KernelText:
-    """A kernel in which words are others; comments stay, and they quote the reference."""
+    """A kernel in which words are others."""
 
     def other(text: str) -> str:
         return _WORDS.sub(lambda found: words.get(found[0], found[0]), text)
-
-    def code(line: str) -> str:
-        return line if line.lstrip().startswith("#") else other(line)
 
     def pairs(of: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
         return tuple((other(name), other(value)) for name, value in of)
 
     changed: dict[str, Any] = {
         "arguments": tuple(map(other, kernel.arguments)),
-        "lines": tuple(map(code, kernel.lines)),
+        "body": tuple(replace(s, names=tuple(words.items())) for s in kernel.body if isinstance(s, ir.Scatter)),
         "grid": other(kernel.grid),
         "sizes": pairs(kernel.sizes),
         "scratch": tuple(replace(s, name=other(s.name), shape=other(s.shape)) for s in kernel.scratch),

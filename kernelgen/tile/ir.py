@@ -426,6 +426,45 @@ class If:
 
 
 @dataclass(frozen=True)
+class Scatter:
+    """All that a kernel of a scatter does, which a backend has written by hand, and what that is told."""
+
+    text: str
+    """Which of its kernels."""
+    out: str
+    index: str
+    source: str
+    """What is added; of counts nothing."""
+    base: str
+    """What is added to, where the kernel reads it; empty: zeros."""
+    size: str
+    """What indices stay below: a number, or the kernel's argument for it."""
+    dtype: str
+    """Of the sums."""
+    narrow: frozenset[str]
+    """The tensors of which a float32 is made where they are read."""
+    said: str
+    """The statement of the reference."""
+    slots: int = 0
+    """Of counts that are kept in registers: a power of two."""
+    from_end: bool = False
+    """Whether negative numbers of the index count from the end."""
+    is_long: bool = False
+    """Whether the index is of int64."""
+    along_last: bool = False
+    """Whether the last dimension scatters."""
+    has_rows: bool = False
+    starts_itself: bool = False
+    """Whether programs give the result what is added to."""
+    names: tuple[tuple[str, str], ...] = ()
+    """Words that are called otherwise in the kernel, where a tensor has the name of a value of its own."""
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype == "float32"
+
+
+@dataclass(frozen=True)
 class Remark:
     """Comments that head what follows."""
 
@@ -434,7 +473,7 @@ class Remark:
     """Whether a blank line comes before it, unless it stands first or behind another."""
 
 
-Stmt = Remark | Let | Update | Store | StoreBox | For | While | If | Barrier
+Stmt = Remark | Let | Update | Store | StoreBox | For | While | If | Barrier | Scatter
 
 
 @dataclass(frozen=True)
