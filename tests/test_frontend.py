@@ -169,7 +169,12 @@ MISTAKES = {
     "dtype": ("return x.float()", "out: [..., D] T", "op.yaml:5:5: outputs", "as T, but the reference returns float32"),
     "shape": ("return x.sum(-1)", "out: [..., D] T", "op.yaml:5:5: ", "as [..., D], but the reference returns [...]"),
     "count": ("y = (x, x)\nreturn y", "out: [..., D] T", "op.yaml:8:", "the reference returns 2 tensors, but outputs"),
-    "ranks": ("return x.transpose(0, 1)", "out: [D, ...] T", "op.yaml:5:", "'...' may stand only first"),
+    "ranks": (
+        "return x.transpose(0, 1)",
+        "out: [D, ...] T",
+        "op.yaml:5:5: ",
+        "with ... as 2 dimensions: outputs declares",
+    ),
 }
 
 

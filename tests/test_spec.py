@@ -178,7 +178,7 @@ def test_block_style_and_windows_line_ends_read_the_same() -> None:
         ),
         ("x, shape: [..., D]", "x, shape: §D", "'inputs[0].shape' needs a list, got 'D'"),
         ("x, shape: [..., D]", "x, shape: [..., D, §0]", "must be at least 1, got '0'"),
-        ("x, shape: [..., D]", "x, shape: [D, §...]", "'...' may stand only first"),
+        ("x, shape: [..., D]", "x, shape: [..., D, §...]", "'...' may stand only once"),
         ("x, shape: [..., D]", "x, shape: [..., D, §1.5]", "'1.5' is not a name"),
         ("out, shape: [..., D]", "out, shape: [..., §E]", "size 'E' is bound by no input"),
         ("name: out", "name: §x", "'x' is already an input"),

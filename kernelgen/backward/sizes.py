@@ -26,7 +26,7 @@ class Sizes:
         for tensor in self.inputs if len(dim) == 2 else ():
             for place, entry in enumerate(tensor.shape):
                 if isinstance(entry, str) and is_multiple(entry) and multiple(entry) == dim:
-                    return f"{tensor.name}.shape[{_place(tensor, place)}]"
+                    return f"{tensor.name}.shape[{tensor.dim(place)}]"
         return " * ".join(self._atom(atom) for atom in dim) or "1"
 
     def _atom(self, atom: int | str) -> str:
@@ -34,13 +34,13 @@ class Sizes:
             return str(atom)
         for tensor in self.inputs:
             if atom in tensor.shape and atom != ELLIPSIS:
-                return f"{tensor.name}.shape[{_place(tensor, tensor.shape.index(atom))}]"
+                return f"{tensor.name}.shape[{tensor.dim(tensor.shape.index(atom))}]"
             if atom == ELLIPSIS and tensor.shape == (ELLIPSIS,):
                 return f"{tensor.name}.numel()"
         for tensor in self.inputs:
             for place, entry in enumerate(tensor.shape):
                 if isinstance(entry, str) and is_multiple(entry) and multiple(entry)[1] == atom:
-                    return f"{tensor.name}.shape[{_place(tensor, place)}] // {multiple(entry)[0]}"
+                    return f"{tensor.name}.shape[{tensor.dim(place)}] // {multiple(entry)[0]}"
         raise Refused(f"the size {atom} in a gradient")
 
     def each(self, shape: Shape) -> list[str]:
@@ -75,11 +75,6 @@ class Sizes:
         """The numbers along a dimension, which is counted from the end."""
         count = f"torch.arange({self.number(node.shape[dim])}, device={self.inputs[0].name}.device)"
         return count if dim == -1 else f"{count}.reshape(-1, {', '.join(['1'] * (-dim - 1))})"
-
-
-def _place(tensor: TensorSpec, place: int) -> int:
-    """A dimension of a tensor, counted from the end where leading ones are of any number."""
-    return place - len(tensor.shape) if ELLIPSIS in tensor.shape else place
 
 
 def _shape(tensor: TensorSpec) -> Shape | None:

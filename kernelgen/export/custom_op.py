@@ -69,10 +69,9 @@ def _size(spec: OperatorSpec, entry: int | str) -> str:
         return renamed(entry, {name: _size(spec, name) for name in names_in(entry)})
     tensor = next(t for t in spec.inputs if entry in t.shape)
     if entry == ELLIPSIS:
-        behind = len(tensor.shape) - 1
-        return f"*{tensor.name}.shape[:-{behind}]" if behind else f"*{tensor.name}.shape"
-    i = tensor.shape.index(entry)
-    return f"{tensor.name}.shape[{i - len(tensor.shape) if ELLIPSIS in tensor.shape else i}]"
+        i = tensor.shape.index(ELLIPSIS)
+        return f"*{tensor.name}.shape" if len(tensor.shape) == 1 else f"*{tensor.name}.shape[{tensor.span(i, i)}]"
+    return f"{tensor.name}.shape[{tensor.dim(tensor.shape.index(entry))}]"
 
 
 def _example(spec: OperatorSpec, tensor: TensorSpec) -> str:

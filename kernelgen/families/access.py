@@ -150,7 +150,7 @@ def size_parameters(
     mentioned = [n for e in found for leaf in leaves(e) for atom in leaf.size for n in names_in(atom)]
     names: dict[str, str] = {}
     for name in dict.fromkeys(mentioned):
-        parameter = known.get(name, "LEADING" if name == ELLIPSIS else name)
+        parameter = known.get(name, "REST" if name == ELLIPSIS else name)
         while name not in known and parameter in taken:
             parameter += "_SIZE"
         taken.add(parameter)
@@ -208,7 +208,7 @@ def flat_axes(index: Index) -> tuple[int, ...]:
 def group_name(axes: tuple[Atom, ...], group: tuple[int, ...], taken: set[str]) -> str:
     if len(group) == 1 and isinstance(axes[group[0]], int):
         return str(axes[group[0]])  # a number of the reference needs no parameter
-    name = "".join(str(axes[a]) if axes[a] != ELLIPSIS else "LEADING" for a in group)
+    name = "".join(str(axes[a]) if axes[a] != ELLIPSIS else "REST" for a in group)
     mentioned = names_in(axes[group[0]]) if len(group) == 1 else ()
     if not name.isidentifier():
         name = f"OUT_{mentioned[0]}" if len(mentioned) == 1 else f"SIZE_{group[0]}"
@@ -412,20 +412,13 @@ def _index_of_like(tensor: TensorSpec, lowered: Lowered) -> Index:
 
 
 def _span(tensor: TensorSpec, dims: list[int]) -> str:
-    """A run of dimensions of a tensor as one number; dimensions after "..." are counted from the end."""
-    rank, elastic = len(tensor.shape), ELLIPSIS in tensor.shape
+    """A run of dimensions of a tensor as one number."""
     first, last = dims[0], dims[-1]
     if first == last and tensor.shape[first] != ELLIPSIS:
-        return f"{tensor.name}.shape[{first - rank if elastic else first}]"
-    if first == 0:
-        if last == rank - 1:
-            return f"{tensor.name}.numel()"
-        return f"{tensor.name}.shape[:{last + 1 - rank if elastic else last + 1}].numel()"
-    if last == rank - 1:
-        return f"{tensor.name}.shape[{first - rank}:].numel()"
-    return (
-        f"{tensor.name}.shape[{first - rank if elastic else first}:{last + 1 - rank if elastic else last + 1}].numel()"
-    )
+        return f"{tensor.name}.shape[{tensor.dim(first)}]"
+    if (first, last) == (0, len(tensor.shape) - 1):
+        return f"{tensor.name}.numel()"
+    return f"{tensor.name}.shape[{tensor.span(first, last)}].numel()"
 
 
 def output_groups(stored: Stored, columns: Group | None) -> bool:

@@ -152,8 +152,11 @@ def _parts(shape: tuple[Size, ...]) -> tuple[Size, ...]:
 
 
 def joins(tensor: TensorSpec) -> tuple[int, ...]:
-    """The dimensions, counted from the end, that are declared as products, the last first."""
-    return tuple(i - len(tensor.shape) for i in reversed(range(len(tensor.shape))) if is_expression(tensor.shape[i]))
+    """Where the second part of each dimension stands that is declared as a product, once those behind it are joined;
+    the last first."""
+    products = [i for i, entry in enumerate(tensor.shape) if is_expression(entry)]
+    places = [(tensor.dim(i), before) for before, i in enumerate(products)]
+    return tuple(i if i < 0 else i + before + 1 for i, before in reversed(places))
 
 
 def joined_parts(tensor: TensorSpec, x: Any) -> Any:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
+from kernelgen.frontend.elastic import Names
 from kernelgen.frontend.operations import of_kind
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ EXACT = "exact"
 
 _COMPARED = (*REDUCTIONS, *SCANS, *SCATTERS, "input", "iota")
 """Nodes of which the attributes must agree between two traces."""
+
+_ALONG = (*REDUCTIONS, *SCANS, "iota")
+"""Nodes whose attributes are dimensions."""
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,19 @@ class Graph:
         return node.op in VIEWS
 
     def agrees(self, other: Graph) -> bool:
-        """Whether two traces of one reference do the same, to reduce all dimensions being one thing at any rank."""
-        return any(self.skeleton(whole=whole) == other.skeleton(whole=whole) for whole in (False, True))
+        """Whether two traces of one reference do the same, whatever the number of dimensions that "..." stands for: to
+        reduce dimensions of the same names is one thing at any rank, and so is to reduce all of them."""
+        rest = bool(self.elastic and other.elastic)
+        own, others = Names(self.elastic, rest), Names(other.elastic, rest)
+        return any(self.skeleton(own, whole=w) == other.skeleton(others, whole=w) for w in (False, True))
 
-    def skeleton(self, *, whole: bool = False) -> tuple[object, ...]:
+    @property
+    def elastic(self) -> frozenset[Atom]:
+        """The sizes that "..." stands for."""
+        inputs = (node for node in self.nodes if node.op == "input")
+        return frozenset(atom for node in inputs for dim in node.shape for atom in dim if str(atom).startswith("..."))
+
+    def skeleton(self, names: Names, *, whole: bool) -> tuple[object, ...]:
         """What must agree between two traces of one reference. `whole`: reductions of all dimensions count as equal.
 
         Left out are shapes, names, repetitions, changes of shape and roundings, which a trace does not show where the
@@ -179,25 +192,31 @@ class Graph:
                 assert isinstance(source, Ref)
                 number.append(number[source.node])
                 continue
-            args = tuple(self._argument(a, number) for a in node.args)
+            args = tuple(_argument(a, number, names.elastic) for a in node.args)
             attrs: tuple[object, ...] = node.attrs if node.op in _COMPARED else ()
             if node.op == CALL:
                 attrs = node.attrs[1:]
-            if whole and node.op in REDUCTIONS and len(attrs) == len(node.shape):
+            if node.op in _ALONG:
+                attrs = names.dims(self._shape(node), node.attrs)
+            if whole and node.op in REDUCTIONS and len(node.attrs) == len(node.shape):
                 attrs = ("all",)
-            row = (node.op, args, attrs, None if moves else node.dtype, node.indexing and node.indexing.skeleton())
+            indexing = node.indexing and names.indexing(node.indexing, self._shape(node), node.shape)
+            row = (node.op, args, attrs, None if moves else node.dtype, indexing)
             number.append(rows.setdefault(row, len(rows)))
         return (*rows, tuple((o.name, number[o.node]) for o in self.outputs))
 
-    def _argument(self, arg: Arg, number: list[int]) -> object:
-        """An argument short of what changes with the number of leading dimensions."""
-        if isinstance(arg, SizeOf):  # of leading dimensions alone it is the number one where there are none
-            return SizeOf(_without_leading(arg.dim)) if _without_leading(arg.dim) else 1
-        return ("ref", number[arg.node]) if isinstance(arg, Ref) else arg
+    def _shape(self, node: Node) -> tuple[Dim, ...]:
+        """The shape whose dimensions a node speaks of: that of its first operand, or its own."""
+        first = node.args[0] if node.args else None
+        return self.nodes[first.node].shape if isinstance(first, Ref) else node.shape
 
 
-def _without_leading(dim: Dim) -> Dim:
-    return tuple(atom for atom in dim if not str(atom).startswith("..."))
+def _argument(arg: Arg, number: list[int], elastic: frozenset[Atom]) -> object:
+    """An argument short of what changes with the number of dimensions that "..." stands for: all of them are the number
+    one where there are none."""
+    if isinstance(arg, SizeOf):
+        return SizeOf(kept) if (kept := Names(elastic, rest=False).atoms(arg.dim)) else 1
+    return ("ref", number[arg.node]) if isinstance(arg, Ref) else arg
 
 
 def times(a: Dim, b: Dim) -> Dim:

@@ -6,7 +6,6 @@ of an operand; lowering replaces both by axes of the iteration space and values 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
@@ -44,10 +43,6 @@ class Indexing:
     """Where the operand is read at all."""
     fill: float | int | bool | None = None
     """The result elsewhere; None: nobody looks at it there."""
-
-    def skeleton(self) -> tuple[object, ...]:
-        """What does not change with the number of leading dimensions."""
-        return tuple(itertools.dropwhile(lambda p: p.op == "axis", self.places)), self.conditions, self.fill
 
 
 def axis(number: int) -> Expr:

@@ -74,6 +74,5 @@ def _hint(spec: OperatorSpec, name: str, least: int) -> str:
         for d, entry in enumerate(tensor.shape):
             if isinstance(entry, str) and names_in(entry) == (name,):
                 size = evaluate(entry, {name: least}) if is_expression(entry) else least
-                place = d - len(tensor.shape) if ELLIPSIS in tensor.shape else d
-                return f" (write the constraint {tensor.name}.shape[{place}] >= {size})"
+                return f" (write the constraint {tensor.name}.shape[{tensor.dim(d)}] >= {size})"
     return ""

@@ -21,14 +21,17 @@ from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
 from kernelgen.frontend.outputs import outputs_of
 from kernelgen.frontend.reference import Reference, compile_reference
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
+from kernelgen.spec.cases import admits
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, SizeValue, TensorSpec
+from kernelgen.spec.sizes import names_in
 
 
 def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[str, ...]]:
     """The graph of a spec's reference, with notes for the reviewer.
 
     `derived`: the reference was written from the graph of another, which means one thing for all dtypes and ranks and
-    casts to no fixed 16-bit dtype. That is not asked again: one trace says all.
+    casts to no fixed 16-bit dtype. That is not asked again: one trace says all, unless "..." stands behind a name, since
+    gradients count dimensions from the end.
 
     Raises SpecError where the reference fails or does not return what `outputs` declares, UnsupportedError where an
     operation has no rule or the reference does different things for different dtypes or ranks.
@@ -39,9 +42,11 @@ def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[st
     halves = _halves(spec)
     graph, notes = _trace_once(spec, reference, halves[0], 1)
     if derived:
+        for rank in _ranks(spec) if any(ELLIPSIS in t.shape[1:] for t in spec.inputs) else ():
+            _trace_again(spec, reference, graph, halves[0], rank)
         return replace(graph, nodes=_by_first(graph, halves)), notes
     bindings = [*halves[1:], *(b for b in map(dict, spec.dtype_bindings()) if b not in halves)]
-    ranks = (2, 0) if any(ELLIPSIS in t.shape for t in spec.inputs) else ()
+    ranks = _ranks(spec) if any(ELLIPSIS in t.shape for t in spec.inputs) else ()
     others = itertools.zip_longest(bindings, ranks)
     again = [_trace_other(spec, reference, graph, halves[0], *other) for other in others]
     return replace(graph, nodes=_with_variables(spec, [graph, *again[: len(halves) - 1]], halves)), notes
@@ -61,6 +66,16 @@ def _halves(spec: OperatorSpec) -> list[Binding]:
     return [first, base | dict(zip(floats, reversed(kinds), strict=False))] if floats else [first]
 
 
+def _ranks(spec: OperatorSpec) -> tuple[int, ...]:
+    """Other numbers of dimensions than one for "..." to stand for, of those that the constraints admit."""
+    sizes: dict[str, SizeValue] = {name: 129 for t in spec.inputs for entry in t.shape for name in names_in(entry)}
+
+    def is_admitted(rank: int) -> bool:
+        return admits(spec, tuple({**sizes, ELLIPSIS: (3,) * rank}.items()))
+
+    return tuple(rank for rank in (2, 0) if is_admitted(rank) or not is_admitted(1))
+
+
 def _trace_other(
     spec: OperatorSpec, reference: Reference, first: Graph, usual: Binding, binding: Binding | None, leading: int | None
 ) -> Graph:
@@ -77,16 +92,19 @@ def _trace_other(
 
 def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding: Binding, leading: int) -> Graph:
     """Trace under other conditions; what comes out must be the same."""
-    when = f"with {', '.join(f'{name}={dtype}' for name, dtype in binding.items())}"
+    when, way_out = f"with {', '.join(f'{name}={dtype}' for name, dtype in binding.items())}", ""
     if leading != 1:
         when = f"with ... as {leading} dimensions"
+    if leading == 0:
+        name, rank = next((t.name, len(t.shape)) for t in spec.inputs if ELLIPSIS in t.shape)
+        way_out = f" (if there always is one, write the constraint {name}.ndim >= {rank})"
     try:
         again = _trace_once(spec, reference, binding, leading)[0]
     except SpecError as error:
-        found = [Mistake(m.path, m.line, m.column, f"{when}: {m.message}") for m in error.mistakes]
+        found = [Mistake(m.path, m.line, m.column, f"{when}: {m.message}{way_out}") for m in error.mistakes]
         raise type(error)(found) from None
     if not again.agrees(first):
-        raise unsupported(spec, None, f"{when} the reference does something else than otherwise")
+        raise unsupported(spec, None, f"{when} the reference does something else than otherwise{way_out}")
     return again
 
 

@@ -68,12 +68,9 @@ def _names(parts: Declared) -> Iterator[Finding]:
 
 def _shapes(parts: Declared) -> Iterator[Finding]:
     for tensor in (*parts.inputs, *parts.outputs):
-        for position, (entry, place) in enumerate(tensor.shape or ()):
-            if entry == ELLIPSIS and position > 0:
-                rest = (
-                    "(give the rest names too, and write a spec for every number of dimensions: [N, C], [N, C, H, W])"
-                )
-                yield place, f"'...' may stand only first in a shape {rest}"
+        elastic = [place for entry, place in tensor.shape or () if entry == ELLIPSIS]
+        for place in elastic[1:]:
+            yield place, "'...' may stand only once in a shape"
     bound = parts.sizes
     if bound is None:
         return

@@ -57,7 +57,7 @@ class Declared:
             entries = [entry for entry, _ in tensor.shape or ()]
             for i, entry in enumerate(entries):
                 if isinstance(entry, str) and entry.isidentifier() and tensor.name is not None:
-                    index = i - len(entries) if ELLIPSIS in entries or i == len(entries) - 1 else i
+                    index = i - len(entries) if ELLIPSIS in entries[:i] or i == len(entries) - 1 else i
                     spellings.setdefault(entry, f"{tensor.name}.shape[{index}]")
         return spellings
 

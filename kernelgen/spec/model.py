@@ -62,6 +62,19 @@ class TensorSpec:
     below: Size | None = None
     """What the elements of an index tensor stay below: a number or a size. They begin at 0."""
 
+    def dim(self, entry: int) -> int:
+        """The dimension that an entry of the shape stands for: behind "..." it is counted from the end."""
+        behind = ELLIPSIS in self.shape[:entry]
+        return entry - len(self.shape) if behind else entry
+
+    def span(self, first: int, last: int) -> str:
+        """The slice of the dimensions that some entries of the shape stand for, `1:-1`, `:-2` or `2:`."""
+        rank = len(self.shape)
+        if last + 1 == rank:
+            return f"{self.dim(first) if ELLIPSIS in self.shape[first:] else first - rank}:"
+        stop = last + 1 - rank if ELLIPSIS in self.shape[: last + 1] else last + 1
+        return f"{self.dim(first) or ''}:{stop}"
+
 
 @dataclass(frozen=True)
 class Constraint:

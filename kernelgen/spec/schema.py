@@ -57,8 +57,8 @@ class TensorEntry(_Entry):
 
     name: Name = Field(description="The tensor's name; an input's is the parameter's name in the reference.")
     shape: list[SizeEntry] = Field(
-        description="Sizes from the outermost dimension to the innermost: names, numbers, and '...' first "
-        "for any number of leading dimensions. [] is a zero-dimensional tensor."
+        description="Sizes from the outermost dimension to the innermost: names, numbers, and one '...' "
+        "for any number of dimensions. [] is a zero-dimensional tensor."
     )
     dtype: TensorDtype = Field(description="A dtype, or a variable declared under dtypes.")
 

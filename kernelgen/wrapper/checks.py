@@ -121,8 +121,8 @@ def _constraint_checks(spec: OperatorSpec) -> list[Check]:
 
 
 def dimension(tensor: TensorSpec, position: int) -> str:
-    """One dimension of a tensor as the wrapper writes it; after "..." dimensions are counted from the end."""
-    rank = len(tensor.shape)
-    if tensor.shape[position] == ELLIPSIS:
-        return f"{tensor.name}.shape" if rank == 1 else f"{tensor.name}.shape[:{1 - rank}]"
-    return f"{tensor.name}.shape[{position - rank if ELLIPSIS in tensor.shape else position}]"
+    """One dimension of a tensor as the wrapper writes it, or those that "..." stands for."""
+    if tensor.shape == (ELLIPSIS,):
+        return f"{tensor.name}.shape"
+    which = tensor.span(position, position) if tensor.shape[position] == ELLIPSIS else tensor.dim(position)
+    return f"{tensor.name}.shape[{which}]"
