@@ -30,7 +30,7 @@ def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[st
     """The graph of a spec's reference, with notes for the reviewer.
 
     `derived`: the reference was written from the graph of another, which means one thing for all dtypes and ranks and
-    casts to no fixed 16-bit dtype. That is not asked again: one trace says all, unless "..." stands behind a name, since
+    casts to no fixed 16-bit dtype. That is not asked again: one trace says all, unless "..." stands behind a name, for
     gradients count dimensions from the end.
 
     Raises SpecError where the reference fails or does not return what `outputs` declares, UnsupportedError where an

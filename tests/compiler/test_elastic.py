@@ -75,6 +75,6 @@ def test_a_gradient_that_takes_another_form_with_more_dimensions_is_refused() ->
         SIZES[1],
     )
     spec = replace(scaled.spec(), backward=True)
+    (part,) = backward(spec, trace(spec)[0]).parts[:1]
     with pytest.raises(SpecError, match=r"with \.\.\. as 2 dimensions: the reference fails"):
-        for part in backward(spec, trace(spec)[0]).parts:
-            trace(part.spec, derived=True)
+        trace(part.spec, derived=True)
