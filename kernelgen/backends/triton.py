@@ -86,12 +86,14 @@ class Printer:
                 return self._loop(statement, indent)
             case ir.If() | ir.While():
                 word = "if" if isinstance(statement, ir.If) else "while"
-                head = f"{' ' * indent}{word} {self.text(statement.condition).text}:"
+                head = fit(f"{word} {self.text(statement.condition).text}:", indent)
                 return [head, *self.block(statement.body, indent + 4)]
             case ir.Scatter():
                 return scatters.body(statement, indent, self.helpers)
             case ir.Barrier():
                 return self._said("", ["tl.debug_barrier()"], indent, statement.aside)
+            case ir.Do():
+                return [fit(self.text(statement.call).text, indent)]
             case ir.Store():
                 args = [self._pointer(statement.pointer), self._stored(statement.value, statement.pointer.shape)]
                 if statement.mask is not None:

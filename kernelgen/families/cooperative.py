@@ -14,26 +14,28 @@ would, and then waits for nothing but its own writes.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import reduce
 
 from kernelgen.families.forms import COOPERATIVE, LOOPED
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Lines, Passed, Scratch
+from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Passed, Scratch
 from kernelgen.families.looped import looped, passes, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import FULL, ROW, SCALAR
 from kernelgen.families.online import Online
 from kernelgen.families.padding import neutral
-from kernelgen.families.reduced_lines import LOWEST
-from kernelgen.families.specialize import SPECIALIZE, specialized
-from kernelgen.families.split_lines import Split, joined_moments, joined_sums
-from kernelgen.families.triton_text import number
-from kernelgen.families.values import Lowered, Use
+from kernelgen.families.specialize import SPECIALIZE
+from kernelgen.families.values import Use
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import carries, grid, ir
+from kernelgen.tile.carries import PARTS
+from kernelgen.tile.nest import Nest
+from kernelgen.tile.walk import renamed, used_names
 
+_BLOCK, _FIRST, _IS_PART = ir.Name("BLOCK_SIZE_N"), ir.Name("first"), ir.Name(PARTS.mask, (PARTS,))
 MOST_REGISTERS = 128 * 65536 // 2
 """Of all programs that share a row: half of what 128 SMs have (facts.py), each program's rounded to a power of two."""
 SPLITS = "max(next_power_of_2(num_parts), 32)"
@@ -51,27 +53,6 @@ PATIENCE = "2**14"
 """How often a program looks for the words of the others before it reduces their parts itself. A look is a read of the
 second-level cache, 0.6 us or so, all of them 10 ms; a row takes some 10 us."""
 _BLOCKS = (2048, 4096, 8192, 16384, 32768)
-
-
-@dataclass
-class _Text:
-    """What a kernel does, as it is written."""
-
-    split: Split
-    lines: Lines
-    done: set[int] = field(default_factory=set)
-    text: list[str] = field(default_factory=list)
-    scratch: list[Scratch] = field(default_factory=list)
-    local: list[str] = field(default_factory=list)
-    """Of the text what a program does with its part alone."""
-    later: list[str] = field(default_factory=list)
-    """What is done with what the part was first computed from, once that of the row is known."""
-
-    def of_part(self, lines: Iterable[str]) -> None:
-        """Adds what a program does with its part alone."""
-        made = list(lines)
-        self.text += made
-        self.local += made
 
 
 def applies(body: Body) -> bool:
@@ -145,130 +126,192 @@ def kernels(
     base = name.removesuffix("_kernel").removesuffix(f"_{COOPERATIVE.name}")
     alone = looped(spec, body, _ALONE.replace(stores=schedule["stores"]), f"{base}_alone_kernel")
     sizes = tuple(Passed(name, str(_ALONE[name])) for name in ("BLOCK_SIZE_N", "num_warps"))
-    return _together(spec, body, schedule, name, helpers), replace(alone, passed=(*alone.passed, *sizes))
+    return _together(spec, body, schedule, name), replace(alone, passed=(*alone.passed, *sizes))
 
 
-def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]) -> KernelText:
+def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+    nest = Nest(spec, body, COOPERATIVE, schedule)
     _, online, walks = passes(body.lowered)
-    moments = {m.total: m for m in carried_moments(body.lowered)}
-    split = Split(spec, body, schedule, helpers, walks, online, moments)
-    made = _Text(split, split.lines())
+    together = _Together(nest, online, tuple(carried_moments(body.lowered)))
     for walk in walks:
-        _reduce(made, walk)
-    lines, outputs = made.lines, body.lowered.outputs
+        together.reduce(walk)
+    outputs = body.lowered.outputs
     rest = [o for o in outputs if not stored_late(body, o)]
-    made.text += lines.writer.lines([o.value for o in rest], made.done)  # no part is reduced again after these
-    once_a_row = [lines.store(o) for o in rest]
     full = [o for o in outputs if o not in rest]
-    made.text += lines.writer.lines([o.value for o in full], made.done) + [lines.store(o) for o in full]
+    text = [*together.text, *nest.lets([o.value for o in rest]), *nest.lets([o.value for o in full])]
+    text += [*nest.stores(full), *grid.first_only(ir.Name("split"), nest.stores(rest))]
+    said = "num_parts programs share a row: each keeps a part in registers, waits until all have reduced"
     fits = f"0 < num_parts <= num_waiting({spec.inputs[0].name}.device, options)"
-    return kernel_text(lines, name, made.text, made.scratch, once_a_row=once_a_row, fits=fits)
+    return replace(kernel_of(nest, name, (said, "theirs, and writes it"), text, together.words), fits=fits)
 
 
-def kernel_text(
-    lines: Lines,
-    name: str,
-    text: Sequence[str],
-    left: Sequence[Scratch],
-    splits: str = SPLITS,
-    *,
-    once_a_row: Sequence[str] = (),
-    fits: str = "",
+def kernel_of(
+    nest: Nest, name: str, said: tuple[str, ...], text: Sequence[ir.Stmt], words: Sequence[str], splits: str = SPLITS
 ) -> KernelText:
-    """The kernel with its signature: inputs, outputs, what its programs leave, sizes and strides. `splits`: the
-    wrapper's expression for the words that a program reads at a time."""
-    text = (*lines.row_indices([*text, *once_a_row]), *lines.at_columns(list(text)))
-    bare = KernelText(name, COOPERATIVE, lines.schedule, (), (), lines=text, once_a_row=tuple(once_a_row))
-    known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
-    pointers = [a for a in known if a.endswith("_ptr")]
-    sizes = [a for a in known if a not in pointers]
-    arguments = (*pointers, *(f"{s.name}_ptr" for s in left), "num_parts", *sizes)
-    parts = {g.size for g in lines.body.layout.parts}
-    ordered, constexprs, passed = specialized(lines.schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
+    """The kernel of programs that have a block of a row each, and leave `words`. `splits`: the wrapper's expression for
+    the words that a program reads at a time."""
+    row = grid.lone_row(of=ir.Apply("int_div", (ir.Program(0), ir.Name("num_parts")), ()))
+    split = ir.Let(("split",), ir.Apply("int_mod", (ir.Program(0), ir.Name("num_parts")), ()))
+    inside = [*nest.row_indices(), *nest.column_indices(), *text]
+    nest.memory = list(words)
+    made = nest.kernel(
+        name, (ir.Remark(said, apart=False), *row, split, *_block(nest, ir.Name("split"), inside), *inside),
+        ("num_parts", "N"), ("BLOCK_SIZE_N", "SPLITS"), {g.size for g in nest.body.layout.parts}, words,
+    )  # fmt: skip
     return replace(
-        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, Passed("SPLITS", splits)),
-        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered), grid="(M * num_parts,)",
-        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),), scratch=tuple(left), fits=fits,
+        made, passed=(*made.passed, Passed("SPLITS", splits)), grid="(M * num_parts,)",
+        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),),
+        scratch=tuple(Scratch(own, "int64", "(M, num_parts)", zeros=True) for own in words),
     )  # fmt: skip
 
 
-def _reduce(made: _Text, walk: tuple[int, ...]) -> None:
-    """The reductions of one walk: of the part, then of the row."""
-    split, writer = made.split, made.lines.writer
-    made.of_part(writer.lines(walked_values(split.body, walk, split.online, split.moments), made.done))
-    pairs = [o for o in split.online if o.total in walk]
-    carried = {i for o in pairs for i in (o.maximum, o.total)}
-    carried |= {i for m in split.moments.values() if m.total in walk for i in (m.total, m.squares)}
-    left, joined = [_largest_and_sum(made, pair) for pair in pairs], list[str]()
-    for pair in pairs:
-        joined += joined_sums(split, made.lines, pair)
-    for i in walk:
-        if i in split.moments:
-            left.append(_mean_and_squares(made, split.moments[i]))
-            joined += joined_moments(split, split.moments[i])
-        elif i not in carried:
-            name = split.body.names.of[i]
-            made.of_part([f"{name}_part = {writer.reduce_text(i, writer.guarded(i)).text}"])
-            left.append((name, "", neutral(split.body.lowered, i)))
-            joined.append(f"{name} = {writer.reduce_text(i, f'{name}_parts').text}")
-    _exchange(made, left)
-    made.text += joined
-    made.of_part(made.later)
-    made.later.clear()
-    made.done.update(walk, (split.moments[i].mean for i in walk if i in split.moments))
+def _block(nest: Nest, part: ir.Name, inside: Sequence[ir.Stmt]) -> tuple[ir.Let, ...]:
+    """The columns of a part of the row, of which that is what follows."""
+    columns, start = nest.tile.columns, grid.block(part, nest.tile.columns)
+    first = (ir.Let((_FIRST.text,), start),) if _FIRST.text in used_names(tuple(inside)) else ()
+    cols, mask = grid.numbered(columns, _FIRST if first else start)
+    if nest.schedule["specialize"]:
+        left = ir.Apply("int_mod", (ir.Name(columns.size), ir.Name(columns.block)), ())
+        fits = ir.Apply("eq", (left, ir.Number(0)), ())
+        exist = ir.Apply("or", (mask.value, fits), (columns,))
+        mask = ir.Let(mask.names, exist, aside="no mask where blocks fit the row")
+    return (*first, cols, mask)
 
 
-def _exchange(made: _Text, left: Sequence[tuple[str, str, float]]) -> None:
-    """Leaves what the part was reduced to and waits for what the others leave: words of a number each, and of a sum
-    that is never negative where there is one. The last of each is what stands for programs that a row does not have."""
-    made.lines.writer.helpers |= {"leave": None, "is_missing": None, "poll": None, "unpack": None}
-    words = {name: words_of(made.split.spec, name) for name, _, _ in left}
+class _Together:
+    """What the programs of a row do: reduce their parts, and join what all of them have left."""
 
-    def leave(number: str) -> list[str]:
-        seconds = {name: f"{total}_part" if total else "0.0" for name, total, _ in left}
-        return [f"_leave({words[name]}_ptr + {number}, {name}_part, {second})" for name, second in seconds.items()]
+    def __init__(self, nest: Nest, online: Sequence[Online], moments: Sequence[Moments]) -> None:
+        self.nest = nest
+        self.body = nest.body
+        self.online = online
+        self.moments = moments
+        self.text: list[ir.Stmt] = []
+        self.local: list[ir.Stmt] = []
+        """Of the text what a program does with its part alone."""
+        self.words: list[str] = []
+        nest.builder.more = frozenset(m.mean for m in moments)
 
-    def poll(times: str) -> list[str]:
-        return [f"{own} = _poll({own}_ptr + parts, is_part, {times})" for own in words.values()]
+    def _of_part(self, statements: Iterable[ir.Stmt]) -> None:
+        """Adds what a program does with its part alone."""
+        made = list(statements)
+        self.text += made
+        self.local += made
 
-    made.text += leave("tl.program_id(0)")
-    if not made.scratch:
-        made.text += ["parts = row * num_parts + tl.arange(0, SPLITS)", "is_part = tl.arange(0, SPLITS) < num_parts"]
-    made.text += [
-        *poll(PATIENCE),
-        f"if {' | '.join(f'_is_missing({own})' for own in words.values())}:",
-        "    # others do not run at the same time: their parts are reduced here, its own last",
-        "    for turn in range(1, num_parts + 1):",
-        "        part = (split + turn) % num_parts",
-        *(f"        {line}" for line in (*_of_another(made), *leave("row * num_parts + part"))),
-        *(f"    {line}" for line in poll("2**30")),
-    ]
-    for name, total, other in left:
-        both = f"{name}_parts, {f'{total}_parts' if total else '_'}"
-        made.text.append(f"{both} = _unpack({words[name]}, is_part, {number(other).text})")
-        made.scratch.append(Scratch(words[name], "int64", "(M, num_parts)", zeros=True))
+    def reduce(self, walk: tuple[int, ...]) -> None:
+        """The reductions of one walk: of the part, then of the row."""
+        nest, names, known = self.nest, self.body.names.of, self.nest.builder.known
+        moments = {m.total: m for m in self.moments}
+        carried = [o for o in self.online if o.total in walk]
+        beside = {i for o in carried for i in (o.maximum, o.total)} | {m.squares for m in self.moments}
+        self._of_part(nest.lets(walked_values(self.body, walk, self.online, moments)))
+        left: list[tuple[str, str, float]] = []
+        later: list[ir.Stmt] = []
+        for pair in carried:
+            later += self._largest_and_sum(pair)
+            left.append((names[pair.maximum], names[pair.total], -math.inf))
+        for i in walk:
+            if i in moments:
+                self._mean_and_squares(moments[i])
+                left.append((names[moments[i].mean], names[moments[i].squares], 0.0))
+            elif i not in beside:
+                own = nest.builder.reduced(i, nest.builder.operand(i))
+                self._of_part([ir.Let((f"{names[i]}_part",), own)])
+                left.append((names[i], "", neutral(self.body.lowered, i)))
+        self._exchange(left)
+        first = [i for o in carried for i in (o.maximum,)]
+        for i in (*first, *walk):
+            if i not in known:
+                self.text += carries.joined(nest, i, self.online, self.moments, _BLOCK, _parts)
+        self._of_part(later)
+
+    def _largest_and_sum(self, pair: Online) -> list[ir.Stmt]:
+        """The greatest of the part and the sum of its exponentials. Those that are needed again are kept; returned is
+        what multiplies them by what the greatest of the row makes of them."""
+        nest, names = self.nest, self.body.names.of
+        (kept,) = (a.value for a in self.body.lowered.values[pair.total].args if isinstance(a, Use))
+        others = (v for i, v in enumerate(self.body.lowered.values) if i != pair.total)
+        again = nest.builder.is_assigned(kept) and any(Use(kept) in v.args for v in others)
+        softmax, axis = carries.softmax_of(nest, pair, "_part"), nest.tile.columns
+        exponentials = ir.Name(names[kept], nest.tile.shape) if again else None
+        self._of_part(softmax.whole(carries.softmax_source(nest, pair), axis, exponentials))
+        if exponentials is None:
+            return []
+        nest.builder.known[kept] = exponentials
+        less = ir.Apply("sub", (softmax.row_max, ir.Name(names[pair.maximum])), ())
+        return [
+            ir.Update(exponentials.text, "mul", ir.Apply("exp", (less,), ()), aside="which was of the part's greatest")
+        ]
+
+    def _mean_and_squares(self, moments: Moments) -> None:
+        """The mean of the part and the sum of the squares of what its elements differ from that."""
+        carry = carries.welford_of(self.nest, moments, "_part")
+        mean = self.body.names.of[moments.mean]
+        own = "part_count", carry.mean.text, carry.squares.text, f"{mean}_shift"
+        self._of_part(carry.block(self.nest, moments, _FIRST, own)[0])
+
+    def _exchange(self, left: Sequence[tuple[str, str, float]]) -> None:
+        """Leaves what the part was reduced to and waits for what the others leave: words of a number each, and of a sum
+        that is never negative where there is one. The last of each is what stands for programs that a row does not
+        have."""
+        row, part, count = ir.Name("row"), ir.Name("part"), ir.Name("num_parts")
+        own = {name: words_of(self.nest.spec, name) for name, _, _ in left}
+        words = [ir.Name(name, (PARTS,)) for name in own.values()]
+
+        def leave(*terms: tuple[ir.Expr, str | None]) -> list[ir.Stmt]:
+            return [
+                left_word(own[name], terms, f"{name}_part", ir.Name(f"{total}_part") if total else ir.Number(0.0))
+                for name, total, _ in left
+            ]
+
+        def poll(times: str) -> list[ir.Stmt]:
+            places = ((ir.Name("parts", (PARTS,)), None),)
+            args = [(ir.Pointer(w.text, places, (PARTS,)), _IS_PART, ir.Size(times)) for w in words]
+            return [ir.Let((w.text,), ir.Call("poll", a, (PARTS,))) for w, a in zip(words, args, strict=True)]
+
+        self.text += leave((ir.Program(0), None))
+        if not self.words:
+            numbers = ir.Range(PARTS, ir.Number(0))
+            self.text += [
+                ir.Let(("parts",), ir.Apply("add", (ir.Apply("mul", (row, count), ()), numbers), (PARTS,))),
+                ir.Let((_IS_PART.text,), ir.Apply("lt", (numbers, count), (PARTS,))),
+            ]
+        missing: list[ir.Expr] = [ir.Call("is_missing", (word,)) for word in words]
+        of_turn = ir.Apply("add", (ir.Name("split"), ir.Name("turn")), ())
+        turn = (
+            ir.Let((part.text,), ir.Apply("int_mod", (of_turn, count), ())),
+            *self._of_another(part), *leave((row, count.text), (part, None)),
+        )  # fmt: skip
+        said = "others do not run at the same time: their parts are reduced here, its own last"
+        turns = ir.For(
+            "turn", ir.Number(1), ir.Apply("add", (count, ir.Number(1)), ()), ir.Number(1), turn, comment=said
+        )
+        condition = reduce(lambda one, other: ir.Apply("or", (one, other), ()), missing)
+        self.text += [*poll(PATIENCE), ir.If(condition, (turns, *poll("2**30")))]
+        for (name, total, other), word in zip(left, words, strict=True):
+            both = f"{name}_parts", f"{total}_parts" if total else "_"
+            self.text.append(ir.Let(both, ir.Call("unpack", (word, _IS_PART, ir.Number(other)), (PARTS,))))
+        self.words += own.values()
+
+    def _of_another(self, part: ir.Name) -> tuple[ir.Stmt, ...]:
+        """What a program did with its part so far, done with the part of another; a row's own values are the same."""
+        names, levels = self.body.names.of, self.body.names.levels
+        once = {names[i] for i in range(len(levels)) if levels[i] in (ROW, SCALAR) and i in names}
+        again = [replace(s, comment="", aside="") for s in self.local if isinstance(s, ir.Let | ir.Update)]
+        again = [s for s in again if isinstance(s, ir.Update) or s.names[0] not in once]
+        inside = (*self.nest.column_indices(), *again)
+        own = [_FIRST.text, "cols", "mask", *(group.index for group in self.body.layout.parts)]
+        prefix = "other_"
+        while any(f"{prefix}{name}" in names.values() for name in own):
+            prefix = f"an{prefix}"
+        # not under the same names: what a program computes of them again costs no registers, what it kept would
+        numbers = (replace(let, aside="") for let in _block(self.nest, part, inside))
+        return renamed((*numbers, *inside), {name: f"{prefix}{name}" for name in own})
 
 
-def _of_another(made: _Text) -> list[str]:
-    """What a program did with its part so far, done with the part of another; a row's own values are the same."""
-    names, levels = made.split.body.names.of, made.split.body.names.levels
-    once = {names[i] for i in range(len(levels)) if levels[i] in (ROW, SCALAR) and i in names}
-    plain = (line.partition("#")[0].rstrip() for line in made.local)
-    again = [line for line in plain if line and line.partition(" = ")[0] not in once]
-    begins = any("N - first" in line for line in again)
-    whole = " | (N % BLOCK_SIZE_N == 0)" if made.split.schedule["specialize"] else ""
-    lines = [
-        *(["first = part * BLOCK_SIZE_N"] if begins else []),
-        f"cols = {'first' if begins else 'part * BLOCK_SIZE_N'} + tl.arange(0, BLOCK_SIZE_N)",
-        f"mask = (cols < N){whole}" if whole else "mask = cols < N",
-        *made.lines.at_columns(again),
-    ]
-    own = {"first", "cols", "mask", *(group.index for group in made.split.body.layout.parts)}
-    prefix = "other_"
-    while any(f"{prefix}{name}" in names.values() for name in own):
-        prefix = f"an{prefix}"
-    # not under the same names: what a program computes of them again costs no registers, what it kept would
-    return [re.sub(rf"\b({'|'.join(own)})\b(?!=)", rf"{prefix}\1", line) for line in lines]
+def left_word(words: str, terms: tuple[tuple[ir.Expr, str | None], ...], value: str, total: ir.Expr) -> ir.Do:
+    """A program leaves a number, and a sum that is never negative."""
+    return ir.Do(ir.Call("leave", (ir.Pointer(words, terms, ()), ir.Name(value), total)))
 
 
 def words_of(spec: OperatorSpec, name: str = "") -> str:
@@ -279,46 +322,6 @@ def words_of(spec: OperatorSpec, name: str = "") -> str:
     return words
 
 
-def _largest_and_sum(made: _Text, pair: Online) -> tuple[str, str, float]:
-    """The greatest of the part and the sum of its exponentials. Those that are needed again are kept, and multiplied
-    by what the greatest of the row makes of them."""
-    lowered, names, writer = made.split.body.lowered, made.split.body.names.of, made.lines.writer
-    top, total = names[pair.maximum], names[pair.total]
-    source = writer.guarded(pair.maximum, neutral_alone=True)  # exp makes 0 of -inf alone
-    greatest = f"tl.maximum(tl.max({source}, axis=0), {LOWEST})"
-    # with infinities made zero the sum may be infinite, but it must not be inf - inf
-    greatest = f"tl.minimum({greatest}, {LOWEST[1:]})" if pair.finite else greatest
-    made.of_part(["# a part may be -inf throughout", f"{top}_part = {greatest}"])
-    writer.helpers["exp"] = None
-    atom = source if source.isidentifier() or source.startswith("tl.where(") else f"({source})"
-    term, kept = f"_exp({atom} - {top}_part)", _exponential(lowered, pair)
-    if writer.is_assigned(kept) and any(Use(kept) in v.args for i, v in enumerate(lowered.values) if i != pair.total):
-        made.of_part([f"{names[kept]} = {term}"])
-        made.later.append(f"{names[kept]} *= _exp({top}_part - {top})  # which was of the part's greatest")
-        made.done.add(kept)
-        term = names[kept]
-    made.of_part([f"{total}_part = tl.sum({term}, axis=0)"])
-    return top, total, -math.inf
-
-
-def _exponential(lowered: Lowered, pair: Online) -> int:
-    """What the sum of a pair is taken of."""
-    (source,) = (a.value for a in lowered.values[pair.total].args if isinstance(a, Use))
-    return source
-
-
-def _mean_and_squares(made: _Text, moments: Moments) -> tuple[str, str, float]:
-    """The mean of the part and the sum of the squares of what its elements differ from that."""
-    names, writer = made.split.body.names.of, made.lines.writer
-    mean, squares = names[moments.mean], names[moments.squares]
-    source = writer.guarded(moments.total)
-    plain = names[moments.source] if writer.is_assigned(moments.source) else f"({source})"
-    made.of_part(
-        [
-            "part_count = tl.minimum(BLOCK_SIZE_N, N - first)",
-            f"{mean}_part = tl.sum({source}, axis=0) / part_count",
-            f"{mean}_shift = tl.where(mask, {plain} - {mean}_part, 0.0)",
-            f"{squares}_part = tl.sum({mean}_shift * {mean}_shift, axis=0)",
-        ]
-    )
-    return mean, squares, 0.0
+def _parts(name: str) -> ir.Name:
+    """What was waited for."""
+    return ir.Name(f"{name}_parts", (PARTS,))

@@ -9,14 +9,18 @@ part looks at all that come before it, and not at what the last of them has join
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from kernelgen.families import cooperative
 from kernelgen.families.access import output_groups
 from kernelgen.families.forms import COOPERATIVE
-from kernelgen.families.kernel import Body, KernelText, Lines, Scratch
+from kernelgen.families.kernel import Body, KernelText, Lines, Passed, Scratch
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
 from kernelgen.families.scan_lines import Carried, scans_of
 from kernelgen.families.scan_split import accumulated, reduced
+from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import Text, is_scaled, number
 from kernelgen.families.values import REVERSE, Use
 from kernelgen.frontend.graph import REDUCTIONS
@@ -88,4 +92,31 @@ def kernel(
     ]
     left = (Scratch(words, "int64", "(M, num_parts)", zeros=True),)
     text = lines.at_columns(text)
-    return (cooperative.kernel_text(lines, name, text, left, f"min({cooperative.SPLITS}, {WORDS})"),)
+    return (_kernel_text(lines, name, text, left, f"min({cooperative.SPLITS}, {WORDS})"),)
+
+
+def _kernel_text(
+    lines: Lines,
+    name: str,
+    text: Sequence[str],
+    left: Sequence[Scratch],
+    splits: str,
+    *,
+    once_a_row: Sequence[str] = (),
+    fits: str = "",
+) -> KernelText:
+    """The kernel with its signature: inputs, outputs, what its programs leave, sizes and strides. `splits`: the
+    wrapper's expression for the words that a program reads at a time."""
+    text = (*lines.row_indices([*text, *once_a_row]), *lines.at_columns(list(text)))
+    bare = KernelText(name, COOPERATIVE, lines.schedule, (), (), lines=text, once_a_row=tuple(once_a_row))
+    known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
+    pointers = [a for a in known if a.endswith("_ptr")]
+    sizes = [a for a in known if a not in pointers]
+    arguments = (*pointers, *(f"{s.name}_ptr" for s in left), "num_parts", *sizes)
+    parts = {g.size for g in lines.body.layout.parts}
+    ordered, constexprs, passed = specialized(lines.schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
+    return replace(
+        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, Passed("SPLITS", splits)),
+        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered), grid="(M * num_parts,)",
+        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),), scratch=tuple(left), fits=fits,
+    )  # fmt: skip

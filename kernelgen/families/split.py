@@ -94,7 +94,7 @@ class Split:
             nest.policies = {i: APPLIED for i in loads if len(self.body.lowered.values[i].axes) == every}
         inside = (*nest.lets([o.value for o in full], late=False), *nest.stores(full))
         if nest.tile.rows:
-            return self.divided(nest, name, once, carries.Carry(inside=inside), _only(_SPLIT, after))
+            return self.divided(nest, name, once, carries.Carry(inside=inside), grid.first_only(_SPLIT, after))
         return self._applying(nest, name, once, inside, after)
 
     def divided(
@@ -135,13 +135,13 @@ class Split:
         return replace(self._kernel(nest, name, (*frame, *text)), form=form)
 
     def _applying(
-        self, nest: Nest, name: str, once: Sequence[ir.Stmt], inside: Sequence[ir.Stmt], after: Sequence[ir.Stmt]
+        self, nest: Nest, name: str, once: Sequence[ir.Stmt], inside: Sequence[ir.Stmt], after: tuple[ir.Stmt, ...]
     ) -> KernelText:
         """The kernel that writes the elements of a row, of which a program has one tile."""
         text = (
             *grid.numbered(nest.tile.columns, grid.block(_TILE, nest.tile.columns)),
             _part(nest, "of a program that reduced"), *nest.row_indices(), *once, *nest.column_indices(), *inside,
-            *_only(_TILE, after),
+            *grid.first_only(_TILE, after),
         )  # fmt: skip
         # rows of no element have results all the same
         length = "max(N, 1)" if after else "N"
@@ -245,12 +245,6 @@ def stored_parts(
 def dtype_of_memory(dtype: str) -> str:
     """What torch calls the dtype that a value has in memory between kernels."""
     return "float32" if dtype == "float" else dtype
-
-
-def _only(number: ir.Name, after: Sequence[ir.Stmt]) -> tuple[ir.Stmt, ...]:
-    """What only the first of the programs that share a row does."""
-    first = ir.Apply("eq", (number, ir.Number(0)), ())
-    return (ir.Remark(()), ir.If(first, tuple(after))) if after else ()
 
 
 def _part(nest: Nest, aside: str) -> ir.Let:

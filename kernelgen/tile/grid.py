@@ -192,3 +192,8 @@ def tiles_between(columns: ir.Axis, between: str) -> tuple[ir.Stmt, ...]:
         *lone_row(of=in_row),
         ir.Let(("tile",), ir.Apply("add", (before, ir.Apply("int_mod", (program, tiles), ())), ())),
     )
+
+
+def first_only(number: ir.Name, inside: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    """What only the first of the programs that share a row does."""
+    return (ir.Remark(()), ir.If(ir.Apply("eq", (number, ir.Number(0)), ()), inside)) if inside else ()

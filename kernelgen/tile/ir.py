@@ -389,6 +389,13 @@ class StoreBox:
 
 
 @dataclass(frozen=True)
+class Do:
+    """A call of a device function that returns nothing."""
+
+    call: Call
+
+
+@dataclass(frozen=True)
 class For:
     """`for index in range(start, stop, step)`."""
 
@@ -473,7 +480,7 @@ class Remark:
     """Whether a blank line comes before it, unless it stands first or behind another."""
 
 
-Stmt = Remark | Let | Update | Store | StoreBox | For | While | If | Barrier | Scatter
+Stmt = Remark | Let | Update | Store | StoreBox | Do | For | While | If | Barrier | Scatter
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 from kernelgen.tile import ir
+
+_T = TypeVar("_T")
 
 
 def used_names(statements: tuple[ir.Stmt, ...]) -> frozenset[str]:
@@ -77,6 +80,22 @@ def parts_of(node: object, cut: Collection[ir.Part] = ()) -> list[ir.Part]:
     for part in found:  # which grows
         found += _outermost(part.value, cut)
     return found
+
+
+def renamed(node: _T, names: Mapping[str, str]) -> _T:
+    """Statements or expressions with some variables under other names."""
+    found: Any = node
+    if isinstance(node, tuple):
+        found = tuple(renamed(part, names) for part in node)
+    elif isinstance(node, ir.Name):
+        found = replace(node, text=names.get(node.text, node.text))
+    elif is_dataclass(node) and not isinstance(node, ir.Axis | type):
+        found = replace(node, **{f.name: renamed(getattr(node, f.name), names) for f in fields(node)})
+        if isinstance(found, ir.Let):
+            found = replace(found, names=tuple(names.get(name, name) for name in found.names))
+        if isinstance(found, ir.Update):
+            found = replace(found, name=names.get(found.name, found.name))
+    return found  # type: ignore[no-any-return]
 
 
 def without_parts(expr: ir.Expr) -> ir.Expr:

@@ -135,11 +135,8 @@ class FileText:
     """The functions of `host.py.jinja` that launches call."""
     imports: tuple[str, ...] = ()
     reroute: Reroute | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether programs of a kernel wait for one another."""
-        return any(isinstance(kernel, KernelText) and kernel.fits for kernel in self.kernels)
+    waits: bool = False
+    """Whether programs of a kernel wait for one another."""
 
 
 def file_text(plan: KernelPlan) -> FileText:
@@ -177,7 +174,7 @@ def file_text(plan: KernelPlan) -> FileText:
         branches, plan.chip.cores if plan.chip else None,
         _called(_left(plan), own), after, _returned(plan),
         refused_empty(plan), guard(plan.spec, plan.chip), own, called_functions(sizes, branches, after, waits=waits),
-        imports_of(helpers),
+        imports_of(helpers), waits=waits,
     )  # fmt: skip
 
 

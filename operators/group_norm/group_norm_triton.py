@@ -240,14 +240,10 @@ def group_norm_cooperative_kernel(
     inverse_root = tl.rsqrt(variance + 1e-5)
     normalized = centered * inverse_root
     weight = tl.load(
-        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k,
-        mask=mask,
-        other=0.0,
+        weight_ptr + index_1 * stride_weight_index_1 + k * stride_weight_k, mask=mask
     )
     bias = tl.load(
-        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k,
-        mask=mask,
-        other=0.0,
+        bias_ptr + index_1 * stride_bias_index_1 + k * stride_bias_k, mask=mask
     )
     # return (normalized * weight[:, None, None] + bias[:, None, None]).to(x.dtype)
     out = normalized * weight + bias
