@@ -40,6 +40,10 @@ class Access:
     """A wrapper variable and the reshape that makes it, where dimensions are merged."""
 
 
+WHOLE = {"batch": "batch", "m": "rows", "n": "cols", "k": "ks"}
+"""What counts the elements of an extent, by its name."""
+
+
 @dataclass(frozen=True)
 class Extent:
     """Of a product: its batch, its rows, its columns, or what is summed over."""
@@ -50,10 +54,21 @@ class Extent:
     """The kernel's parameter for its length."""
     runs: tuple[Group, ...]
     """What it is made of, from the outermost; one run where every tensor holds it together, none where it is one."""
+    spans: tuple[Group, ...] = ()
+    """Several of these runs that some tensor holds together."""
 
     @property
     def axes(self) -> tuple[int, ...]:
         return tuple(a for run in self.runs for a in run.axes)
+
+    def counted(self, index: object) -> Group | None:
+        """The run, or the span of several, that an index counts."""
+        return next((run for run in (*self.runs, *self.spans) if run.index == index), None)
+
+    def around(self, own: Group) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+        """The runs before a run or a span and those behind it."""
+        first, last = (next(i for i, g in enumerate(self.runs) if own.axes[end] in g.axes) for end in (0, -1))
+        return self.runs[:first], self.runs[last + 1 :]
 
 
 @dataclass(frozen=True)

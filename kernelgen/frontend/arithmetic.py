@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import EXACT, Arg, Ref
+from kernelgen.frontend.intervals import interval
 from kernelgen.frontend.rule import Call, Refused, Rule
 
 _MOST_MULTIPLIED = 32
@@ -113,6 +114,9 @@ def _shifted(b: Builder, c: Call, op: str) -> Ref:
         if 0 <= places < bits:
             return b.map(op, x, places, dtype=c.dtype)
         return b.map("sub", x, x) if last is None else b.map(op, x, last)
+    known = interval(b.nodes, places)
+    if known is not None and known[0] >= 0 and known[1] < bits:
+        return b.map(op, x, places, dtype=c.dtype)
     inside = b.map("and", b.map("ge", places, 0), b.map("lt", places, bits))
     moved = b.map(op, x, b.map("where", inside, places, last or 0, dtype=c.dtype), dtype=c.dtype)
     return moved if last is not None else b.map("where", inside, moved, 0, dtype=c.dtype)

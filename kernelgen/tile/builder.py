@@ -23,6 +23,7 @@ from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import NOUNS
 from kernelgen.tile import ir
 from kernelgen.tile.places import INTEGER, Places
+from kernelgen.tile.places import whole as combined
 from kernelgen.tile.walk import without_parts
 
 _NARROW = ("int8", "uint8", "int16")
@@ -52,6 +53,8 @@ class Builder:
     """Maxima and minima whose NaN reaches the outputs some other way."""
     places: Places | None = None
     """What writes places that move with the axes of a tile."""
+    counted: Callable[[int, str], ir.Expr] = lambda axis, dtype: ir.Number(0)
+    """Where nothing else writes places: the numbers along an axis of the space, in a dtype."""
     mask: Callable[[ir.Shape], ir.Expr | None] | None = None
     """Which elements of a tile exist; None: those that the mask of the reduced axis says."""
     tile: ir.Shape = ()
@@ -87,7 +90,7 @@ class Builder:
                 found += together
             elif value.op != "iota":  # which the kernel has anyway
                 found.append(self._assigned(i, name, tile))
-            self.known[i] = name
+            self.known.setdefault(i, name)
         return tuple(found)
 
     def is_assigned(self, i: int) -> bool:
@@ -247,7 +250,7 @@ class Builder:
         (counted,) = value.index
         assert isinstance(counted, ix.Expr)
         if self.places is None:
-            return self.place(counted)
+            return self.place(counted, value.dtype)
         consumers = [v.op for v in self.lowered.values if Use(i) in v.args]
         if OPERATION in consumers:  # a number among all elements
             return self.places.wide(counted)
@@ -259,9 +262,11 @@ class Builder:
             return self.places.size(counted.size, wide=True) if is_size else self.places.place(counted)
         return ir.Cast(self.places.place(counted), value.dtype)
 
-    def place(self, expr: ix.Expr) -> ir.Expr:
-        """A counted number that no axis of a tile is part of."""
+    def place(self, expr: ix.Expr, dtype: str = "int64") -> ir.Expr:
+        """A counted number, of a dtype where axes of a tile are part of it."""
         match expr.op:
+            case "axis":
+                return self.counted(expr.number, dtype)
             case "number":
                 return ir.Number(expr.number)
             case "size":
@@ -270,8 +275,8 @@ class Builder:
                 for factor in factors[1:]:
                     whole = ir.Apply("mul", (whole, factor), ())
                 return whole
-        left, right = (self.place(arg) for arg in expr.args)
-        return ir.Apply(INTEGER[expr.op], (left, right), ())
+        left, right = (self.place(arg, dtype) for arg in expr.args)
+        return combined(INTEGER[expr.op], left, right)
 
 
 def dtype_of(value: Value) -> ir.Dtype:

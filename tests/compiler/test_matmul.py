@@ -183,12 +183,54 @@ SHARED = {
         "return torch.softmax(x @ w.t(), -1) * (x @ u.t())", {"x": "M K", "w": "37 K", "u": "37 K"}, {"out": "M 37"}
     ),
 }  # fmt: skip
+PACKED = {
+    "eight along what is summed": of_sizes(
+        "q = p[:, None, :] >> torch.arange(0, 32, 4, device=p.device)[:, None] & 15\n"
+        "w = (q.reshape(s.shape[0], 32, s.shape[1]) - z[:, None, :]) * s[:, None, :]\n"
+        "return x @ w.reshape(x.shape[-1], -1).to(x.dtype)",
+        {"x": "M G*32", "p": "G*4 N: int32", "s": "G N", "z": "G N"}, "M N", M=17, G=3, N=40,
+    ),
+    "eight along columns in another order": of_sizes(
+        "i = torch.arange(8, device=p.device, dtype=torch.int32)\n"
+        "q = p[:, :, None] >> (i % 2 * 16 + i // 2 * 4) & 15\n"
+        "w = (q.reshape(s.shape[0], 64, -1) - 8) * s[:, None, :]\n"
+        "return x @ w.reshape(x.shape[-1], -1).to(x.dtype)",
+        {"x": "M G*64", "p": "G*64 J: int32", "s": "G J*8"}, "M J*8", M=5, G=2, J=5,
+    ),
+    "two in a byte": of_sizes(
+        "q = p[:, :, None] >> torch.arange(0, 8, 4, device=p.device) & 15\n"
+        "w = (q.reshape(q.shape[0], -1, 32).float() - 7.5) * s[:, :, None].float()\n"
+        "return F.linear(x, w.reshape(q.shape[0], -1).to(x.dtype), b)",
+        {"x": "M G*32", "p": "N G*16: uint8", "s": "N G", "b": "N"}, "M N", M=17, G=3, N=35,
+    ),
+    "zeros packed along columns": of_sizes(
+        "i = torch.arange(0, 32, 4, device=p.device)\n"
+        "q = (p[:, None, :] >> i[:, None] & 15).reshape(s.shape[0], 32, -1)\n"
+        "z = (o[:, :, None] >> i & 15).reshape(s.shape[0], 1, -1)\n"
+        "return x @ ((q - z) * s[:, None, :]).reshape(x.shape[-1], -1).to(x.dtype)",
+        {"x": "M G*32", "p": "G*4 J*8: int32", "o": "G J: int32", "s": "G J*8"}, "M J*8", M=19, G=2, J=5,
+    ),
+    "groups of no power of two": of_sizes(
+        "w = q.reshape(q.shape[0], -1, 24) * s[:, :, None]\nreturn F.linear(x, w.reshape(q.shape[0], -1).to(x.dtype))",
+        {"x": "M G*24", "q": "N G*24: int8", "s": "N G"}, "M N", M=17, G=3, N=19,
+    ),
+    "groups of eight": of_sizes(
+        "w = q.reshape(q.shape[0], -1, 8) * s[:, :, None]\nreturn F.linear(x, w.reshape(q.shape[0], -1).to(x.dtype))",
+        {"x": "M G*8", "q": "N G*8: int8", "s": "N G"}, "M N", M=17, G=5, N=19,
+    ),
+    "of a row": of_sizes(
+        "q = p[:, :, None] >> torch.arange(0, 32, 4, device=p.device) & 15\n"
+        "return F.linear(v, (q.reshape(s.shape[0], -1, 32) * s[:, :, None]).reshape(s.shape[0], -1).to(v.dtype))",
+        {"v": "G*32", "p": "N G*4: int32", "s": "N G"}, "N", N=21, G=3,
+    ),
+}  # fmt: skip
 EVERY = {
     **FORMS,
     **{f"before: {name}": found for name, found in BEFORE.items()},
     **{f"after: {name}": found for name, found in AFTER.items()},
     **{f"rows: {name}": found for name, found in OF_ROWS.items()},
     **{f"shared: {name}": found for name, found in SHARED.items()},
+    **{f"packed: {name}": found for name, found in PACKED.items()},
 }
 
 
@@ -208,6 +250,13 @@ def tables(plan: KernelPlan) -> Iterator[tuple[Schedule, Callable[..., Any]]]:
 def numbers(shape: tuple[int, ...], dtype: str, generator: torch.Generator) -> torch.Tensor:
     if dtype == "bool":
         return torch.rand(shape, generator=generator).to(DEVICE) < 0.5
+    if dtype in ("int32", "uint8"):  # packed
+        low = -(2**31) if dtype == "int32" else 0
+        return (
+            torch.randint(low, low + 2**32 if low else 256, shape, generator=generator)
+            .to(getattr(torch, dtype))
+            .to(DEVICE)
+        )
     made = torch.randn(shape, generator=generator) * (3 if dtype == "int8" else 1)
     return made.to(getattr(torch, dtype)).to(DEVICE)
 
@@ -391,6 +440,28 @@ def test_products_of_one_kernel_share_its_tiles() -> None:
     assert "shared memory" in str(holds(body_of(plan), whole, 2))
     assert holds(body_of(plan), whole.replace(BLOCK_M=256), 2) == "more than 256 sums a thread"
     assert "shared memory" in str(holds(body_of(plan), halved.replace(num_stages=5), 2))
+
+
+def test_words_are_loaded_once_and_unpacked_in_registers() -> None:
+    """Not a load for every number of a word, nor 64 bits where 32 do; blocks are within a group, whose scale is a row."""
+    for name, word in (
+        ("eight along what is summed", "ks_by_8[:, None]"),
+        ("eight along columns in another order", "cols_by_8[None, :]"),
+    ):
+        plan = one_kernel(PACKED[name])
+        text = render.triton_source(plan).partition("_tiles_kernel(")[2].partition("@triton.jit")[0]
+        assert f"+ {word} * stride_p" in text
+        assert "p = _repeated(p, 8, " in text
+        assert "k_mask" not in text
+        body = text.partition("p = _repeated")[2].partition("tl.dot(")[0]
+        assert "int64" not in body.replace("tl.cast(start // 32, tl.int64)", "").replace(
+            "tl.cast(start // 64, tl.int64)", ""
+        )
+    holds = families.family_of(plan).holds
+    for row in plan.table:
+        assert holds(body_of(plan), row.schedule, 2) is None
+        assert row.schedule.int("BLOCK_K") <= 64
+    assert "of a group" in str(holds(body_of(plan), plan.table[-1].schedule.replace(BLOCK_K=128), 2))
 
 
 @pytest.mark.parametrize("name", ["a @ b", "linear", "bmm", "after: residual"])

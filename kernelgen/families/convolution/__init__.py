@@ -11,7 +11,7 @@ from kernelgen.families.convolution import kernels, library, lowering, schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul.kernels import multiplies_float32
+from kernelgen.families.matmul.writer import multiplies_float32
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import DOT, Graph
 from kernelgen.plan import Chip, Product, Schedule

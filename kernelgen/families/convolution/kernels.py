@@ -16,7 +16,7 @@ from math import prod
 
 from kernelgen.families.access import Access, Group
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
-from kernelgen.families.matmul.kernels import PRECISION, Tiled, Writer, multiplies_float32
+from kernelgen.families.matmul.writer import PRECISION, Tiled, Writer, multiplies_float32
 from kernelgen.families.values import Value
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.plan import Schedule

@@ -14,8 +14,9 @@ from dataclasses import replace
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul import kernels, library, lowering, schedules, vectors
-from kernelgen.families.matmul.kernels import multiplies_float32, reduces
+from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.writer import multiplies_float32
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import DOT, Graph, Ref
 from kernelgen.plan import Chip, Product, Schedule

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelgen.families.matmul.kernels import Writer, after, extents_of, memory_of, reduces, tiled_by_blocks
+from kernelgen.families.matmul.kernels import after, memory_of, reduces
 from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.writer import Writer, extents_of, tiled_by_blocks
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from kernelgen.families.access import (
+    WHOLE,
     Access,
     Extent,
     Group,
@@ -26,6 +28,7 @@ from kernelgen.families.dtypes import element_types
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
 from kernelgen.families.naming import RESERVED
+from kernelgen.families.regrouped import in_common_parts
 from kernelgen.families.space import split
 from kernelgen.families.stages import in_memory_order, reshaped
 from kernelgen.families.values import (
@@ -57,6 +60,7 @@ from kernelgen.frontend.graph import (
     canonical,
 )
 from kernelgen.frontend.indices import Expr
+from kernelgen.frontend.intervals import narrowed
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import of_kind
 from kernelgen.spec.constraints import facts_of
@@ -139,7 +143,7 @@ def lower(
     spec: OperatorSpec, graph: Graph, make: Callable[[Graph, Mapping[int, Roles]], ProductLowering]
 ) -> tuple[Graph, Lowered, Roles]:
     """A graph of products as values, and what the first product's axes count. Raises Unlowerable."""
-    graph = in_memory_order(graph)
+    graph = narrowed(in_common_parts(in_memory_order(graph)))
     each = {i: _roles(graph, node) for i, node in enumerate(graph.nodes) if node.op == DOT}
     roles = next(iter(each.values()))
     unlike = next((i for i, other in each.items() if not roles.is_like(other)), None)
@@ -304,18 +308,21 @@ def _laid_out(
     moved = next((v for _, v in loads if v.conditions or any(isinstance(e, Expr) for e in v.index)), None)
     if moved is not None:
         raise Unlowerable(f"elements of {moved.tensor} that are moved before a product reads them", moved.statement)
-    if any(v.op == "place" and any(axes_of(e) for e in v.index) for v in values):
+    counted = {a for v in values if v.op == "place" for e in v.index for a in axes_of(e)}
+    if not counted <= {a for kind in ("n", "k") for a in extents[kind]}:
         raise Unlowerable("the places of elements in the kernel of a product")
     reserved = _RESERVED | {f"{t.name}_desc" for t in (*spec.inputs, *spec.outputs)}
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | reserved
     each: list[Index] = [(axes,) for axes in extents.values() if axes]
     runs = collapse(
         len(lowered.space.axes), lowered.space.outer,
-        [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *each], set(),
+        [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *each], counted,
     )  # fmt: skip
     found = tuple(
         _extent(kind, [run for run in runs if set(run) <= set(axes)], lowered, taken) for kind, axes in extents.items()
     )
+    indices = [*(v.index for _, v in loads), *(o.index for o in lowered.outputs)]
+    found = tuple(_with_spans(extent, indices, lowered, taken) for extent in found)
     written = [
         (o.value, Value("store", (), o.dtype, frozenset(), tensor=o.name, index=o.index)) for o in lowered.outputs
     ]
@@ -325,8 +332,8 @@ def _laid_out(
     outer = tuple(run for extent in found[:2] for run in extent.runs)
     stores = tuple(zip(lowered.outputs, accesses[len(loads) :], strict=True))
     single = tuple(Group(e.axes, e.size, e.name) for e in found if len(e.runs) == 1)
-    counted = [e for v in values for e in expressions(v)]
-    sizes = size_parameters(counted, lowered.space.axes, single, taken)
+    found_sizes = [e for v in values for e in expressions(v)]
+    sizes = size_parameters(found_sizes, lowered.space.axes, single, taken)
     plain = make_body(
         spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=reserved
     )  # fmt: skip
@@ -358,7 +365,7 @@ def factor_of(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
 
 def _extent(kind: str, runs: Iterable[tuple[int, ...]], lowered: Lowered, taken: set[str]) -> Extent:
     size = {"batch": "BATCH", "m": "M", "n": "N", "k": "K"}[kind]
-    index = {"batch": "batch", "m": "rows", "n": "cols", "k": "ks"}[kind]
+    index = WHOLE[kind]
     own = list(runs)
     if len(own) < 2:
         return Extent(kind, size, tuple(Group(axes, size, index) for axes in own))
@@ -371,8 +378,8 @@ def _access(spec: OperatorSpec, number: int, value: Value, extents: tuple[Extent
     """Where a tensor is read or written, in terms of the runs."""
     tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
     flat = flat_axes(value.index)
-    held = [(e, run) for e in extents for run in e.runs if set(run.axes) <= set(flat)]
-    suffixes = {run.index: e.name[0] if len(e.runs) == 1 else run.index.rpartition("_")[2] for e, run in held}
+    held = [(e, run) for e in extents for run in _runs_of(e, value.index)]
+    suffixes = {run.index: e.name[0] if run.index == WHOLE[e.name] else run.index.rpartition("_")[2] for e, run in held}
     runs: list[tuple[str | Expr, str, tuple[int, ...]]]
     runs = [(run.index, suffixes[run.index], run.axes) for _, run in held]
     if not runs:
@@ -383,6 +390,31 @@ def _access(spec: OperatorSpec, number: int, value: Value, extents: tuple[Extent
         sizes = [" * ".join(run.size for run in laid[i + 1 :]) for i in range(len(laid))]
         terms = tuple((run.index, size or None) for run, size in zip(laid, sizes, strict=True))
         return Access(number, tensor.name, terms, (), None)
-    groups = tuple(run for e in extents for run in e.runs)
+    groups = tuple(run for _, run in held)
     view = f"{tensor.name}_view"
     return strided_access(tensor, value.index, number, runs, flat, groups, view, in_parts=False)
+
+
+def _with_spans(extent: Extent, indices: Iterable[Index], lowered: Lowered, taken: set[str]) -> Extent:
+    """An extent with what dimensions of tensors hold together of its runs."""
+    starts = [sum(len(run.axes) for run in extent.runs[:i]) for i in range(len(extent.runs) + 1)]
+    parts = {extent.axes[a:b]: extent.runs[starts.index(a) : starts.index(b)] for a, b in combinations(starts, 2)}
+    dims = (dim for index in indices for dim in index if isinstance(dim, tuple))
+    held = dict.fromkeys(dim for dim in dims if len(parts.get(dim, ())) > 1)
+    found = []
+    for axes in held:
+        if axes == extent.axes:
+            found.append(Group(axes, extent.size, WHOLE[extent.name]))
+        else:
+            numbered = "_".join(run.index.removeprefix(f"{WHOLE[extent.name]}_") for run in parts[axes])
+            size = group_name(lowered.space.axes, axes, taken)
+            found.append(Group(axes, size, f"{WHOLE[extent.name]}_{numbered}"))
+    return replace(extent, spans=tuple(found))
+
+
+def _runs_of(extent: Extent, index: Index) -> tuple[Group, ...]:
+    """The runs of an extent that a tensor has, and what it holds together of them as one."""
+    spans = [span for span in extent.spans if span.axes in index]
+    within = {a for span in spans for a in span.axes}
+    runs = [run for run in extent.runs if set(run.axes) <= set(flat_axes(index)) - within]
+    return tuple(sorted((*spans, *runs), key=lambda run: run.axes))

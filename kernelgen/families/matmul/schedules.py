@@ -10,8 +10,9 @@ from dataclasses import replace
 from kernelgen.families.family import Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul.kernels import extents_of, reduces
+from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody, converted_load
+from kernelgen.families.matmul.writer import FEW, extents_of, group_size, shared_elements
 from kernelgen.families.values import Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -104,7 +105,15 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 def first_table(body: ProductBody) -> Table:
     """Few rows are spread over what is summed; float32 takes half of the tile, for its elements are twice as large."""
-    return tuple(replace(row, schedule=_divided(body, row.schedule)) for row in _first_table(body))
+    return tuple(replace(row, schedule=_fitted(body, row.schedule)) for row in _first_table(body))
+
+
+def _fitted(body: ProductBody, schedule: Schedule) -> Schedule:
+    """A schedule with tiles that several products share, and blocks within a group of what is summed."""
+    group = group_size(body)
+    if group and schedule.variant not in (LIBRARY, VECTOR):
+        schedule = schedule.replace(BLOCK_K=min(group, schedule.int("BLOCK_K")))
+    return _divided(body, schedule)
 
 
 def _divided(body: ProductBody, schedule: Schedule) -> Schedule:
@@ -154,8 +163,14 @@ def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
 def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     """Why a program has no room for a schedule of these values. Tiles that the epilogue loads pass through shared
     memory: where programs stay, beside the factors of the next tile, else in their place."""
-    if not isinstance(body, ProductBody) or schedule.variant in (LIBRARY, VECTOR):
+    if not isinstance(body, ProductBody) or schedule.variant == LIBRARY:
         return None
+    group = group_size(body)
+    if schedule.variant == VECTOR:
+        whole = not group or schedule.int("BLOCK_K") % group == 0
+        return None if whole else f"blocks that are no multiples of the {group} elements of a group"
+    if group and group % schedule.int("BLOCK_K"):
+        return f"blocks that do not divide the {group} elements of a group"
     rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
     if rows * cols * len(body.dots) > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
@@ -208,8 +223,24 @@ def _boxes_table(body: ProductBody) -> Table:
     return (*found, table_row(_LIBRARY if body.library else _TILES.replace(BLOCK_K=32)))
 
 
+def is_unpacked(body: ProductBody) -> bool:
+    """Whether several elements of the second factor are made of one that memory holds."""
+    return any(
+        1 < shared_elements(body, access, name) <= FEW and {"n", "k"} <= set(extents_of(body, access))
+        for access in body.layout.accesses
+        for name in ("n", "k")
+    )
+
+
 def _pointers_table(body: ProductBody) -> Table:
-    """Where descriptors cannot copy the factors."""
+    """Where descriptors cannot copy the factors. What is unpacked is the operand that matrix units take from registers;
+    that was compiled and not measured."""
+    if is_unpacked(body):
+        return (
+            table_row(_SPLIT.replace(SPLITS=4), M=16, itemsize=2),
+            table_row(_SPLIT.replace(BLOCK_M=64), M=64, itemsize=2),
+            table_row(_TILES.replace(swap=True), itemsize=2), table_row(_TILES.replace(BLOCK_K=32)),
+        )  # fmt: skip
     small = _TILES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=4)
     found = (
         table_row(_SPLIT, M=16, itemsize=2), table_row(small, M=1024, N=1024, itemsize=2),
@@ -225,7 +256,7 @@ def starts(body: ProductBody) -> tuple[Schedule, ...]:
         return tuple(row.schedule for row in first_table(body))
     found: dict[str, tuple[Schedule, ...]] = {BOXES: (_fitting(body, _PERSISTENT), _BOXES, _BOXES.replace(BLOCK_N=128))}
     found |= {SPLIT: (_SPLIT, _SPLIT.replace(BLOCK_M=64, swap=False))}
-    return tuple(dict.fromkeys(_divided(body, s) for v in own for s in found.get(v, (_DEFAULTS[v],))))
+    return tuple(dict.fromkeys(_fitted(body, s) for v in own for s in found.get(v, (_DEFAULTS[v],))))
 
 
 def _whole(body: ProductBody) -> int:

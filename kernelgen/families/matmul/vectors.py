@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kernelgen.families.matmul.kernels import Tiled, Writer, axis_of, cdiv, extents_of, grid_of, own_tile
+from kernelgen.families.matmul.kernels import cdiv, grid_of, own_tile
 from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.writer import Tiled, Writer, axis_of, extents_of
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -13,7 +14,7 @@ from kernelgen.tile.walk import trimmed
 def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> ir.Kernel:
     """A program computes some columns of one row."""
     tiled = Tiled(None, axis_of(body.extent("n"), "BLOCK_N"), axis_of(body.extent("k"), "BLOCK_K"))
-    writer = Writer(spec, body, tiled)
+    writer = Writer(spec, body, tiled, blocks={"BLOCK_K": schedule["BLOCK_K"]})
     n, k = tiled.n, tiled.k
     along = next((a for a in body.layout.accesses if a.load == writer.factors()[1]), None)
     last = extents_of(body, along)[-1] if along else "k"
