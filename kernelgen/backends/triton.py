@@ -27,6 +27,8 @@ from kernelgen.tile import ir
 from kernelgen.tile.walk import assigned_names, parts_of
 
 _WHOLE = {"cdiv": "tl.cdiv", "whole_min": "min", "whole_max": "max"}
+_COMBINED = {"prod": "multiply", "log_add_exp": "log_add_exp"}
+"""What elements are joined with where Triton has no reduction for it."""
 _WIDEST = LINE - 8
 """Beyond that a line is cut in parts that have names."""
 
@@ -271,9 +273,9 @@ class Printer:
             function, self.helpers[helper] = f"_{helper}", None
         if expr.numbers is not None:
             args.append(self._spread(expr.numbers, expr.arg.shape).text)
-        if expr.op == "prod":
-            function, self.helpers["multiply"] = "tl.reduce", None
-            args.append("combine_fn=_multiply")
+        if expr.op in _COMBINED:
+            function, self.helpers[_COMBINED[expr.op]] = "tl.reduce", None
+            args.append(f"combine_fn=_{_COMBINED[expr.op]}")
         return Text(f"{function}({', '.join([*args, f'axis={expr.arg.shape.index(expr.axis)}'])})")
 
     def _scan(self, expr: ir.Scan) -> Text:

@@ -18,8 +18,7 @@ from kernelgen.families.forms import COOPERATIVE
 from kernelgen.families.kernel import Body, KernelText, Lines, Passed, Scratch
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
-from kernelgen.families.scan_lines import Carried, scans_of
-from kernelgen.families.scan_split import accumulated, reduced
+from kernelgen.families.scan_lines import Carried, accumulated, reduced, scans_of
 from kernelgen.families.specialize import specialized
 from kernelgen.families.triton_text import Text, is_scaled, number
 from kernelgen.families.values import REVERSE, Use

@@ -12,9 +12,13 @@ from dataclasses import dataclass
 
 from kernelgen.families.kernel import Body, Lines
 from kernelgen.families.padding import identity
-from kernelgen.families.triton_text import LARGEST_GROWTH, is_scaled, number
+from kernelgen.families.triton_text import LARGEST_GROWTH, Text, is_scaled, number, operation, scan_join
 from kernelgen.families.values import REVERSE, Value
 from kernelgen.frontend.graph import SCANS
+
+_REDUCED = {"cumsum": "tl.sum", "cummax": "tl.max", "cummin": "tl.min"}
+_COMBINED = {"cumprod": "multiply", "logcumsumexp": "log_add_exp"}
+"""What a scan's elements are joined with where Triton has no reduction for it."""
 
 
 @dataclass(frozen=True)
@@ -206,3 +210,42 @@ def _end(lines: Lines, scan: int, name: str) -> str:
     along = "axis=1, keep_dims=True" if lines.two_d else "axis=0"
     last = f"tl.sum(tl.where(is_last, {name}, {'0.0' if value.dtype == 'float' else '0'}), {along})"
     return last + (f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else "")
+
+
+def accumulated(lines: Lines, c: Carried, source: str) -> list[str]:
+    """A block's share in what the part comes to, or that of parts in what comes before one."""
+    value, name = lines.body.lowered.values[c.scan], lines.body.names.of[c.scan]
+    if c.exponents:
+        lines.writer.helpers["frexp"] = None
+        block = _product(lines, f"_frexp({source})", *([value.attr] if value.attr else []))
+        return [f"{name}_end, {name}_end_exponent = {block}", joined(lines, c, f"{name}_end")]
+    block = reduced(lines, c.scan, source)
+    if c.beside:
+        return [f"{name}_end = {block}", joined(lines, c, f"{name}_end")]
+    join = scan_join(value.op, value.dtype)
+    if join in ("add", "mul"):
+        return [f"{c.carry} {'+' if join == 'add' else '*'}= {block}"]
+    text, helpers = operation(join, (Text(c.carry), Text(block)))
+    lines.writer.helpers.update(dict.fromkeys(helpers))
+    return [f"{c.carry} = {text.text}"]
+
+
+def reduced(lines: Lines, i: int, inner: str) -> str:
+    """What the elements of a block, or of the parts of a row, come to."""
+    value, helpers = lines.body.lowered.values[i], lines.writer.helpers
+    if value.op in _COMBINED:
+        combine = _COMBINED[value.op]
+        needed = operation(combine, (Text(""), Text("")))[1] if combine == "log_add_exp" else (combine,)
+        helpers.update(dict.fromkeys(needed))
+        return f"tl.reduce({inner}, axis=0, combine_fn=_{combine})"
+    function = _REDUCED[value.op]
+    if value.dtype == "float" and function != "tl.sum":
+        function = f"_nan_{function.removeprefix('tl.')}"
+        helpers[function.removeprefix("_")] = None
+    narrow = f".to(tl.{value.dtype})" if value.dtype in ("int8", "uint8", "int16") else ""
+    return f"{function}({inner}, axis=0){narrow}"
+
+
+def _product(lines: Lines, *arguments: str) -> str:
+    lines.writer.helpers["product"] = None
+    return f"_product({', '.join(arguments)})"

@@ -105,10 +105,16 @@ class Split:
         carry: carries.Carry,
         after: Sequence[ir.Stmt],
         scratch: Sequence[Scratch] = (),
+        *,
+        backwards: bool = False,
+        is_turned: bool = False,
     ) -> KernelText:
         """The kernel of programs that walk a part of a row each."""
         stages = "NUM_STAGES" if self.schedule.int("NUM_STAGES") > 1 else ""
-        loop = grid.walk(nest.tile.shape, (*nest.column_indices(), *carry.inside), _SPAN, stages=stages)
+        loop = grid.walk(
+            nest.tile.shape, (*nest.column_indices(), *carry.inside), _SPAN, stages=stages, backwards=backwards,
+            is_turned=is_turned,
+        )  # fmt: skip
         if nest.tile.rows:
             said = "lanes lie along what is kept; what is reduced is divided among SPLITS programs"
             rows = grid.several_rows(M, said, "int64: offsets may pass 2**31")
@@ -179,9 +185,9 @@ class Split:
                 found += carries.joined(nest, i, self.online, moments, _PART, lambda name: self._read(nest, name))
         values, levels = self.body.lowered.values, self.body.names.levels
         rows = [i for i in sorted(near - wanted) if levels[i] in (ROW, SCALAR) and values[i].op not in REDUCTIONS]
-        return (*((self._parts(nest), *found) if found else ()), *nest.lets(filter(nest.builder.is_assigned, rows)))
+        return (*((self.parts(nest), *found) if found else ()), *nest.lets(filter(nest.builder.is_assigned, rows)))
 
-    def _parts(self, nest: Nest) -> ir.Let:
+    def parts(self, nest: Nest) -> ir.Let:
         """Where the parts of a row lie."""
         shape = (*nest.tile.shape[:-1], PARTS)
         number: ir.Expr = ir.Range(PARTS, ir.Number(0))

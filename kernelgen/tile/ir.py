@@ -190,7 +190,7 @@ class Reduce:
     """A reduction along one axis. What is beyond its size is neutral."""
 
     op: str
-    """`sum`, `max`, `min`, `prod`, `argmax`, `argmin`, or `size_max`: of numbers that are not negative."""
+    """`sum`, `max`, `min`, `prod`, `log_add_exp`, `argmax`, `argmin`, or `size_max`: of what is not negative."""
     arg: Expr
     axis: Axis
     keeps_nan: bool = True

@@ -20,6 +20,8 @@ from kernelgen.tile.nest import Nest
 
 IS_LAST = "is_last"
 """The kernel variable that says which element of a block a scan reaches last."""
+_REDUCED = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "log_add_exp"}
+"""What the elements of a scan come to."""
 _NARROW = ("int8", "uint8", "int16")
 """Integers that are summed as int32."""
 
@@ -67,6 +69,29 @@ class Running:
         """From a block to what the next one begins with."""
         return (ir.Let((self.carry.text,), self._last(self.made)),)
 
+    def reduced(self, elements: ir.Expr, axis: ir.Axis) -> ir.Expr:
+        """What elements come to: of a block, or of the parts of a row."""
+        op, dtype = _REDUCED[self.value.op], self.value.dtype
+        found = ir.Reduce(op, elements, axis, keeps_nan=dtype == "float")
+        return ir.Cast(found, dtype, is_tensor=True) if dtype in _NARROW else found
+
+    def accumulate(self, elements: ir.Expr, axis: ir.Axis) -> tuple[ir.Stmt, ...]:
+        """The share of elements in what is carried."""
+        join, block = scan_join(self.value.op, self.value.dtype), self.reduced(elements, axis)
+        if join in ("add", "mul"):
+            return (ir.Update(self.carry.text, join, block),)
+        return (ir.Let((self.carry.text,), ir.Apply(join, (self.carry, block), self.carry.shape)),)
+
+    def left(self) -> tuple[tuple[str, ir.Expr], ...]:
+        """What a program leaves of its part, and what the memory of each is called."""
+        return ((f"{self.name}_parts", self.carry),)
+
+    def joined(self, read: Callable[[str, float | int], ir.Expr], axis: ir.Axis) -> tuple[ir.Stmt, ...]:
+        """What is carried at the beginning of a part, from what those before it left. `read`: that of a name, with what
+        stands for parts that are not before it."""
+        before = read(f"{self.name}_parts", identity(self.value.op, self.value.dtype))
+        return (ir.Let((self.carry.text,), self.reduced(before, axis)),)
+
     def _begun(self, name: ir.Name, number: float | int, dtype: str) -> ir.Let:
         """Integers must begin in the dtype that the walk carries."""
         start: ir.Expr = ir.Number(number)
@@ -112,6 +137,16 @@ class Compensated(Running):
         end = ir.Name(f"{self.name}_end", self.carry.shape)
         return ir.Let((end.text,), self._last(replace(self.made, text=self.block))), self.take_up(end)
 
+    def accumulate(self, elements: ir.Expr, axis: ir.Axis) -> tuple[ir.Stmt, ...]:
+        end = ir.Name(f"{self.name}_end", self.carry.shape)
+        return ir.Let((end.text,), self.reduced(elements, axis)), self.take_up(end)
+
+    def left(self) -> tuple[tuple[str, ir.Expr], ...]:
+        return ((f"{self.name}_parts", ir.Apply("add", (self.carry, self.lost), self.carry.shape)),)
+
+    def joined(self, read: Callable[[str, float | int], ir.Expr], axis: ir.Axis) -> tuple[ir.Stmt, ...]:
+        return *super().joined(read, axis), self._begun(self.lost, 0.0, "float")
+
     def take_up(self, end: ir.Expr) -> ir.Let:
         """What is carried, with what a block came to."""
         own = ir.Apply("add", (self.lost, end), self.carry.shape)
@@ -145,6 +180,25 @@ class Scaled(Running):
             ir.Let((end.text,), self._last(replace(self.made, text=self.block))),
             ir.Let((exponent.text,), self._last(replace(self.made, text=self.exponents), 0)),
             self.take_up(end, exponent),
+        )
+
+    def accumulate(self, elements: ir.Expr, axis: ir.Axis) -> tuple[ir.Stmt, ...]:
+        end, exponent = (ir.Name(f"{self.name}_{what}", self.carry.shape) for what in ("end", "end_exponent"))
+        direction = (ir.Name(self.value.attr),) if self.value.attr else ()
+        pairs = ir.Call("frexp", (elements,), elements.shape)
+        product = ir.Call("product", (pairs, *direction), self.carry.shape)
+        return ir.Let((end.text, exponent.text), product), self.take_up(end, exponent)
+
+    def left(self) -> tuple[tuple[str, ir.Expr], ...]:
+        return *super().left(), (f"{self.name}_exponent_parts", self.exponent)
+
+    def joined(self, read: Callable[[str, float | int], ir.Expr], axis: ir.Axis) -> tuple[ir.Stmt, ...]:
+        totals = tuple(ir.Name(f"{self.name}_{what}", (axis,)) for what in ("totals", "total_exponents"))
+        product = ir.Call("product", (ir.Tuple(totals),), self.carry.shape)
+        return (
+            ir.Let((totals[0].text,), read(f"{self.name}_parts", identity(self.value.op, self.value.dtype))),
+            ir.Let((totals[1].text,), read(f"{self.name}_exponent_parts", 0)),
+            ir.Let((self.carry.text, self.exponent.text), product),
         )
 
     def take_up(self, end: ir.Expr, exponent: ir.Expr) -> ir.Let:
