@@ -9,22 +9,23 @@ part looks at all that come before it, and not at what the last of them has join
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families import cooperative
 from kernelgen.families.access import output_groups
 from kernelgen.families.forms import COOPERATIVE
-from kernelgen.families.kernel import Body, KernelText, Lines, Passed, Scratch
+from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
-from kernelgen.families.scan_lines import Carried, accumulated, reduced, scans_of
-from kernelgen.families.specialize import specialized
-from kernelgen.families.triton_text import Text, is_scaled, number
-from kernelgen.families.values import REVERSE, Use
+from kernelgen.families.triton_text import is_scaled
+from kernelgen.families.values import REVERSE
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+from kernelgen.tile.carries import PARTS
+from kernelgen.tile.nest import Nest
+from kernelgen.tile.scans import Running, behind, scans_of
 
 WORDS = 1024
 """Of the parts before its own, which a program reads at a time."""
@@ -61,61 +62,35 @@ def kernel(
     spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
 ) -> tuple[KernelText, ...]:
     """The kernel of a schedule's structure."""
-    lines, done = Lines(spec, body, COOPERATIVE, schedule, helpers), set[int]()
-    (scan,) = scans_of(body)
-    made, writer = body.names.of[scan], lines.writer
-    words, earlier = cooperative.words_of(spec, made), cooperative.words_of(spec)
-    writer.named = body.names.assigned | {scan}
-    writer.carries = {scan: f"{made}_carry"}
-    still = [i for i, v in enumerate(body.names.levels) if v in (ROW, SCALAR) and writer.is_assigned(i)]
-    neutral = number(identity(body.lowered.values[scan].op, "float")).text
-    text = [*writer.lines(still, done), *writer.lines([writer.source(scan)], done)]
-    helpers |= {"leave": None, "await": None}
-    source, carry = writer.source(scan), Carried(scan, f"{made}_carry")
-    if not writer.is_assigned(source):  # which is reduced and scanned
-        text.append(f"{made}_block = {writer.operand(Use(source), body.names.levels[source]).text}")
-        writer.substitutes = {source: Text(f"{made}_block")}
+    nest, (scan,) = Nest(spec, body, COOPERATIVE, schedule), scans_of(body)
+    builder, made, columns = nest.builder, body.names.of[scan], nest.tile.columns
+    carry, source = Running(nest, scan, ir.Name(f"{made}_carry")), builder.source(scan)
+    behind(nest, [carry])
+    still = [i for i, v in enumerate(body.names.levels) if v in (ROW, SCALAR) and builder.is_assigned(i)]
+    text = [*nest.lets(still), *nest.lets([source])]
+    if source not in builder.known:  # which is reduced and scanned
+        block = ir.Name(f"{made}_block", nest.shape(source))
+        text.append(ir.Let((block.text,), builder.value(source, nest.tile.shape)))
+        builder.known[source] = block
+    part = carry.reduced(builder.guarded(scan, builder.value(source, nest.tile.shape)), columns)
+    words, split = cooperative.words_of(spec, made), ir.Name("split")
+    numbers, before = ir.Name(PARTS.index, (PARTS,)), ir.Name("is_before", (PARTS,))
+    places = (ir.Name("row"), "num_parts"), (numbers, None)
+    waited = ir.Pointer(words, places, (PARTS,)), before, ir.Number(identity(carry.value.op, "float"))
+    others = ir.Name(f"{made}_parts", (PARTS,))
+    turn = (
+        ir.Let((numbers.text,), ir.Range(PARTS, ir.Name("start"))),
+        ir.Let((before.text,), ir.Apply("lt", (numbers, split), (PARTS,))),
+        ir.Let((others.text, "_"), ir.Call("await", waited, (PARTS,))),
+        *carry.accumulate(others, PARTS),
+    )
+    (begun,) = carry.begin()
     text += [
-        f"{made}_part = {reduced(lines, scan, writer.guarded(scan))}",
-        f"_leave({words}_ptr + tl.program_id(0), {made}_part, 0.0)",
-        "# what the parts before this one come to",
-        f"{carry.carry} = {neutral}",
-        "for start in range(0, split, SPLITS):",
-        "    parts = start + tl.arange(0, SPLITS)",
-        "    is_before = parts < split",
-        f"    {earlier}_ptr = {words}_ptr + row * num_parts + parts",
-        f"    {made}_parts, _ = _await({earlier}_ptr, is_before, {neutral})",
-        *(f"    {line}" for line in accumulated(lines, carry, f"{made}_parts")),
-        *writer.lines([o.value for o in body.lowered.outputs], done),
-        *lines.stores(),
-    ]
-    left = (Scratch(words, "int64", "(M, num_parts)", zeros=True),)
-    text = lines.at_columns(text)
-    return (_kernel_text(lines, name, text, left, f"min({cooperative.SPLITS}, {WORDS})"),)
-
-
-def _kernel_text(
-    lines: Lines,
-    name: str,
-    text: Sequence[str],
-    left: Sequence[Scratch],
-    splits: str,
-    *,
-    once_a_row: Sequence[str] = (),
-    fits: str = "",
-) -> KernelText:
-    """The kernel with its signature: inputs, outputs, what its programs leave, sizes and strides. `splits`: the
-    wrapper's expression for the words that a program reads at a time."""
-    text = (*lines.row_indices([*text, *once_a_row]), *lines.at_columns(list(text)))
-    bare = KernelText(name, COOPERATIVE, lines.schedule, (), (), lines=text, once_a_row=tuple(once_a_row))
-    known = [a for a in lines.arguments("N") if bare.uses(a) or a == "N"]
-    pointers = [a for a in known if a.endswith("_ptr")]
-    sizes = [a for a in known if a not in pointers]
-    arguments = (*pointers, *(f"{s.name}_ptr" for s in left), "num_parts", *sizes)
-    parts = {g.size for g in lines.body.layout.parts}
-    ordered, constexprs, passed = specialized(lines.schedule, arguments, ("BLOCK_SIZE_N", "SPLITS"), parts)
-    return replace(
-        bare, arguments=ordered, constexprs=constexprs, passed=(*passed, Passed("SPLITS", splits)),
-        wide_strides=tuple(s for s in lines.wide_strides() if s in ordered), grid="(M * num_parts,)",
-        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),), scratch=tuple(left), fits=fits,
-    )  # fmt: skip
+        ir.Let((f"{made}_part",), part),
+        cooperative.left_word(words, ((ir.Program(0), None),), f"{made}_part", ir.Number(0.0)),
+        replace(begun, comment="what the parts before this one come to"),
+        ir.For("start", ir.Number(0), split, ir.Name(PARTS.block), turn),
+        *nest.lets([o.value for o in body.lowered.outputs]), *nest.stores(),
+    ]  # fmt: skip
+    said = ("num_parts programs share a row: each waits for what the parts before its own come to",)
+    return (cooperative.kernel_of(nest, name, said, text, [words], f"min({cooperative.SPLITS}, {WORDS})"),)

@@ -100,10 +100,10 @@ def _apply(scans: _Scans, name: str) -> KernelText:
         *(statement for c in kept for statement in c.end()),
     )  # fmt: skip
     before = (ir.Remark(_said(body, kept)), last_element(nest))
+    after = grid.first_only(_SPLIT, nest.stores(rest))
     return split.divided(
-        nest, name, once, Carry(before, inside), grid.first_only(_SPLIT, nest.stores(rest)), backwards=is_backwards(body),
-        is_turned=nest.builder.is_turned,
-    )  # fmt: skip
+        nest, name, once, Carry(before, inside), after, backwards=is_backwards(body), is_turned=nest.builder.is_turned
+    )
 
 
 def _said(body: Body, kept: Sequence[Running]) -> tuple[str, ...]:

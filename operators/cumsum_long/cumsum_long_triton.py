@@ -132,8 +132,7 @@ def cumsum_long_cooperative_kernel(
     for start in range(0, split, SPLITS):
         parts = start + tl.arange(0, SPLITS)
         is_before = parts < split
-        words_ptr = out_words_ptr + row * num_parts + parts
-        out_parts, _ = _await(words_ptr, is_before, 0.0)
+        out_parts, _ = _await(out_words_ptr + row * num_parts + parts, is_before, 0.0)
         out_carry += tl.sum(out_parts, axis=0)
     # return torch.cumsum(x, dim=-1)
     out = out_carry + tl.cumsum(x, axis=0)
