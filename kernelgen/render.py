@@ -15,10 +15,10 @@ from kernelgen import custom
 from kernelgen.families import independent_dims, multiplied_dtype, stored_dtype, uniform_outputs
 from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
-from kernelgen.families.triton_text import LARGEST_GROWTH
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan, StepsPlan, WrittenPlan
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile.scans import LARGEST_GROWTH
 from kernelgen.wrapper import checks, file_text, sequence
 
 if TYPE_CHECKING:

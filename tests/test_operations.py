@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from kernelgen.backends.triton_text import Text, number, operation
 from kernelgen.families.helpers import DEVICE_FUNCTIONS, HELPERS, with_called
 from kernelgen.families.npu.budget import HELPER_BYTES
 from kernelgen.families.npu.held import WHILE_BYTES
 from kernelgen.families.padding import identity
-from kernelgen.families.triton_text import Text, number, operation
 from kernelgen.frontend.graph import REDUCTIONS, SCANS, SELECTIONS
 from kernelgen.frontend.operations import OPERATIONS, evaluate, of_kind
 

@@ -7,8 +7,8 @@ afterwards, also from beyond the tensor: an element that must not be read is rea
 from __future__ import annotations
 
 from kernelgen.backends import triton
+from kernelgen.backends.triton_text import BITAND, number
 from kernelgen.families.line import call, fit
-from kernelgen.families.triton_text import BITAND, number
 from kernelgen.tile import ir
 
 

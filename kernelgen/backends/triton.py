@@ -7,9 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from kernelgen.backends import scatters
-from kernelgen.families.helpers import with_called
-from kernelgen.families.line import LINE, fit
-from kernelgen.families.triton_text import (
+from kernelgen.backends.triton_text import (
     ATOM,
     BITAND,
     PRODUCT,
@@ -21,6 +19,8 @@ from kernelgen.families.triton_text import (
     scan_call,
     triton_dtype,
 )
+from kernelgen.families.helpers import with_called
+from kernelgen.families.line import LINE, fit
 from kernelgen.families.values import REVERSE
 from kernelgen.frontend.operations import OPERATIONS
 from kernelgen.tile import ir

@@ -134,8 +134,6 @@ class Family:
     of a row, and the rows."""
     key_itemsize: int | None = None
     """The bytes that the schedule table counts for an element of a row; None: those of its dtype."""
-    template: str = "kernels.py.jinja"
-    """The template with the macros of its variants."""
     own_helpers: Mapping[str, str] = field(default_factory=dict)
     """Device functions of `helpers.py.jinja` by those that they stand in for."""
     holds: Callable[[Body, Schedule, int], str | None] = lambda body, schedule, itemsize: None

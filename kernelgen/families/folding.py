@@ -1,10 +1,9 @@
-"""Numbers in kernels: operations of numbers alone, worked out, and choices between numbers in their own dtype."""
+"""Numbers in kernels: operations of numbers alone, worked out."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelgen.families.triton_text import Text, operation, triton_dtype
 from kernelgen.families.values import Length, Operand, Unlowerable, Use, Value, constant_of
 from kernelgen.frontend.build import converted
 from kernelgen.frontend.graph import Node
@@ -47,15 +46,3 @@ def is_number(values: Sequence[Value], arg: Operand) -> bool:
 def is_size(values: Sequence[Value], arg: Operand) -> bool:
     """Whether an operand is a size, the same for all elements."""
     return is_counted(values, arg) and not (isinstance(arg, Use) and values[arg.value].axes)
-
-
-def choice(values: Sequence[Value], value: Value, args: tuple[Text, ...]) -> Text:
-    """A `where`. One of whole numbers alone is int32 to Triton, or what holds these: it is given its own dtype."""
-    numbers = all(is_number(values, a) or is_size(values, a) for a in value.args[1:])
-    if not numbers or value.dtype in ("float", "bool", "int32"):
-        return operation("where", args)[0]
-    dtype = triton_dtype(value.dtype)
-    if any(abs(constant_of(values, a) or 0) >= 2**31 for a in value.args[1:]):  # one unsigned and the other not
-        args = (args[0], *(Text(f"tl.cast({text.text}, {dtype})") for text in args[1:]))
-        return operation("where", args)[0]
-    return Text(f"{operation('where', args)[0].text}.to({dtype})")

@@ -1,6 +1,6 @@
 """How the programs of a kernel lie over rows and columns, and how a family offers that as a variant.
 
-A form is what a template prints around a kernel's lines, with the grid that this needs. A variant is a family's use of
+A form says how programs find their elements, with the grid that this needs. A variant is a family's use of
 one: what it means, its schedules, and what makes its kernels.
 """
 

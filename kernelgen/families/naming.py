@@ -7,7 +7,6 @@ variables of the reference, values used twice, and values that change rank.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -42,11 +41,6 @@ class Names:
     of: dict[int, str]
     levels: tuple[str, ...]
     assigned: frozenset[int]
-
-
-def spread(own: str) -> str:
-    """What makes an element of a tile of what varies along its rows or its columns."""
-    return "[:, None]" if own == ROW else "[None, :]"
 
 
 def level(value: Value, columns: frozenset[int], fixed: frozenset[int]) -> str:
@@ -139,8 +133,3 @@ def unique(name: str, used: set[str]) -> str:
     chosen = next(c for c in candidates if c not in used)
     used.add(chosen)
     return chosen
-
-
-def mentions(text: str, name: str) -> bool:
-    """Whether lines of a kernel use a name."""
-    return re.search(rf"\b{name}\b", text) is not None

@@ -17,8 +17,7 @@ from kernelgen.families.forms import COOPERATIVE
 from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
-from kernelgen.families.triton_text import is_scaled
-from kernelgen.families.values import REVERSE
+from kernelgen.families.values import REVERSE, is_scaled
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec

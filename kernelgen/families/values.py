@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.indices import Condition, Expr, Indexing, leaves
+from kernelgen.frontend.operations import OPERATIONS
 
 Entry = tuple[int, ...] | Expr
 Index = tuple[Entry, ...]
@@ -179,3 +180,14 @@ def _is_moved(lowered: Lowered, arg: Operand) -> bool:
         return True
     value = lowered.values[arg.value]
     return value.op in ("load", "const") or (value.op == "where" and all(_is_moved(lowered, a) for a in value.args[1:]))
+
+
+def is_scaled(op: str, dtype: str) -> bool:
+    """Whether a scan is one of pairs, a mantissa and an exponent, because its parts may pass what a float32 holds."""
+    return op == "cumprod" and dtype == "float"
+
+
+def scan_join(op: str, dtype: str) -> str:
+    """The operation that a scan repeats."""
+    join = OPERATIONS[op].repeats
+    return join if dtype == "float" else OPERATIONS[join].of_integers or join

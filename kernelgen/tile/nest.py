@@ -16,8 +16,7 @@ from kernelgen.families.kernel import Body, KernelText
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import specialized
-from kernelgen.families.triton_text import is_scaled
-from kernelgen.families.values import REVERSE, Stored, Use, Value
+from kernelgen.families.values import REVERSE, Stored, Use, Value, is_scaled
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.frontend.indices import Expr

@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.kernel import Body
 from kernelgen.families.padding import identity
-from kernelgen.families.triton_text import LARGEST_GROWTH, is_scaled, scan_join
-from kernelgen.families.values import REVERSE, Value
+from kernelgen.families.values import REVERSE, Value, is_scaled, scan_join
 from kernelgen.frontend.graph import SCANS
 from kernelgen.tile import ir
 from kernelgen.tile.nest import Nest
 
 IS_LAST = "is_last"
 """The kernel variable that says which element of a block a scan reaches last."""
+LARGEST_GROWTH = 2.0**16
+"""Plain products will do where no elements in a row multiply to more. A part of them is less than that; one too small
+for a float32 loses 2**-150 at most, which what is before it and what comes after it make 2**-118 at most: only a
+product below 2**-94 can have lost bits."""
 _REDUCED = {"cumsum": "sum", "cumprod": "prod", "cummax": "max", "cummin": "min", "logcumsumexp": "log_add_exp"}
 """What the elements of a scan come to."""
 _NARROW = ("int8", "uint8", "int16")

@@ -95,17 +95,13 @@ class Printed:
 
     name: str
     source: str
-    variant: str = "source"
-    """The macro of its template."""
 
 
 @dataclass(frozen=True)
 class FileText:
     """Everything the templates of one operator's `_triton.py` print."""
 
-    kernels: tuple[KernelText | Printed, ...]
-    template: str
-    """What prints them."""
+    kernels: tuple[Printed, ...]
     helpers: tuple[str, ...]
     table: tuple[TableLine, ...]
     key: TableKey
@@ -165,9 +161,9 @@ def file_text(plan: KernelPlan) -> FileText:
         said = f"unsupported: {of_cuda[0]} on an NPU, which is a function of CUDA's library"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
     printer = ascend.Printer if plan.chip else triton.Printer
-    printed = tuple(_printed(kernel, printer, helpers) if kernel.body else kernel for kernel in kernels)
+    printed = tuple(_printed(kernel, printer, helpers) for kernel in kernels)
     return FileText(
-        printed, family.template, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
+        printed, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
         table_key(keys, own),
         _prepare(plan), output_allocations(plan), sizes, _called(_views(body), own),
         too_large(plan, own),

@@ -79,7 +79,7 @@ def _of_ir(plan: KernelPlan) -> FileText:
     branches = tuple(_branch(plan, sequence, own, given[name]) for name, sequence in launched.items())
     return FileText(
         kernels=tuple(Printed(name, source) for name, source in printed.items()),
-        template=family.template, helpers=helpers, table=table, key=table_key(keys, own), prepare=(),
+        helpers=helpers, table=table, key=table_key(keys, own), prepare=(),
         outputs=output_allocations(plan), sizes=sizes,
         views=_named(dict.fromkeys(a.view for a in body.layout.all() if a.view), own),
         too_large=too_large and (with_own(too_large[0], own), _in_fields(too_large[1], own)),

@@ -127,5 +127,5 @@ LONGEST_HEAD = 1024
 FAMILY = Family(
     NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    holds=schedules.holds, build=build, template="printed.py.jinja",
+    holds=schedules.holds, build=build,
 )  # fmt: skip

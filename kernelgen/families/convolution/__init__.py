@@ -116,5 +116,5 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 FAMILY = Family(
     NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    build=build, template="printed.py.jinja",
+    build=build,
 )  # fmt: skip

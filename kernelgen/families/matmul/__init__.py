@@ -136,5 +136,5 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 FAMILY = Family(
     NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    build=build, holds=schedules.holds, template="printed.py.jinja",
+    build=build, holds=schedules.holds,
 )  # fmt: skip

@@ -117,5 +117,5 @@ _VARIANTS = {
 
 FAMILY = Family(
     f"npu_{NAME}", pointwise.takes, tuple(_VARIANTS.values()), variants, first_table, starts,
-    packed=True, template="printed.py.jinja", own_helpers=HELPERS, fits=fits,
+    packed=True, own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

@@ -177,5 +177,5 @@ _VARIANTS = {name: variant(form, _kernels) for name, form in FORMS.items()}
 
 FAMILY = Family(
     f"npu_{NAME}", reduction.takes, tuple(_VARIANTS.values()), variants, first_table, starts,
-    packed=True, key_itemsize=KEY_ITEMSIZE, template="printed.py.jinja", own_helpers=HELPERS, fits=fits,
+    packed=True, key_itemsize=KEY_ITEMSIZE, own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

@@ -59,5 +59,5 @@ def _kernels(
 FAMILY = Family(
     f"npu_{NAME}", scan.takes, tuple(reduction.variant(form, _kernels) for form in FORMS.values()), variants,
     first_table, starts,
-    packed=True, key_itemsize=KEY_ITEMSIZE, template="printed.py.jinja", own_helpers=HELPERS, fits=fits,
+    packed=True, key_itemsize=KEY_ITEMSIZE, own_helpers=HELPERS, fits=fits,
 )  # fmt: skip

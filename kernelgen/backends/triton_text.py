@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kernelgen.families.values import is_scaled, scan_join
 from kernelgen.frontend.masks import OPERATION, threshold
 from kernelgen.frontend.operations import OPERATIONS
 
@@ -87,12 +88,6 @@ def operation(op: str, args: tuple[Text, ...]) -> tuple[Text, tuple[str, ...]]:
     return Text(f"_{helper}({shown})"), (helper,)
 
 
-LARGEST_GROWTH = 2.0**16
-"""Plain products will do where no elements in a row multiply to more. A part of them is less than that; one too small
-for a float32 loses 2**-150 at most, which what is before it and what comes after it make 2**-118 at most: only a
-product below 2**-94 can have lost bits."""
-
-
 def growing_call(args: tuple[str, ...], direction: str | None) -> tuple[Text, tuple[str, ...]]:
     """Running products after what is carried, with what tells whether these will do, and the helpers that it calls."""
     return _directed("_growing_products", args, direction), ("growing_products",)
@@ -101,17 +96,6 @@ def growing_call(args: tuple[str, ...], direction: str | None) -> tuple[Text, tu
 def _directed(function: str, args: tuple[str, ...], direction: str | None) -> Text:
     """A call that says which way it goes where that is not from the beginning."""
     return Text(f"{function}({', '.join((*args, *([direction] if direction else [])))})")
-
-
-def is_scaled(op: str, dtype: str) -> bool:
-    """Whether a scan is one of pairs, a mantissa and an exponent, because its parts may pass what a float32 holds."""
-    return op == "cumprod" and dtype == "float"
-
-
-def scan_join(op: str, dtype: str) -> str:
-    """The operation that a scan repeats."""
-    join = OPERATIONS[op].repeats
-    return join if dtype == "float" else OPERATIONS[join].of_integers or join
 
 
 def scan_call(
