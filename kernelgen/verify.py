@@ -1,8 +1,8 @@
 """What `new` has seen of the files that it is about to write: a case run, kernels compiled; nothing is claimed beyond.
 
 Two confined processes start while the reference is traced: Triton's interpreter runs the smallest accuracy case, and
-the kernels of the timed cases are compiled for a GPU that need not be here. What does not fit its time is said to be
-left out.
+kernels are compiled for a GPU that need not be here, of every variant that the schedule table has at least one. What
+does not fit its time is said to be left out.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
+from typing import Literal
 
 from kernelgen import families
 from kernelgen.devices import Device, cache_folder, find
@@ -34,6 +36,10 @@ from kernelgen.worker.confine import Confinement
 
 LIMIT_S = 5.0
 """For running and for compiling, side by side, all files of a command together. Most take one or two seconds."""
+ENOUGH_S = 1.0
+"""Beyond these no schedule is begun to be compiled of whose variant one was."""
+_AT_ONCE = 2
+"""Kernels that are compiled side by side: as many cores as nearly every machine has."""
 FEW = 2
 """Elements below which a case says little."""
 MOST = 1 << 20
@@ -128,34 +134,75 @@ def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
     return tuple(ran), tuple(left_out), tuple(wrong)
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line of a schedule table that is to be compiled, with a case that it serves."""
+
+    spec: OperatorSpec
+    plan: Plan
+    case: Case
+    needed: bool
+    """No other line of its variant has larger blocks."""
+
+
+def _lines(spec: OperatorSpec, plan: Plan) -> list[_Line]:
+    """The lines of a table that some case reaches, in its order."""
+    if isinstance(plan, WrittenPlan):
+        return [_Line(spec, plan, case, needed=True) for case in covering(plan)]
+    schedules = {case: plan.table[families.row_of(plan, case)].schedule for case in covering(plan)}
+
+    def size(case: Case) -> int:
+        return prod(int(v) for name, v in schedules[case].values if name.startswith("BLOCK"))
+
+    largest = {schedules[case].variant: case for case in sorted(schedules, key=size)}
+    return [_Line(spec, plan, case, needed=case in largest.values()) for case in schedules]
+
+
 def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device) -> _Found:
-    """The kernels of every line of the schedule table, compiled for a GPU that has room for them or not."""
-    ends = time.monotonic() + LIMIT_S
-    compiled: list[str] = []
+    """The kernels of schedule tables, compiled for a GPU that has room for them or not: of every variant the line with
+    the largest blocks, and of what is left as many as are begun in ENOUGH_S."""
+    begun = time.monotonic()
     left_out: list[str] = []
     wrong: list[str] = []
+    lines: list[_Line] = []
     for spec, plan, _ in made:
         if plan.chip is not None or device.family != "gpu":
             left_out.append(f"not compiled: {spec.name}; use `kernelgen check {spec.name} --target {device.arch}`")
-            continue
-        done = late = 0
-        for case in covering(plan):
-            shapes = [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]
-            cases = [{"label": case.label, "inputs": shapes}]
-            request = {"path": _paths(spec, staged)["path"], "function": spec.name, "device": asdict(device.gpu)}
-            try:
-                worker.call("compile", {**request, "cases": cases}, _left(ends))
-                done += 1
-            except Failed as error:
-                late += error.status is Status.TIMEOUT
-                if error.status is not Status.TIMEOUT:
-                    said = _said(f"{spec.name} [{case.label}]{_line(plan, case)}", "not compiled", error)
-                    (wrong if _is_fault(error) else left_out).append(said)
-        if late:
-            why = f"{late} of {len(plan.table)} schedules were not done after {LIMIT_S:g} s"
-            left_out.append(f"not compiled: {spec.name}: {why}; use `kernelgen check {spec.name}`")
-        if done:
-            compiled.append(f"{spec.name} ({done} of {len(plan.table)} schedules)")
+        else:
+            lines += _lines(spec, plan)
+
+    def one(line: _Line) -> Failed | Literal["done", "not begun"]:
+        if not line.needed and time.monotonic() > begun + ENOUGH_S:
+            return "not begun"
+        shapes = [[line.case.shape(t.shape), line.case.dtype(t.dtype)] for t in line.spec.inputs]
+        cases = [{"label": line.case.label, "inputs": shapes}]
+        request = {"path": _paths(line.spec, staged)["path"], "function": line.spec.name, "device": asdict(device.gpu)}
+        try:
+            worker.call("compile", {**request, "cases": cases}, _left(begun + LIMIT_S))
+        except Failed as error:
+            return error
+        return "done"
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kernelgen-compile") as pool:
+        order = sorted(range(len(lines)), key=lambda n: not lines[n].needed)
+        answers = {n: pool.submit(one, lines[n]) for n in order}
+    became = Counter[tuple[str, str]]()
+    for n, line in enumerate(lines):
+        found = answers[n].result()
+        if isinstance(found, Failed) and found.status is not Status.TIMEOUT:
+            said = _said(f"{line.spec.name} [{line.case.label}]{_line(line.plan, line.case)}", "not compiled", found)
+            (wrong if _is_fault(found) else left_out).append(said)
+        else:
+            became[line.spec.name, found if isinstance(found, str) else "late"] += 1
+    compiled: list[str] = []
+    for name, count in {line.spec.name: len(line.plan.table) for line in lines}.items():
+        if done := became[name, "done"]:
+            compiled.append(f"{name} ({done} of {count} schedules)")
+        whys = {"late": f"were not done after {LIMIT_S:g} s", "not begun": "are of variants of which others were"}
+        for state, why in whys.items():
+            if some := became[name, state]:
+                said = f"not compiled: {name}: {some} of {count} schedules {why}"
+                left_out.append(f"{said}; use `kernelgen check {name}`")
     return tuple(compiled), tuple(left_out), tuple(wrong)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_process import contents, kernelgen
@@ -127,9 +128,11 @@ def test_a_schedule_that_the_device_has_no_room_for_is_not_written(
     monkeypatch.setenv("KERNELGEN_VERIFY", "yes")
     monkeypatch.setattr(schedules, "SHARED_BYTES", 1 << 20)  # the first table believes in more than there is
     monkeypatch.setattr(verify, "LIMIT_S", 120.0)
+    monkeypatch.setattr(verify, "ENOUGH_S", 120.0)
     line = refused(tmp_path, monkeypatch, capsys, RESIDUAL)
     assert "op [M=8192 K=4096 N=4096 float16], line 8 of SCHEDULES (2 itemsize: boxes " in line
-    assert "persistent=True): LaunchError: op_boxes_persistent_kernel with 8 warps" in line
+    assert "persistent=True" in line
+    assert "LaunchError: op_boxes_persistent_kernel with 8 warps" in line
     assert "245784 bytes of shared memory fits no SM of NVIDIA H200 (at most 232448 bytes a program)" in line
 
 
@@ -171,3 +174,30 @@ def test_what_has_no_time_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch
     assert (found.ran, found.compiled, found.faults) == ((), (), ())
     assert [line.partition(":")[0] for line in found.left_out] == ["not run", "not compiled"]
     assert all(f"not done after {verify.LIMIT_S:g} s; use `kernelgen check op`" in line for line in found.left_out)
+
+
+def test_of_every_variant_the_largest_blocks_are_compiled_and_more_while_there_is_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled: list[str] = []
+
+    def call(self: object, op: str, args: dict[str, Any], limit_s: float) -> dict[str, Any]:
+        if op == "compile":
+            compiled.extend(case["label"] for case in args["cases"])
+        return {"left_out": "", "passed": True}
+
+    monkeypatch.setattr(verify.Worker, "start", lambda self: None)
+    monkeypatch.setattr(verify.Worker, "call", call)
+    spec = parse_spec(SPEC.replace("x * 2 + 1", "torch.softmax(x, -1)"), "op.yaml")
+    plan = families.lower(spec, *frontend.trace(spec))
+    lines = [plan.table[families.row_of(plan, case)].schedule for case in verify.covering(plan)]
+    assert len({line.variant for line in lines}) < len(lines)
+    for enough, count in ((0.0, len({line.variant for line in lines})), (120.0, len(lines))):
+        compiled.clear()
+        monkeypatch.setattr(verify, "ENOUGH_S", enough)
+        with verify.verifying(find("cpu")) as look:
+            seen: list[verify.Verified] = []
+            generate.new(spec, tmp_path, look=lambda made, look=look, seen=seen: seen.append(look(made)))  # type: ignore[misc]
+        assert len(compiled) == count
+        assert seen[0].compiled == (f"op ({count} of {len(plan.table)} schedules)",)
+        assert len(seen[0].left_out) == (count < len(lines))
