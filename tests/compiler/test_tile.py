@@ -21,6 +21,7 @@ N = ir.Axis("n", "cols", "col_mask", "BLOCK_N", "N")
 K = ir.Axis("k", "ks", "k_mask", "BLOCK_K", "K")
 ROWS, COLS = ir.Name("rows", (M,)), ir.Name("cols", (N,))
 TILE, ROW, COL, ONE = ir.Name("tile", (M, N)), ir.Name("row", (M,)), ir.Name("col", (N,)), ir.Name("one")
+TWO, FOUR = ir.Axis("n", "pair", "", "2", ""), ir.Axis("n", "quad", "", "4", "")
 OUT = ir.Pointer("out", ((ROWS, "N"), (COLS, None)), (M, N))
 SCHEDULE = Schedule.make("plain", BLOCK_M=4)
 
@@ -156,6 +157,21 @@ EXPRESSIONS: dict[str, ir.Expr] = {
     "min(one + one, M)": apply("whole_min", apply("add", ONE, ONE), ir.Name("M")),
     "one // (M * one) % M": apply("int_mod", apply("int_div", ONE, apply("mul", ir.Name("M"), ONE)), ir.Name("M")),
     "_tile_of(tl.program_id(0), M)": ir.Call("tile_of", (ir.Program(0), ir.Name("M"))),
+    "x_at[:, None] - s + 2 * t - (H // 2) * s": ir.Pointer(
+        "x", ((ir.Number(-1), "s"), (ir.Number(2), "t"), (apply("neg", ir.Size("H // 2")), "s")), (M, N),
+        ir.Name("x_at", (M,)),
+    ),
+    "tl.load(out_ptr + rows[:, None] * N + cols[None, :], mask=tile & ((row < one) & (row > one))[:, None])": ir.Load(
+        OUT, TILE, None, within=(apply("lt", ROW, ONE), apply("gt", ROW, ONE))
+    ),
+    "tl.split(pair)": ir.Split(ir.Name("pair", (M, TWO))),
+    "_split_4(quad)": ir.Split(ir.Name("quad", (M, FOUR))),
+    "tl.join(row, row)": ir.Join((ROW, ROW), (M, TWO)),
+    "_join_4(row, row, row, row)": ir.Join((ROW, ROW, ROW, ROW), (M, FOUR)),
+    "((row, one),)": ir.Tuple((ir.Tuple((ROW, ONE)),)),
+    "lines[one + 1]": ir.Item(ir.Name("lines"), apply("add", ONE, ir.Number(1))),
+    "_running_products(row, axis=0)": ir.Scan("cumprod", ROW, M, "float", in_pairs=True),
+    "_growing_products(row, one, most, axis=0)": ir.Scan("cumprod", ROW, M, "float", after=(ONE, ir.Name("most"))),
 }  # fmt: skip
 
 
@@ -187,7 +203,7 @@ def test_loops_say_where_they_begin_end_and_how_far_they_step() -> None:
     assert first(ir.For("i", zero, size, one, body)) == ["for i in range(K):", "    x = 1"]
     assert first(ir.For("i", zero, size, block, body))[0] == "for i in range(0, K, BLOCK_K):"
     flat = ir.For("i", ir.Program(0), size, one, body, flatten=True, comment="in turn")
-    assert first(flat)[:2] == ["# in turn", "for i in tl.range(tl.program_id(0), K, 1, flatten=True):"]
+    assert first(flat)[:2] == ["# in turn", "for i in tl.range(tl.program_id(0), K, flatten=True):"]
 
 
 def test_values_are_stored_in_the_shape_and_the_order_of_memory() -> None:
@@ -284,6 +300,20 @@ def test_a_value_that_is_assigned_anew_is_not_needed_before_unless_that_is_only_
     assert names_assigned(trimmed((let("a"), loop, end))) == ["a", "a"]
     assert len(trimmed((let("a"), ir.If(ONE, (let("a"), let("b"))), end))) == 3
     assert trimmed((ir.Update("b", "add", ONE), end)) == (end,)
+
+
+def test_what_a_while_loop_goes_by_is_needed_and_what_its_turns_alone_read_is_not() -> None:
+    turn = (let("left", ir.Name("left")), let("seen", ir.Name("seen")))
+    loop = ir.While(ir.Name("left"), turn)
+    assert trimmed((let("left"), let("seen"), loop)) == (let("left"), ir.While(ir.Name("left"), turn[:1]))
+    assert trimmed((let("left"), let("seen"), loop), frozenset({"seen"})) == (let("left"), let("seen"), loop)
+    assert Printer(kernel(), {}).block([loop], 0)[0] == "while left:"
+
+
+def test_several_values_are_assigned_at_once() -> None:
+    moved = ir.Let(("x", "y"), ir.Tuple((ir.Name("y"), ir.Name("z"))))
+    assert Printer(kernel(), {}).block([moved], 0) == ["x, y = y, z"]
+    assert used_names((moved,)) == {"y", "z"}
 
 
 def test_a_load_under_conditions_is_a_narrower_mask_on_a_gpu_and_a_choice_of_places_on_an_npu() -> None:
