@@ -100,7 +100,7 @@ class Tally:
         self.misplaced += int(misplaced(got, eager, ref).sum())
         finite = torch.isfinite(ref)
         self.scale = max(self.scale, float(torch.where(finite, ref, 0).abs().max()))
-        error = difference(got, ref)
+        error = _error(got, eager, ref)
         eager_error = difference(eager, ref)
         probe, rounded = _furthest(probes, ref), _furthest(stored, ref)
         self.max_error = max(self.max_error, float(error.max()))
@@ -190,7 +190,7 @@ class Tally:
         """Whether another result in the candidate's place would be wrong; `limits` are those of `ref`."""
         if bool(misplaced(other, eager, ref).any()):
             return True
-        error = difference(other, ref)
+        error = _error(other, eager, ref)
         if bool((error > limits).any()):
             return True
         differing = 0 if self.dtype.is_floating_point else int((error != 0).sum())
@@ -199,7 +199,7 @@ class Tally:
     def score(self, got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
         """Error over bound, element by element, once all tiles are in; infinite where NaN or infinity is misplaced."""
         limit = self.limits(ref)
-        error = difference(got, ref)
+        error = _error(got, eager, ref)
         score = torch.where(error > 0, error / limit, 0.0)
         return torch.where(misplaced(got, eager, ref), math.inf, score)
 
@@ -226,24 +226,44 @@ def _furthest(others: Sequence[torch.Tensor], ref: torch.Tensor) -> torch.Tensor
 def misplaced(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     """Where the candidate's NaN, +Inf, -Inf or finiteness is neither PyTorch's nor that of the rounded oracle.
 
-    The second is accepted because PyTorch may overflow between two steps where a kernel in fp32 does not.
+    The second is accepted because PyTorch may overflow between two steps where a kernel in fp32 does not. Where an
+    error alone decides between infinity and a large number, `_error` says how large it is.
     """
+    wrong = _otherwise(got, eager, ref)
+    return wrong & ~_overflows_nearby(got, ref) if bool(wrong.any()) else wrong
+
+
+def _error(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """The candidate's `difference` from the oracle, also where only one of them overflows."""
+    error = difference(got, ref)
+    wrong = _otherwise(got, eager, ref)
+    if bool(wrong.any()):
+        nearby = wrong & _overflows_nearby(got, ref)
+        error = torch.where(nearby, (_without_infinity(got) - ref.double()).abs(), error)
+    return error
+
+
+def _otherwise(got: torch.Tensor, eager: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
     if not got.dtype.is_floating_point:
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
     kind = _kind(got)
-    wrong = (kind != _kind(eager)) & (kind != _kind(ref.to(got.dtype)))
-    return wrong & ~_overflows_barely(got, ref) if bool(wrong.any()) else wrong
+    return (kind != _kind(eager)) & (kind != _kind(ref.to(got.dtype)))
 
 
-def _overflows_barely(got: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
-    """Where rounding alone decides between infinity and the largest finite number: with infinity taken for the number
-    that would follow the largest, the candidate is as near to the oracle as any number has to be."""
-    info = torch.finfo(got.dtype)
+def _overflows_nearby(got: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:
+    """Where one of the two is infinite as it is stored, and both are large numbers of one sign before that."""
     if got.dtype.itemsize == 1:  # float8_e4m3fn has no infinity
         return torch.zeros(got.shape, dtype=torch.bool, device=got.device)
-    gap = info.max * info.eps / 2
-    value = got.double().nan_to_num(math.nan, info.max + gap, -info.max - gap)
-    return (value - ref.double()).abs() <= K * ULPS[got.dtype] * gap
+    half, value = torch.finfo(got.dtype).max / 2, _without_infinity(got)
+    large = (value.abs() >= half) & (ref.abs() >= half) & ref.isfinite()
+    return large & (value.sign() == ref.sign()) & (got.isinf() != ref.to(got.dtype).isinf())
+
+
+def _without_infinity(x: torch.Tensor) -> torch.Tensor:
+    """In float64, with the number that would follow the largest in the place of infinity."""
+    info = torch.finfo(x.dtype)
+    beyond = info.max + info.max * info.eps / 2
+    return x.double().nan_to_num(math.nan, beyond, -beyond)
 
 
 def _kind(x: torch.Tensor) -> torch.Tensor:

@@ -40,9 +40,10 @@ import torch
 from .bounds import POOL, K
 from .known import Known
 
-LOOSEST = 16.0
+LOOSEST = 64.0
 """What is accepted of a product in float32 is at most so many times the largest error that torch's own has there, over
-POOL results or more: torch sums in blocks, whose errors are less, and a product of integers may be exact."""
+POOL results or more: torch sums in blocks, and the errors of one sum after the other were seen to be 40 times theirs
+(4099 products, H200). A product of integers may be exact."""
 
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
 """What sums of products arrive as at the dispatcher."""

@@ -110,9 +110,9 @@ class _Disturb(EagerMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if "_norm" in func.overloadpacket.__name__ and func in _steps():
+        if func.overloadpacket.__name__ in _STEPWISE:
             with self:
-                return _steps()[func](*args, **(kwargs or {}))
+                return _steps().get(func, func)(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__.strip("_") in _SELECTING:
             return result
@@ -129,17 +129,23 @@ class _Disturb(EagerMode):
 
 @functools.cache
 def _steps() -> Mapping[Any, Callable[..., Any]]:
-    """Norms and their gradients, step by step. They are differences of terms of which a kernel rounds every one: of two
-    nearly equal elements a norm gives -1 and 1, but for what rounding took from their mean, and of a row of one element
-    gradients are zero, but fma(grad, weight, -mean) is what rounding took from grad * weight."""
+    """Operations of _STEPWISE, step by step."""
     from torch._decomp import get_decompositions  # takes a while, and not every judgement asks for gradients
 
-    norms = ["native_layer_norm", "native_group_norm", "_fused_rms_norm"]
-    norms += ["native_batch_norm", "batch_norm", "cudnn_batch_norm"]
-    norms += [f"{norm}_backward" for norm in norms] + ["_native_batch_norm_legit"]
-    known = (getattr(torch.ops.aten, norm, None) for norm in norms)
-    return get_decompositions([norm for norm in known if norm is not None])
+    known = (getattr(torch.ops.aten, name, None) for name in _STEPWISE)
+    return get_decompositions([operation for operation in known if operation is not None])
 
+
+_NORMS = (
+    "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm", "batch_norm", "cudnn_batch_norm",
+)  # fmt: skip
+_STEPWISE = frozenset(
+    [*_NORMS, *(f"{norm}_backward" for norm in _NORMS), "_native_batch_norm_legit", "gelu", "gelu_backward"]
+)
+"""Differences of terms of which a kernel rounds every one: of two nearly equal elements a norm gives -1 and 1, but for
+what rounding took from their mean; of a row of one element gradients are zero, but fma(grad, weight, -mean) is what
+rounding took from grad * weight; gelu has 1 + erf(x), which is 0 in float64 where an error function of what is left of
+1 has 1e-20."""
 
 _SELECTING = frozenset([
     "abs", "amax", "amin", "arange", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",

@@ -117,7 +117,7 @@ class Stored(EagerMode):
                 kept = attn_mask.dtype == torch.bool
                 scores = torch.where(attn_mask, scores, -math.inf) if kept else scores + attn_mask
             powers = torch.exp(scores - scores.amax(-1, keepdim=True))
-            multiplied = self._rounded(powers) if self._dtype.itemsize < 4 else powers
+            multiplied = self._rounded(powers) if self._dtype.itemsize < 4 else _flushed(powers)
             weights = multiplied / powers.sum(-1, keepdim=True)
             if attn_mask is not None:  # a row that sees no key is 0
                 weights = torch.where(scores.amax(-1, keepdim=True) == -math.inf, 0.0, weights)
@@ -165,7 +165,8 @@ class Stored(EagerMode):
         if x.dtype != torch.float64:
             return x
         if x.untyped_storage().data_ptr() not in self._inputs:
-            x = self._scaled(x) if self._ours and self._errors is not None and x.ndim else self._rounded(x)
+            disturbs = self._ours and self._errors is not None and x.ndim
+            x = _flushed(self._scaled(x)) if disturbs else self._rounded(x)
         # where sums are disturbed, what operands lose is among the errors
         return tf32(x) if at.operand and self._errors is None else x
 
@@ -183,6 +184,12 @@ class Stored(EagerMode):
 
     def _rounded(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(self._dtype).double() if x.dtype == torch.float64 else x
+
+
+def _flushed(x: torch.Tensor) -> torch.Tensor:
+    """With zeros where a float32 is below its normal numbers, as GPUs' exponentials have them: such a weight of an
+    infinite value is NaN there."""
+    return torch.where(x.abs() < torch.finfo(torch.float32).tiny, 0.0, x)
 
 
 class Attention(TorchFunctionMode):

@@ -138,6 +138,8 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
         message = f"the reference cannot be computed: {first_line(error)}{_indices_hint(setting, error)}"
         raise UncomputableError(message) from error
     for tensor, output in zip(setting.operator.outputs, outputs, strict=True):
+        if not isinstance(output, torch.Tensor):  # some calls give None where a batch is empty
+            raise UncomputableError(f"the reference gives {output} for {tensor.name}")
         if (tuple(output.shape), output.dtype) != (setting.case.shape(tensor), setting.case.dtype(tensor)):
             raise UncomputableError(f"the reference gives {output.dtype} {list(output.shape)} for {tensor.name}")
     return outputs

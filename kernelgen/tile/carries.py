@@ -25,8 +25,9 @@ infinity less itself."""
 class OnlineSoftmax:
     """The maximum of a row so far, and the sum of the exponentials of its elements less that.
 
-    Where the maximum grows, what has been summed before is multiplied by `correction`. Where elements are multiplied by
-    a factor, which holds log2(e), both are in powers of two, which the hardware has.
+    Where the maximum grows, what has been summed before is multiplied by `correction`. With a factor, which holds
+    log2(e), exponentials are powers of two, which the hardware has. An element less the maximum comes first: of their
+    multiples, of which the hardware rounds one alone, the largest would not be 1, and beyond 2**31 infinite.
     """
 
     row_max: ir.Name
@@ -51,14 +52,17 @@ class OnlineSoftmax:
         correction are needed again."""
         rows = self.row_max.shape
         greatest: ir.Expr = ir.Reduce("max", elements, axis, keeps_nan=False)
-        scaled = elements
-        if factor is not None:
-            scaled = ir.Apply("mul", (elements, factor), elements.shape)
-            greatest = ir.Apply("mul", (greatest, factor), rows)
         new_max, correction = ir.Name(self.new_max, rows), ir.Name(self.correction, rows)
-        exp = "exp" if factor is None else "exp2"
-        powers = ir.Apply(exp, (ir.Apply("sub", (scaled, new_max), elements.shape),), elements.shape)
-        fading: ir.Expr = ir.Apply(exp, (ir.Apply("sub", (self.row_max, new_max), rows),), rows)
+
+        def power(x: ir.Expr, shape: ir.Shape) -> ir.Expr:
+            less = ir.Apply("sub", (x, new_max), shape)
+            return (
+                ir.Apply("exp", (less,), shape)
+                if factor is None
+                else ir.Apply("exp2", (ir.Apply("mul", (less, factor), shape),), shape)
+            )
+
+        powers, fading = power(elements, elements.shape), power(self.row_max, rows)
         found = [ir.Let((new_max.text,), self._capped(ir.Apply("fmax", (self.row_max, greatest), rows)))]
         added: ir.Expr = ir.Name("block_sum", rows)
         if exponentials is None:
@@ -92,7 +96,8 @@ class OnlineSoftmax:
         )
 
     def join(self, part: OnlineSoftmax) -> tuple[tuple[ir.Let, ...], ir.Name, ir.Name]:
-        """The statements that add what another walk came to, and what corrects what was summed before and in that."""
+        """The statements that add what another walk came to, and what corrects what was summed before and in that. Both
+        maxima are multiples already."""
         rows = self.row_max.shape
         new_max, correction, share = (ir.Name(name, rows) for name in (self.new_max, self.correction, "share"))
         fading, taken = (

@@ -181,7 +181,7 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
 def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
     """The buffers and descriptors of a launch, each with the expression that makes it."""
     device = f"{plan.spec.inputs[0].name}.device"
-    made = [(name, with_own(text, own)) for name, text in kernel.made]
+    made = list(_named(kernel.made, own))
     made += [
         (s.name, f"torch.empty({with_own(s.shape, own)}, dtype=torch.{s.dtype}, device={device})")
         for s in kernel.scratch

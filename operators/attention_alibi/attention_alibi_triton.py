@@ -70,9 +70,9 @@ def attention_alibi_kernel(
         scores = products * inverse_root
         # scores = scores + slopes[:, None, None] * (col - row)
         scores_2 = scores + slopes * (keys[None, :] - rows[:, None]).to(tl.float32)
-        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1) * 1.4426950408889634)
-        exponentials = tl.exp2(scores_2 * 1.4426950408889634 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1))
+        exponentials = tl.exp2((scores_2 - new_max[:, None]) * 1.4426950408889634)
+        correction = tl.exp2((row_max - new_max) * 1.4426950408889634)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
@@ -91,9 +91,9 @@ def attention_alibi_kernel(
         scores_2 = scores + slopes * (keys[None, :] - rows[:, None]).to(tl.float32)
         # scores = scores.masked_fill(col > row, float('-inf'))
         scores_2 = tl.where(keys[None, :] > rows[:, None], float("-inf"), scores_2)
-        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1) * 1.4426950408889634)
-        exponentials = tl.exp2(scores_2 * 1.4426950408889634 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1))
+        exponentials = tl.exp2((scores_2 - new_max[:, None]) * 1.4426950408889634)
+        correction = tl.exp2((row_max - new_max) * 1.4426950408889634)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
@@ -187,9 +187,9 @@ def attention_alibi_tiles_kernel(
         scores = products * inverse_root
         # scores = scores + slopes[:, None, None] * (col - row)
         scores_2 = scores + slopes * (keys[None, :] - rows[:, None]).to(tl.float32)
-        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1) * 1.4426950408889634)
-        exponentials = tl.exp2(scores_2 * 1.4426950408889634 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1))
+        exponentials = tl.exp2((scores_2 - new_max[:, None]) * 1.4426950408889634)
+        correction = tl.exp2((row_max - new_max) * 1.4426950408889634)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -223,9 +223,9 @@ def attention_alibi_tiles_kernel(
         scores_2 = scores + slopes * (keys[None, :] - rows[:, None]).to(tl.float32)
         # scores = scores.masked_fill(col > row, float('-inf'))
         scores_2 = tl.where(keys[None, :] > rows[:, None], float("-inf"), scores_2)
-        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1) * 1.4426950408889634)
-        exponentials = tl.exp2(scores_2 * 1.4426950408889634 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores_2, axis=1))
+        exponentials = tl.exp2((scores_2 - new_max[:, None]) * 1.4426950408889634)
+        correction = tl.exp2((row_max - new_max) * 1.4426950408889634)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr

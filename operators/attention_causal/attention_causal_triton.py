@@ -86,9 +86,9 @@ def attention_causal_kernel(
             other=0.0,
         )
         scores = tl.dot(q, k.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -120,9 +120,9 @@ def attention_causal_kernel(
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         # scores = scores.masked_fill(col > row, float('-inf'))
         scores = tl.where(keys[None, :] > rows[:, None], float("-inf"), scores)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr

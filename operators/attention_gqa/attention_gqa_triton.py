@@ -72,9 +72,9 @@ def attention_gqa_kernel(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
         ).reshape(BLOCK_N, BLOCK_D)
         scores = tl.dot(q, k.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
@@ -90,9 +90,9 @@ def attention_gqa_kernel(
         ).reshape(BLOCK_N, BLOCK_D)
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
@@ -184,9 +184,9 @@ def attention_gqa_tiles_kernel(
             other=0.0,
         )
         scores = tl.dot(q, k.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -217,9 +217,9 @@ def attention_gqa_tiles_kernel(
         )
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr

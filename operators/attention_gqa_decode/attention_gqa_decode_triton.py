@@ -92,9 +92,9 @@ def attention_gqa_decode_kernel(
             other=0.0,
         )
         scores = tl.dot(q, k.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -125,9 +125,9 @@ def attention_gqa_decode_kernel(
         )
         scores = tl.dot(q, k.T, input_precision=PRECISION)
         scores = tl.where(key_mask[None, :], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -152,7 +152,7 @@ def attention_gqa_decode_kernel(
     )
     tl.store(
         part_maxima_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-        row_max,
+        row_max * scale_log2,
         mask=row_mask,
     )
     tl.store(

@@ -113,9 +113,9 @@ def attention_paged_decode_kernel(
             other=0.0,
         )
         scores = tl.dot(q, k_cache.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v_cache = tl.load(
             v_cache_ptr
@@ -165,9 +165,9 @@ def attention_paged_decode_kernel(
         seen = keys <= converted_2
         scores = tl.where(seen[None, :], scores, float("-inf"))
         scores = tl.where(key_mask[None, :], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v_cache = tl.load(
             v_cache_ptr
@@ -198,7 +198,7 @@ def attention_paged_decode_kernel(
     )
     tl.store(
         part_maxima_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-        row_max,
+        row_max * scale_log2,
         mask=row_mask,
     )
     tl.store(

@@ -146,9 +146,9 @@ def attention_rope_kernel(
         key = k * cos_2 + tl.where(is_less[None, :], -k_2, k_3) * sin_2
         key_tile = key.to(q_ptr.dtype.element_ty)
         scores = tl.dot(query_tile, key_tile.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * 0.12751743082459868)
-        exponentials = tl.exp2(scores * 0.12751743082459868 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * 0.12751743082459868)
+        correction = tl.exp2((row_max - new_max) * 0.12751743082459868)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -207,9 +207,9 @@ def attention_rope_kernel(
         key_tile = key.to(q_ptr.dtype.element_ty)
         scores = tl.dot(query_tile, key_tile.T, input_precision=PRECISION)
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * 0.12751743082459868)
-        exponentials = tl.exp2(scores * 0.12751743082459868 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * 0.12751743082459868)
+        correction = tl.exp2((row_max - new_max) * 0.12751743082459868)
         row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr

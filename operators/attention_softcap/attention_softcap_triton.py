@@ -76,9 +76,9 @@ def attention_softcap_kernel(
         products = tl.dot(q, k.T, input_precision=PRECISION)
         scores = products * inverse_root
         logits = _tanh(scores / 50.0)
-        new_max = tl.maximum(row_max, tl.max(logits, axis=1) * 72.13475204444816)
-        exponentials = tl.exp2(logits * 72.13475204444816 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(logits, axis=1))
+        exponentials = tl.exp2((logits - new_max[:, None]) * 72.13475204444816)
+        correction = tl.exp2((row_max - new_max) * 72.13475204444816)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
@@ -97,9 +97,9 @@ def attention_softcap_kernel(
         logits = _tanh(scores / 50.0)
         # scores = scores.masked_fill(col > row, float('-inf'))
         logits = tl.where(keys[None, :] > rows[:, None], float("-inf"), logits)
-        new_max = tl.maximum(row_max, tl.max(logits, axis=1) * 72.13475204444816)
-        exponentials = tl.exp2(logits * 72.13475204444816 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(logits, axis=1))
+        exponentials = tl.exp2((logits - new_max[:, None]) * 72.13475204444816)
+        correction = tl.exp2((row_max - new_max) * 72.13475204444816)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
@@ -189,9 +189,9 @@ def attention_softcap_tiles_kernel(
         products = tl.dot(q, k.T, input_precision=PRECISION)
         scores = products * inverse_root
         logits = _tanh(scores / 50.0)
-        new_max = tl.maximum(row_max, tl.max(logits, axis=1) * 72.13475204444816)
-        exponentials = tl.exp2(logits * 72.13475204444816 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(logits, axis=1))
+        exponentials = tl.exp2((logits - new_max[:, None]) * 72.13475204444816)
+        correction = tl.exp2((row_max - new_max) * 72.13475204444816)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr
@@ -225,9 +225,9 @@ def attention_softcap_tiles_kernel(
         logits = _tanh(scores / 50.0)
         # scores = scores.masked_fill(col > row, float('-inf'))
         logits = tl.where(keys[None, :] > rows[:, None], float("-inf"), logits)
-        new_max = tl.maximum(row_max, tl.max(logits, axis=1) * 72.13475204444816)
-        exponentials = tl.exp2(logits * 72.13475204444816 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(logits, axis=1))
+        exponentials = tl.exp2((logits - new_max[:, None]) * 72.13475204444816)
+        correction = tl.exp2((row_max - new_max) * 72.13475204444816)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr

@@ -67,9 +67,9 @@ def attention_window_kernel(
         hidden = (keys[None, :] > rows[:, None]) | hidden_is_at_least
         # scores = scores.masked_fill(hidden, float('-inf'))
         scores = tl.where(hidden, float("-inf"), scores)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = v_desc.load(
             [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
@@ -162,9 +162,9 @@ def attention_window_tiles_kernel(
         hidden = (keys[None, :] > rows[:, None]) | hidden_is_at_least
         # scores = scores.masked_fill(hidden, float('-inf'))
         scores = tl.where(hidden, float("-inf"), scores)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1) * scale_log2)
-        exponentials = tl.exp2(scores * scale_log2 - new_max[:, None])
-        correction = tl.exp2(row_max - new_max)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
         denominator = denominator * correction + tl.sum(exponentials, axis=1)
         v = tl.load(
             v_ptr

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from references import Sample, load, plan_of, sample, schedules
-from test_matmul import check, inputs_of, laid_out
+from test_matmul import DEVICE, check, inputs_of, laid_out
 
 from kernelgen import render
 from kernelgen.errors import SpecError
@@ -22,8 +22,9 @@ ODD = {"B": 1, "C": 19, "H": 3, "W": 4, "J": 17}
 
 
 @pytest.fixture(autouse=True)
-def _interpreter() -> None:
+def _interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     as_on_a_gpu()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # what is torch's call multiplies all bits
 
 
 def of(lines: str, inputs: dict[str, str], out: str, *sizes: dict[str, Any], **more: Any) -> Sample:
@@ -101,6 +102,12 @@ def test_every_variant_is_right(name: str) -> None:
             check(found, op, inputs_of(found, sizes, dtype, how), (schedule, sizes, dtype, how))
 
 
+def test_channels_that_are_no_number_are_reduced_by_another_kernel() -> None:
+    found = of("return F.conv2d(x, w, b, padding=1).softmax(1).amax((2, 3))", IMAGE, "B J", SMALL)
+    plan = plan_of(found.spec())
+    assert not isinstance(plan, KernelPlan)
+
+
 def test_results_lie_as_torchs_do() -> None:
     found = FORMS["bias and relu"]
     plan = planned(found)
@@ -116,10 +123,12 @@ def test_an_input_of_channels_last_is_not_copied() -> None:
     plan = planned(found)
     schedule = next(s for s in schedules(plan) if s.variant == "boxes")
     module = load(render.triton_source(plan.with_table((TableRow((), schedule),))))
-    x = laid_out(torch.randn(2, 8, 5, 7), "contiguous")
+    x = laid_out(torch.randn(2, 8, 5, 7, device=DEVICE), "contiguous")
     last = x.contiguous(memory_format=torch.channels_last)
     assert module.channels_last(last).data_ptr() == last.data_ptr()
-    single = torch.randn(1, 8, 1, 1)  # its dimensions of one have strides of 1, which a descriptor refuses
+    single = torch.randn(
+        1, 8, 1, 1, device=x.device
+    )  # its dimensions of one have strides of 1, which a descriptor refuses
     assert module.channels_last(single).data_ptr() == single.data_ptr()
     assert module.channels_last(single).movedim(1, -1).stride() == (8, 8, 8, 1)
     turned = module.channels_last(x)

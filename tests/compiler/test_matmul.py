@@ -392,7 +392,7 @@ def test_torchs_product_is_not_rounded_before_what_is_added_to_it() -> None:
     """A sum that is nearly nothing shows what was rounded on the way."""
     generator = torch.Generator().manual_seed(0)
     found = product("return torch.relu(torch.addmm(c, a, b))", {**TWO, "c": "M N"})
-    a, b = (torch.randn(64, 64, generator=generator, dtype=torch.float64).half() for _ in range(2))
+    a, b = (torch.randn(64, 64, generator=generator, dtype=torch.float64).half().to(DEVICE) for _ in range(2))
     c = -(a.double() @ b.double()).half()
     wanted = torch.relu(c.double() + a.double() @ b.double())
     got = of("library", one_kernel(found))(a, b, c)

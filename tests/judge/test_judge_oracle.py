@@ -242,8 +242,7 @@ def test_no_error_of_eager_excuses_more_than_the_cap():
         (65504.0, math.inf, 65520.1, 0),
         (-math.inf, -65504.0, -65519.9, 0),
         (-math.inf, 65504.0, 65519.9, 1),
-        (math.inf, 65472.0, 65480.0, 1),
-        (65504.0, math.inf, 65600.0, 1),
+        (math.inf, 65472.0, 3e4, 1),
     ],
 )
 def test_positions_of_nan_and_infinity(got, eager, ref, wrong):
@@ -251,6 +250,16 @@ def test_positions_of_nan_and_infinity(got, eager, ref, wrong):
     found = tally(*values)
     assert found.misplaced == wrong
     assert bool(found.complaint()) == bool(wrong)
+
+
+@pytest.mark.parametrize(("got", "eager", "ref"), [(math.inf, 65472.0, 65480.0), (65504.0, math.inf, 65600.0)])
+def test_an_overflow_is_as_wrong_as_the_number_that_it_stands_for(got, eager, ref):
+    right = torch.tensor([ref, 1.0]).double()
+    values = (torch.tensor([got, 1.0]).half(), torch.tensor([eager, 1.0]).half(), right)
+    assert tally(*values).complaint().startswith("error")
+    honest = Tally(torch.float16)
+    honest.add(*values, [], [right + torch.tensor([100.0, 0.0])])  # what a sum of large products is off by
+    assert honest.complaint() == ""
 
 
 def test_large_integers_that_differ_by_one():

@@ -38,10 +38,11 @@ def _plus(base: ir.Expr, number: int) -> ir.Expr:
 class Walk:
     """The walk of one program over the keys, from its queries to its stores."""
 
-    def __init__(self, writer: Writer, *, divided: bool = False) -> None:
-        """`divided`: it is a part of the keys, from `part_start` to `part_end`."""
+    def __init__(self, writer: Writer, *, divided: bool = False, joins: bool = False) -> None:
+        """`divided`: it is a part of the keys, from `part_start` to `part_end`. `joins`: it is over such parts."""
         self.writer = writer
         self.divided = divided
+        self.joins = joins
         self.body = writer.body
         self.softmax = writer.body.softmax
         self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
@@ -268,10 +269,15 @@ class Walk:
 
     # After the walk
 
+    def greatest(self) -> ir.Expr:
+        """The largest exponents of two."""
+        row_max = self.carry.row_max
+        return row_max if self.joins else ir.Apply("mul", (row_max, self.scale), row_max.shape)
+
     def finish(self) -> tuple[ir.Stmt, ...]:
         """The weighted sums divided by the weights' own, and what is computed from them."""
         s, builder = self.softmax, self.writer.builder
-        row_max = ir.Apply("mul", (self.carry.row_max, ir.Number(log(2))), self.carry.row_max.shape)
+        row_max = ir.Apply("mul", (self.greatest(), ir.Number(log(2))), self.carry.row_max.shape)
         builder.known |= dict.fromkeys(s.row_sums, self.carry.row_sum) | {s.row_max: row_max, s.product: self.out}
         statement = self.body.lowered.values[s.product].statement
         builder.quoted |= {statement} if statement is not None else set()
@@ -331,7 +337,7 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
     blocks = _whole("cdiv", _whole("cdiv", ir.Name("N"), _BLOCK_N), ir.Name("SPLITS"))
     start = _whole("mul", ir.Name("part"), ir.Name("length"))
     end = _whole("whole_min", _whole("add", ir.Name("part_start"), ir.Name("length")), ir.Name("N"))
-    kept = zip(names.values(), (walk.out, walk.carry.row_max, walk.carry.row_sum), strict=True)
+    kept = zip(names.values(), (walk.out, walk.greatest(), walk.carry.row_sum), strict=True)
     inside = trimmed((
         *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
         ir.Let(("length",), _whole("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
@@ -359,7 +365,7 @@ def _joined(
 ) -> ir.Kernel:  # fmt: skip
     """What follows the walk, from what its parts came to."""
     writer = Writer(spec, body)
-    walk = Walk(writer, divided=True)
+    walk = Walk(writer, joins=True)
     m = (writer.m,)
     part = OnlineSoftmax(ir.Name("part_max", m), ir.Name("part_sum", m))
     loaded = [

@@ -11,6 +11,7 @@ from kernelgen.families.convolution import kernels, library, lowering, schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
+from kernelgen.families.matmul.schedules import check_rows
 from kernelgen.families.matmul.writer import multiplies_float32
 from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import DOT, Graph
@@ -30,6 +31,7 @@ def takes(graph: Graph) -> bool:
 
 def _body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     body = lowering.body(spec, graph)
+    check_rows(body)
     return replace(body, library=body.call.partition("(")[0], is_library=library.is_library(spec, body))
 
 

@@ -14,10 +14,8 @@ from dataclasses import replace
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul import kernels, library, lowering, schedules, vectors
-from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import multiplies_float32
-from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import DOT, Graph, Ref
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
@@ -50,12 +48,7 @@ def _in_turn(graph: Graph) -> bool:
 
 def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     body = lowering.body(spec, graph)
-    if reduces(body):
-        sizes = [body.lowered.space.axes[a] for a in body.extent("n").axes]
-        if not all(isinstance(size, int) for size in sizes):
-            raise Unlowerable("a reduction of a product's rows, whose length is no number")
-        if schedules.columns(body) > schedules.LONGEST_ROW:
-            raise Unlowerable(f"a reduction of a product's rows of more than {schedules.LONGEST_ROW} columns")
+    schedules.check_rows(body)
     body = replace(body, boxed=kernels.boxable(spec, body))
     torchs = library.library(spec, body)
     if torchs is None:

@@ -13,7 +13,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody, converted_load
 from kernelgen.families.matmul.writer import FEW, extents_of, group_size, shared_elements
-from kernelgen.families.values import Use
+from kernelgen.families.values import Unlowerable, Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
 TILES, BOXES, SPLIT, VECTOR, LIBRARY = "tiles", "boxes", "split", "vector", "library"
@@ -262,6 +262,16 @@ def starts(body: ProductBody) -> tuple[Schedule, ...]:
 def _whole(body: ProductBody) -> int:
     """The power of two that holds a row."""
     return max(16, 1 << (columns(body) - 1).bit_length())
+
+
+def check_rows(body: ProductBody) -> None:
+    """Unlowerable where rows are reduced that a tile may not hold."""
+    if not reduces(body):
+        return
+    if not all(isinstance(body.lowered.space.axes[a], int) for a in body.extent("n").axes):
+        raise Unlowerable("a reduction of a product's rows, whose length is no number")
+    if columns(body) > LONGEST_ROW:
+        raise Unlowerable(f"a reduction of a product's rows of more than {LONGEST_ROW} columns")
 
 
 def columns(body: ProductBody) -> int:
