@@ -8,7 +8,6 @@ import itertools
 import logging
 import math
 import operator
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -357,12 +356,11 @@ def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
 
 def _text(expression: Any, symbols: dict[Any, Atom]) -> str:
     """A size that is no product of declared sizes as Python: `(H - 1) // 2 + 1`."""
-    shown = str(expression)
-    for symbol in expression.free_symbols:
-        name = symbols.get(symbol)
-        if not isinstance(name, str) or not name.isidentifier():
-            raise Refused(f"a size that does not follow from declared sizes: {expression}")
-        shown = re.sub(rf"\b{symbol}\b", name, shown)
+    names = {symbol: symbols.get(symbol) for symbol in expression.free_symbols}
+    if not all(isinstance(name, str) and name.isidentifier() for name in names.values()):
+        raise Refused(f"a size that does not follow from declared sizes: {expression}")
+    # symbols of the names, not names in the text: terms are in their order, whatever a trace calls its symbols
+    shown = str(expression.xreplace({s: type(s)(name, **s.assumptions0) for s, name in names.items()}))
     try:
         return check_size(shown)
     except ValueError:

@@ -337,11 +337,12 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
     blocks = _whole("cdiv", _whole("cdiv", ir.Name("N"), _BLOCK_N), ir.Name("SPLITS"))
     start = _whole("mul", ir.Name("part"), ir.Name("length"))
     end = _whole("whole_min", _whole("add", ir.Name("part_start"), ir.Name("length")), ir.Name("N"))
+    walked = *walk.begin(), *walk.blocks()
     kept = zip(names.values(), (walk.out, walk.greatest(), walk.carry.row_sum), strict=True)
     inside = trimmed((
         *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
         ir.Let(("length",), _whole("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
-        ir.Let(("part_end",), end), *walk.begin(), *walk.blocks(),
+        ir.Let(("part_end",), end), *walked,
         *(ir.Store(_of_part(walk, tensor, v.shape), v, writer.mask(v.shape)) for tensor, v in kept),
     ))  # fmt: skip
     grid, counts = _tiles(body)
