@@ -140,7 +140,7 @@ def repeated(source: str) -> list[str]:
                         if any(isinstance(part, ast.Name) for part in ast.walk(n))  # 2**14 is computed by nobody
                         and not re.search(
                             r"barrier|stride|arange|program_id|tl.zeros|tl.full|^float\(|\bN\b|_ptr|mask|cols|rows|pixels"
-                            r"|\b(tap|ks|BATCH|part|batch)\b|tl\.cast\(batch|\b(\w+_)?[hw]\b",
+                            r"|\b(tap|ks|start|BATCH|part|batch|lengths)\b|tl\.cast\(batch|\b(\w+_)?[hw]\b",
                             ast.unparse(n),
                         )
                     )

@@ -39,11 +39,11 @@ class Names:
         return (*named, *(["..."] if chosen & pure and self.rest else []), *others)
 
     def indexing(self, indexing: Indexing, operand: tuple[Dim, ...], result: tuple[Dim, ...]) -> tuple[object, ...]:
-        """How a node reads its operand, but for the dimensions of "..." that it reads as they are."""
+        """How a node reads its operand, but for dimensions of "..." or of one element that it reads as they are."""
         places = [
             self._expression(place, result)
             for place, dim in zip(indexing.places, operand, strict=False)
-            if not (self._is_elastic(dim) and place.op == "axis" and result[place.number] == dim)
+            if not ((not dim or self._is_elastic(dim)) and place.op == "axis" and result[place.number] == dim)
         ]
         conditions = [
             (self._expression(c.left, result), c.op, self._expression(c.right, result)) for c in indexing.conditions
