@@ -367,6 +367,7 @@ def _plus(rows: ir.Name, number: ir.Expr) -> ir.Expr:
 def _of_rows(nest: PlaneNest, walk: _Walk) -> tuple[tuple[ir.Stmt, ...], tuple[ir.Stmt, ...]]:
     """What is read before a row or for a later one, and what a row computes."""
     found, names = walk.chains, walk.body.names.of
+    nest.filled = frozenset(newest(found)) if walk.of_line else frozenset()
     before = nest.lets(newest(found) if walk.remembers else kept(found), late=False)
     nest.made.clear()  # what a walk's first row is read from has moved on by the next one
     lines = {load: ir.Name(names[load], nest.shape(load)) for chain in found for load in chain}

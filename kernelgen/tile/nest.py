@@ -73,6 +73,8 @@ class Nest:
         self.moved = dict(body.layout.stores)
         self.policies: dict[int, str] = {}
         """How the caches treat what a load reads, where its schedule does not say."""
+        self.filled: frozenset[int] = frozenset()
+        """Loads of which something is looked at where the mask does not hold, as it has conditions of theirs."""
         self.memory: list[str] = []
         """What the kernels of a sequence leave for one another."""
         across = (*REDUCTIONS, *SCANS)
@@ -173,7 +175,7 @@ class Nest:
         counted = [e for e in value.index if isinstance(e, Expr) and self.place_level(e) == COLUMN]
         loaded = ir.Load(
             self.pointer(access, shape), self.mask(shape), other, self.policy(i), within,
-            value.fill if within else None, steps=any(any(products(e)) for e in counted),
+            value.fill if within or i in self.filled else None, steps=any(any(products(e)) for e in counted),
         )  # fmt: skip
         return self.widened(i, loaded)
 
