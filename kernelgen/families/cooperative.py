@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import reduce
 
 from kernelgen.families.forms import COOPERATIVE, LOOPED
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, Passed, Scratch
+from kernelgen.families.kernel import LOADS, STORES, Body
 from kernelgen.families.looped import looped, passes, stored_late, walked_values
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import FULL, ROW, SCALAR
@@ -119,17 +119,16 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return f"{each:g} elements a thread (from 4 to 128 make sense)" if not 4 <= each <= 128 else None
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel, and the one that is launched where its programs would not run at once."""
     base = name.removesuffix("_kernel").removesuffix(f"_{COOPERATIVE.name}")
     alone = looped(spec, body, _ALONE.replace(stores=schedule["stores"]), f"{base}_alone_kernel")
-    sizes = tuple(Passed(name, str(_ALONE[name])) for name in ("BLOCK_SIZE_N", "num_warps"))
-    return _together(spec, body, schedule, name), replace(alone, passed=(*alone.passed, *sizes))
+    sizes = (("BLOCK_SIZE_N", str(_ALONE["BLOCK_SIZE_N"])),)
+    alone = replace(alone, constexprs=sizes, options=(("num_warps", str(_ALONE["num_warps"])),))
+    return _together(spec, body, schedule, name), alone
 
 
-def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     nest = Nest(spec, body, COOPERATIVE, schedule)
     _, online, walks = passes(body.lowered)
     together = _Together(nest, online, tuple(carried_moments(body.lowered)))
@@ -147,7 +146,7 @@ def _together(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> 
 
 def kernel_of(
     nest: Nest, name: str, said: tuple[str, ...], text: Sequence[ir.Stmt], words: Sequence[str], splits: str = SPLITS
-) -> KernelText:
+) -> ir.Kernel:
     """The kernel of programs that have a block of a row each, and leave `words`. `splits`: the wrapper's expression for
     the words that a program reads at a time."""
     row = grid.lone_row(of=ir.Apply("int_div", (ir.Program(0), ir.Name("num_parts")), ()))
@@ -156,12 +155,11 @@ def kernel_of(
     nest.memory = list(words)
     made = nest.kernel(
         name, (ir.Remark(said, apart=False), *row, split, *_block(nest, ir.Name("split"), inside), *inside),
-        ("num_parts", "N"), ("BLOCK_SIZE_N", "SPLITS"), {g.size for g in nest.body.layout.parts}, words,
+        ("num_parts", "N"), ("BLOCK_SIZE_N", ("SPLITS", splits)), {g.size for g in nest.body.layout.parts}, words,
     )  # fmt: skip
     return replace(
-        made, passed=(*made.passed, Passed("SPLITS", splits)), grid="(M * num_parts,)",
-        sizes=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),),
-        scratch=tuple(Scratch(own, "int64", "(M, num_parts)", zeros=True) for own in words),
+        made, grid=("M * num_parts",), counts=(("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),),
+        scratch=tuple(ir.Scratch(own, "(M, num_parts)", "int64", zeros=True) for own in words),
     )  # fmt: skip
 
 

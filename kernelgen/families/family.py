@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kernelgen.families.forms import Form
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 from kernelgen.tile.ir import Step
 
 Table = tuple[TableRow, ...]
@@ -29,11 +30,8 @@ class Starts(Protocol):
 
 
 class Kernels(Protocol):
-    def __call__(
-        self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None], /
-    ) -> tuple[KernelText, ...]:
-        """The kernels of one schedule's structure in the order of their launches, the first called `name`. Adds the
-        names of the device functions that they call to `helpers`."""
+    def __call__(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, /) -> tuple[ir.Kernel, ...]:
+        """The kernels of one schedule's structure in the order of their launches, the first called `name`."""
 
 
 @dataclass(frozen=True)
@@ -152,12 +150,10 @@ class Family:
     def default(self, variant: str) -> Schedule:
         return self.of(variant).default
 
-    def kernels(
-        self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-    ) -> tuple[KernelText, ...]:
+    def kernels(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
         make = self.of(schedule.variant).kernels
         assert make is not None, "its kernels are in the IR"
-        return make(spec, body, schedule, name, helpers)
+        return make(spec, body, schedule, name)
 
 
 def unknown(schedule: Schedule, among: Iterable[Family]) -> str | None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from kernelgen.plan import Schedule
 
-Grid = Callable[[Schedule, bool], str]
-"""The wrapper's expression for the grid of a schedule; whether the kernel mentions its row."""
+Grid = Callable[[Schedule, bool], tuple[str, ...]]
+"""The wrapper's expressions for the grid of a schedule; whether the kernel mentions its row."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Form:
 
     name: str
     """The macro that prints it, and of the first kernel of a variant the variant's name."""
-    grid: Grid = lambda schedule, rows: ""
+    grid: Grid = lambda schedule, rows: ()
     """Empty: the kernel says it itself."""
     two_d: bool = False
     """Values that vary along both are [rows, columns]; otherwise a program has a single row, or a run of elements."""
@@ -46,31 +46,31 @@ class Form:
         return self.two_d or (self.is_run and self.has_rows)
 
 
-def _tiles(schedule: Schedule, rows: bool) -> str:
+def _tiles(schedule: Schedule, rows: bool) -> tuple[str, ...]:
     """One program a tile, in a grid of two dimensions or of one."""
     walked = ' * options["ROW_TILES"]' if schedule.int("ROW_TILES") > 1 else ""
     down, across = f'cdiv(M, options["BLOCK_SIZE_M"]{walked})', 'cdiv(N, options["BLOCK_SIZE_N"])'
-    return f"({down} * {across},)" if schedule["grid"] == "1d" else f"({down}, {across})"
+    return (f"{down} * {across}",) if schedule["grid"] == "1d" else (down, across)
 
 
-def _elements(schedule: Schedule, rows: bool) -> str:
-    return '(cdiv(n_elements, options["BLOCK_SIZE"]),)'
+def _elements(schedule: Schedule, rows: bool) -> tuple[str, ...]:
+    return ('cdiv(n_elements, options["BLOCK_SIZE"])',)
 
 
-def _a_row(schedule: Schedule, rows: bool) -> str:
-    return "(M,)" if rows else "(1,)"
+def _a_row(schedule: Schedule, rows: bool) -> tuple[str, ...]:
+    return ("M",) if rows else ("1",)
 
 
-def _some_rows(schedule: Schedule, rows: bool) -> str:
-    return '(cdiv(M, options["BLOCK_SIZE_M"]),)'
+def _some_rows(schedule: Schedule, rows: bool) -> tuple[str, ...]:
+    return ('cdiv(M, options["BLOCK_SIZE_M"])',)
 
 
-def _parts(schedule: Schedule, rows: bool) -> str:
-    return '(M, options["SPLITS"])' if rows else '(options["SPLITS"],)'
+def _parts(schedule: Schedule, rows: bool) -> tuple[str, ...]:
+    return ("M", 'options["SPLITS"]') if rows else ('options["SPLITS"]',)
 
 
-def _parts_of_some_rows(schedule: Schedule, rows: bool) -> str:
-    return '(cdiv(M, options["BLOCK_SIZE_M"]), options["SPLITS"])'
+def _parts_of_some_rows(schedule: Schedule, rows: bool) -> tuple[str, ...]:
+    return 'cdiv(M, options["BLOCK_SIZE_M"])', 'options["SPLITS"]'
 
 
 FLAT = Form("flat", _elements, is_run=True, has_rows=False)
@@ -84,13 +84,8 @@ LOOPED = Form("looped", _a_row, walks=True, turns=True)
 LOOPED_ROWS = Form("looped_rows", _some_rows, two_d=True, walks=True)
 COLUMNS = Form("columns", _some_rows, two_d=True, walks=True)
 SPLIT = Form("split", _parts, walks=True, divided=True, turns=True)
-SPLIT_JOIN = Form("split_join", _a_row)
-SPLIT_APPLY = Form("split_apply")
-SPLIT_APPLY_ACROSS = Form("split_apply_across")
 SPLIT_COLUMNS = Form("split_columns", _parts_of_some_rows, two_d=True, walks=True, divided=True)
-SPLIT_COLUMNS_JOIN = Form("split_columns_join", _some_rows, two_d=True)
 PARTIALS = Form("partials", divided=True)
-PARTIALS_JOIN = Form("partials_join")
 COOPERATIVE = Form("cooperative", divided=True)
 PRINTED = Form("printed")
 """Of lines that say everything themselves."""

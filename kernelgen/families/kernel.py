@@ -1,20 +1,18 @@
-"""One kernel over rows and columns: what it is made from, and what a backend prints of it."""
+"""What kernels over rows and columns are made from, and what their launches pass."""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from kernelgen.families.access import Layout
-from kernelgen.families.forms import Form
 from kernelgen.families.naming import RESERVED, Names, name_values
 from kernelgen.families.padding import choose_others, nan_safe
 from kernelgen.families.values import Lowered, is_scaled, only_moves
 from kernelgen.frontend.graph import Statement
-from kernelgen.plan import LoweredPlan, Parameter, Schedule
+from kernelgen.plan import LoweredPlan, Parameter
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
-from kernelgen.tile.walk import used_names
 
 LOADS = Parameter(
     "loads", ("default", "evict_first", "evict_last"), "memory_access", "structure",
@@ -60,62 +58,16 @@ def body_of(plan: LoweredPlan) -> Body:
     return body
 
 
-@dataclass(frozen=True)
-class Scratch:
-    """A number for every part of every row, of torch's `dtype`, which one kernel leaves for the next."""
-
-    name: str
-    dtype: str
-    shape: str = ""
-    """The wrapper's expression for its shape, where it is no number for every part of every row."""
-    zeros: bool = False
-    """Whether it is zero when the kernel begins."""
-
-
-@dataclass(frozen=True)
-class Passed:
-    """A keyword argument of a launch."""
-
-    name: str
-    value: str | None = None
-    """A number or the wrapper's expression; None: what the table's line says, be it passed alone or with all others."""
-
-
-WARPS = Passed("num_warps")
-"""For a launch that is not passed all that the table says."""
-
-
-@dataclass(frozen=True)
-class KernelText:
-    """One kernel over rows and columns, and what its launch needs."""
-
-    name: str
-    form: Form
-    schedule: Schedule
-    """A schedule of this flavour; only its structure matters here."""
-    arguments: tuple[str, ...]
-    """Pointers, sizes and strides, in order."""
-    constexprs: tuple[str, ...]
-    body: tuple[ir.Stmt, ...]
-    """All that it does."""
-    grid: str = ""
-    """The wrapper's expression for the grid, where the form does not say it."""
-    passed: tuple[Passed, ...] = ()
-    """Keyword arguments of the launch beside the constexprs that the table has."""
-    sizes: tuple[tuple[str, str], ...] = ()
-    """Numbers that its scratch memory and the launches need, with the wrapper's expressions for them."""
-    scratch: tuple[Scratch, ...] = ()
-    """What it leaves for the kernel that is launched after it."""
-    unaligned: tuple[str, ...] = ()
-    """The pointers of which Triton does not ask whether 16 divides them."""
-    named_sizes: tuple[tuple[str, str], ...] = ()
-    """The size names that it mentions and others need not, each with its parameter."""
-    fits: str = ""
-    """The wrapper's condition for launching it; where that does not hold, the next kernel is launched instead."""
-
-    def launch_grid(self) -> str:
-        """The wrapper's expression for its grid."""
-        return self.grid or self.form.grid(self.schedule, "row" in used_names(self.body))
+def passed(body: Body, names: Iterable[str]) -> tuple[ir.Argument, ...]:
+    """What a launch passes, by the names of a kernel's arguments: pointers, strides, and numbers of the wrapper's."""
+    views = {f"{a.tensor}_ptr": a.view[0] for a in body.layout.accesses if a.view}
+    strides = {s: e for a in body.layout.all() for s, e in a.strides}
+    return tuple(
+        ir.Argument(name, "pointer", views.get(name, name.removesuffix("_ptr")))
+        if name.endswith("_ptr")
+        else ir.Argument(name, "number", strides.get(name, name))
+        for name in names
+    )
 
 
 def make_body(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families.forms import COLUMNS, LOOPED_ROWS, WALKED
-from kernelgen.families.kernel import Body, KernelText, at_levels
+from kernelgen.families.kernel import Body, at_levels
 from kernelgen.families.moments import Moments, carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.online import Online, online_sums
@@ -46,7 +46,7 @@ def passes(lowered: Lowered) -> tuple[tuple[int, ...], tuple[Online, ...], tuple
     return tuple(depth), tuple(online.values()), walks
 
 
-def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def looped(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     """The kernel of a program that walks its rows."""
     nest = Nest(spec, body, WALKED[schedule.variant], schedule)
     text = walked_rows(nest)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kernelgen.families.family import Variant
 from kernelgen.families.forms import PARTIALS
-from kernelgen.families.kernel import LOADS, Body, KernelText, Passed, Scratch, output_values
+from kernelgen.families.kernel import LOADS, Body, output_values
 from kernelgen.families.looped import passes, stored_late
 from kernelgen.families.moments import carried_moments
 from kernelgen.families.padding import neutral
@@ -55,10 +55,9 @@ def small(schedule: Schedule) -> tuple[TableRow, ...]:
     return (table_row(schedule.replace(BLOCK_SIZE_N=_SMALL_BLOCK, num_warps=4), row_bytes=_SMALL_BYTES),)
 
 
-def _join_of(schedule: Schedule) -> tuple[Passed, ...]:
-    """How the last program is launched: as large as one may be, but for the parts of small tensors."""
-    block, warps = ("1024", "4") if schedule.int("BLOCK_SIZE_N") <= _SMALL_BLOCK else ("8192", "32")
-    return Passed("BLOCK_SIZE", block), Passed("num_warps", warps)
+def _join_of(schedule: Schedule) -> tuple[str, str]:
+    """The block and the warps of the last program: as large as one may be, but for the parts of small tensors."""
+    return ("1024", "4") if schedule.int("BLOCK_SIZE_N") <= _SMALL_BLOCK else ("8192", "32")
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
@@ -67,9 +66,7 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
     return f"{each:g} elements a thread (from 1 to 128 make sense)" if not 1 <= each <= 128 else None
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of the blocks and that which joins what they left."""
     _, _, (walk,) = passes(body.lowered)
     base = name.removesuffix("_kernel").removesuffix(f"_{PARTIALS.name}")
@@ -86,7 +83,7 @@ def _nest(spec: OperatorSpec, body: Body, schedule: Schedule, memory: dict[int, 
     return nest
 
 
-def _of_a_block(nest: Nest, name: str, memory: dict[int, str]) -> KernelText:
+def _of_a_block(nest: Nest, name: str, memory: dict[int, str]) -> ir.Kernel:
     part, values, names = ir.Name("part"), nest.body.lowered.values, nest.body.names.of
     stores = [ir.Store(ir.Pointer(own, ((part, None),), ()), ir.Name(names[i]), None) for i, own in memory.items()]
     text = (
@@ -94,14 +91,14 @@ def _of_a_block(nest: Nest, name: str, memory: dict[int, str]) -> KernelText:
         *grid.numbered(LONE_N, grid.block(part, LONE_N)), *nest.column_indices(), *nest.lets(memory), *stores,
     )  # fmt: skip
     scratch = tuple(
-        Scratch(own, dtype_of_memory(values[nest.builder.source(i)].dtype), "num_parts") for i, own in memory.items()
+        ir.Scratch(own, "num_parts", dtype_of_memory(values[nest.builder.source(i)].dtype)) for i, own in memory.items()
     )
     made = nest.kernel(name, text, ("N",), ("BLOCK_SIZE_N",), left=tuple(memory.values()))
     sizes = (("num_parts", 'cdiv(N, options["BLOCK_SIZE_N"])'),)
-    return replace(made, grid="(num_parts,)", sizes=sizes, scratch=scratch)
+    return replace(made, grid=("num_parts",), counts=sizes, scratch=scratch)
 
 
-def _join(nest: Nest, name: str, memory: dict[int, str]) -> KernelText:
+def _join(nest: Nest, name: str, memory: dict[int, str]) -> ir.Kernel:
     mask, parts, lowered = nest.mask((_BLOCKS,)), ir.Name(_BLOCKS.index, (_BLOCKS,)), nest.body.lowered
     found = []
     for i, own in memory.items():
@@ -114,8 +111,9 @@ def _join(nest: Nest, name: str, memory: dict[int, str]) -> KernelText:
         ir.Remark(("one program joins what the blocks were reduced to",), apart=False), *carry.before, walk,
         *carry.after, *nest.lets(output_values(nest.body)), *nest.stores(),
     )  # fmt: skip
-    made = nest.kernel(name, text, (_BLOCKS.size,), (_BLOCKS.block,))
-    return replace(made, grid="(1,)", passed=_join_of(nest.schedule))
+    block, warps = _join_of(nest.schedule)
+    made = nest.kernel(name, text, (_BLOCKS.size,), ((_BLOCKS.block, block),))
+    return replace(made, grid=("1",), options=(("num_warps", warps),))
 
 
 VARIANT = Variant(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.access import Access, output_groups
 from kernelgen.families.forms import PLANES, Form
-from kernelgen.families.kernel import Body, KernelText, at_levels, make_body, output_values
+from kernelgen.families.kernel import Body, at_levels, make_body, output_values
 from kernelgen.families.naming import COLUMN, FULL, RESERVED, SCALAR, unique
 from kernelgen.families.pairs import PairNest, paired_loads
 from kernelgen.families.rolling import (
@@ -261,7 +261,7 @@ class PlaneNest(PairNest):
         )
 
 
-def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, make: type[PlaneNest]) -> KernelText:
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, make: type[PlaneNest]) -> ir.Kernel:
     """The kernel for one schedule's structure."""
     outer, inner = body.layout.rows[:-1], body.layout.rows[-1]
     fixed = frozenset(a for group in outer for a in group.axes)
@@ -286,7 +286,7 @@ def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str, make: 
     single = schedule["accesses"] == "single"
     return replace(
         made, grid=_grid(schedule, inner.size), named_sizes=body.layout.sizes,
-        unaligned=tuple(a for a in made.arguments if a.endswith("_ptr")) if single else (),
+        unaligned=tuple(a.name for a in made.arguments if a.kind == "pointer") if single else (),
     )  # fmt: skip
 
 
@@ -388,7 +388,7 @@ def _moving(body: Body) -> set[str]:
     }  # fmt: skip
 
 
-def _grid(schedule: Schedule, rows: str) -> str:
+def _grid(schedule: Schedule, rows: str) -> tuple[str, ...]:
     walked = ' * options["ROW_TILES"]' if schedule.int("ROW_TILES") > 1 else ""
     tiles = f'cdiv({rows}, options["BLOCK_SIZE_M"]{walked})'
-    return f'(M // {rows} * {tiles}, cdiv(N, options["BLOCK_SIZE_N"]))'
+    return f"M // {rows} * {tiles}", 'cdiv(N, options["BLOCK_SIZE_N"])'

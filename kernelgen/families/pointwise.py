@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from kernelgen.families import lanes, plane_schedules, planes, row_lanes, runs
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import ELEMENTS, FLAT, LANES, PLANES, TILE
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
 from kernelgen.families.keys import SMALL, TINY
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.pairs import PairNest, is_paired
@@ -258,9 +258,7 @@ def _legal_in_planes(schedule: Schedule, columns: int, itemsize: int) -> str | N
     return _legal_in_tiles(schedule, columns, itemsize) or plane_schedules.refusal(schedule)
 
 
-def flat(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def flat(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of one run of elements."""
     nest = Nest(spec, body, FLAT, schedule)
     once = nest.lets(at_levels(body, (SCALAR,)))
@@ -268,9 +266,7 @@ def flat(
     return (nest.kernel(name, inside, ("n_elements",), ("BLOCK_SIZE",)),)
 
 
-def tile(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def tile(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of tiles of rows and columns."""
     nest = PairNest(spec, body, TILE, schedule)
     once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
@@ -295,9 +291,7 @@ def tile(
     return (nest.kernel(name, inside, ("M", "N"), constexprs),)
 
 
-def _in_planes(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _in_planes(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     of_plane = lanes.LaneNest if schedule.get("lane_columns", 1) != 1 else planes.PlaneNest
     return (planes.kernel(spec, body, schedule, name, of_plane),)
 

@@ -26,7 +26,7 @@ from kernelgen.families.forms import (
     WHOLE_ROWS,
     Form,
 )
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.looped import looped
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -346,15 +346,11 @@ def _spread_well(schedule: Schedule, block: int) -> str | None:
     return None
 
 
-def in_blocks(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     return (looped(spec, body, schedule, name),)
 
 
-def in_registers(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of a program that holds whole rows."""
     nest = Nest(spec, body, WHOLE_ROWS[schedule.variant], schedule)
     text = whole_rows(nest)

@@ -14,7 +14,7 @@ from kernelgen.families import planes
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Table
 from kernelgen.families.forms import ELEMENTS, LANES
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
 from kernelgen.families.lanes import LaneNest, Line, lines_of
 from kernelgen.families.lanes import applies as shares
 from kernelgen.families.naming import COLUMN, SCALAR
@@ -126,9 +126,7 @@ class RowNest(LaneNest):
         return Nest.wide_strides(self)
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel for one schedule's structure."""
     nest = RowNest(spec, body, LANES, schedule)
     once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
@@ -143,5 +141,5 @@ def kernels(
     # a block of elements is one access where it is known that a row begins and ends with one
     also = {*(size for _, size in body.layout.sizes), *strides}
     made = nest.kernel(name, inside, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N"), also, strides=strides)
-    tiles = '(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)'
+    tiles = ('cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"])',)
     return (replace(made, grid=tiles, named_sizes=body.layout.sizes),)

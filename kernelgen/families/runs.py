@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from kernelgen.families.access import output_groups
 from kernelgen.families.forms import ELEMENTS
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, at_levels, output_values
+from kernelgen.families.kernel import LOADS, STORES, Body, at_levels, output_values
 from kernelgen.families.naming import COLUMN, ROW, SCALAR
 from kernelgen.families.pairs import is_paired
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.tile import grid
+from kernelgen.tile import grid, ir
 from kernelgen.tile.nest import RUN, Nest
 
 
@@ -47,9 +47,7 @@ SPACE = (
 )  # fmt: skip
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel for one schedule's structure."""
     nest = Nest(spec, body, ELEMENTS, schedule)
     text = nest.lets(at_levels(body, (COLUMN, SCALAR, ROW)))

@@ -17,7 +17,7 @@ from kernelgen.families import cooperative, forms, reduction, scan_held, split_s
 from kernelgen.families.access import output_groups
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import COLUMNS, COOPERATIVE, SPLIT, WALKED, Form
-from kernelgen.families.kernel import LOADS, STORES, Body, KernelText, has_products
+from kernelgen.families.kernel import LOADS, STORES, Body, has_products
 from kernelgen.families.keys import FEW_ROWS
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.scan_split import split_scans
@@ -165,9 +165,7 @@ def _space_of_blocks(form: Form) -> tuple[Parameter, ...]:
     )  # fmt: skip
 
 
-def in_blocks(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of a program that walks rows in blocks."""
     nest = Nest(spec, body, WALKED[schedule.variant], schedule)
     text = walked_rows(nest)

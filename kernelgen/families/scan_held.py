@@ -14,7 +14,7 @@ from dataclasses import replace
 from kernelgen.families import cooperative
 from kernelgen.families.access import output_groups
 from kernelgen.families.forms import COOPERATIVE
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import identity
 from kernelgen.families.values import REVERSE, is_scaled
@@ -57,9 +57,7 @@ def starts(columns: int) -> tuple[Schedule, ...]:
     return tuple(s for s in (default(), small) if 2 <= columns / s.int("BLOCK_SIZE_N") <= MOST_PARTS)
 
 
-def kernel(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernel(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel of a schedule's structure."""
     nest, (scan,) = Nest(spec, body, COOPERATIVE, schedule), scans_of(body)
     builder, made, columns = nest.builder, body.names.of[scan], nest.tile.columns

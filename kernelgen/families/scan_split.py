@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.access import output_groups
 from kernelgen.families.forms import SPLIT
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body
 from kernelgen.families.naming import ROW, SCALAR
 from kernelgen.families.padding import ancestors
 from kernelgen.families.split import Split, dtype_of_memory, stored_parts
@@ -36,9 +36,7 @@ class _Scans:
     """How many scans lie on the way to each, itself included."""
 
 
-def split_scans(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def split_scans(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernels in the order of their launches; the last one writes the outputs."""
     scans = _Scans(Split(spec, body, schedule), _depths(body))
     base = name.removesuffix("_kernel").removesuffix(f"_{SPLIT.name}")
@@ -55,7 +53,7 @@ def _depths(body: Body) -> dict[int, int]:
     return {i: depth[i] for i in found}
 
 
-def _totals(scans: _Scans, name: str, depth: int) -> KernelText:
+def _totals(scans: _Scans, name: str, depth: int) -> ir.Kernel:
     """The kernel that leaves what every part comes to of the scans of one depth."""
     split, body, nest = scans.split, scans.split.body, scans.split.nest()
     own = carried(nest, [i for i in scans_of(body) if scans.depths[i] == depth], "total")
@@ -87,7 +85,7 @@ def _left(c: Running) -> list[tuple[str, str, ir.Expr]]:
     return [(name, kind, value) for (name, value), kind in zip(c.left(), kinds, strict=False)]
 
 
-def _apply(scans: _Scans, name: str) -> KernelText:
+def _apply(scans: _Scans, name: str) -> ir.Kernel:
     """The kernel that writes the outputs."""
     split, body, nest = scans.split, scans.split.body, scans.split.nest()
     kept = carried(nest, scans_of(body))

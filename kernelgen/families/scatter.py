@@ -23,7 +23,7 @@ from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets,
 from kernelgen.families.access import COLS, Access, Group, Layout
 from kernelgen.families.family import Family, Table, Variant, block
 from kernelgen.families.forms import PRINTED
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body
 from kernelgen.families.naming import FULL, ROW, Names
 from kernelgen.families.scatter_facts import FROM_END, at_most, one_kernel
 from kernelgen.families.scatter_names import beside_tensors
@@ -32,6 +32,7 @@ from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 OWNERS = "owners"
 NAME = "scatter"
@@ -89,14 +90,12 @@ def _sums_and_errors(schedule: Schedule, columns: int, itemsize: int) -> str | N
     return at_most(2 * schedule.int("BLOCK_SIZE_V") * schedule.int("BLOCK_SIZE_N"), schedule)
 
 
-_RUN = '(cdiv(N, options["BLOCK_SIZE"]),)'
+_RUN = 'cdiv(N, options["BLOCK_SIZE"])'
 _COUNTED = one_kernel("count_by_atomics", ("BLOCK_SIZE",), _RUN, ("N",))
 
 
-def _an_atomic_each(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
-    return (scatter_atomics.line if body.any_order else _COUNTED)(spec, body, schedule, name, helpers)
+def _an_atomic_each(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
+    return (scatter_atomics.line if body.any_order else _COUNTED)(spec, body, schedule, name)
 
 
 def _variants() -> tuple[Variant, ...]:
@@ -109,7 +108,7 @@ def _variants() -> tuple[Variant, ...]:
             Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4),
             (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"), warps),
             kernels=one_kernel(
-                "histogram", ("BLOCK_SIZE", "TILES"), '(cdiv(N, options["BLOCK_SIZE"] * options["TILES"]),)', ("N",)
+                "histogram", ("BLOCK_SIZE", "TILES"), 'cdiv(N, options["BLOCK_SIZE"] * options["TILES"])', ("N",)
             ),
         ),
         Variant(
@@ -131,7 +130,7 @@ def _variants() -> tuple[Variant, ...]:
             _sums_and_errors,
             one_kernel(
                 "owners", ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"),
-                '(cdiv({size}, options["BLOCK_SIZE_V"]) * cdiv(N, options["BLOCK_SIZE_N"]),)',
+                'cdiv({size}, options["BLOCK_SIZE_V"]) * cdiv(N, options["BLOCK_SIZE_N"])',
             ),
         ),
         scatter_blocks.VARIANT,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from kernelgen.families import scatter_blocks
 from kernelgen.families.family import Variant, block
 from kernelgen.families.forms import PRINTED
-from kernelgen.families.kernel import Body, KernelText
-from kernelgen.families.scatter_facts import arguments, one_kernel, told
+from kernelgen.families.kernel import Body
+from kernelgen.families.scatter_facts import arguments, kernel, one_kernel, told
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 NOTE = (
     "not deterministic (`deterministic: false`): atomics add floats in whatever order they come, so that two calls may "
@@ -32,21 +33,16 @@ def start(body: Body) -> Schedule:
     return schedule.replace(BLOCK_SIZE_M=128, BLOCK_SIZE_N=8) if body.lowered.values[-1].attr == "0" else schedule
 
 
-line = one_kernel("atomics", ("BLOCK_SIZE",), '(cdiv(N, options["BLOCK_SIZE"]),)', ("N",))
+line = one_kernel("atomics", ("BLOCK_SIZE",), 'cdiv(N, options["BLOCK_SIZE"])', ("N",))
 """A run of elements, each of which has an index."""
 
 
-def of_rows(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def of_rows(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel, of which a program owns BLOCK_SIZE_M rows that scatter along their last dimension."""
     scatter = told(spec, body, "atomic_rows")
-    made = KernelText(
-        name, PRINTED, schedule, arguments(scatter, scatter.base, scatter.index, scatter.source, scatter.out),
-        ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), body=(scatter,), grid=scatter_blocks.GRID,
-        passed=(scatter_blocks.STARTED,),
-    )  # fmt: skip
-    return (made,)
+    tensors = arguments(scatter, scatter.base, scatter.index, scatter.source, scatter.out)
+    constexprs = "BLOCK_SIZE_M", "BLOCK_SIZE_N", scatter_blocks.STARTED
+    return (kernel(body, name, schedule, tensors, constexprs, scatter, scatter_blocks.GRID),)
 
 
 _WARPS = Parameter("num_warps", (1, 2, 4, 8), "warp_stage", "launch", "warps a program")
@@ -72,7 +68,7 @@ OF_ROWS = (
         ),
         kernels=one_kernel(
             "atomic_tiles", ("BLOCK_SIZE_M", "BLOCK_SIZE_N"),
-            '(cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"]),)',
+            'cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"])',
         ),
     ),
 )  # fmt: skip

@@ -12,10 +12,11 @@ from math import prod
 from kernelgen.families.access import Layout
 from kernelgen.families.family import Variant
 from kernelgen.families.forms import PRINTED
-from kernelgen.families.kernel import Body, KernelText, Passed
-from kernelgen.families.scatter_facts import arguments, at_most, told
+from kernelgen.families.kernel import Body
+from kernelgen.families.scatter_facts import arguments, at_most, kernel, told
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 NAME = "blocks"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_M=1, BLOCK_SIZE_N=32, num_warps=1)
@@ -23,8 +24,8 @@ LONGER = 4
 """Up to so many elements of the result for each that is added, a program starts its rows itself. Rows that are longer
 are copied faster by a kernel of their own, to which rows that are few make no difference."""
 
-GRID = '(cdiv(M, options["BLOCK_SIZE_M"]),)'
-STARTED = Passed("BLOCK_SIZE_V", '1024 * options["num_warps"] // options["BLOCK_SIZE_M"]')
+GRID = ('cdiv(M, options["BLOCK_SIZE_M"])',)
+STARTED = "BLOCK_SIZE_V", '1024 * options["num_warps"] // options["BLOCK_SIZE_M"]'
 """What is passed to kernels that start their rows: 32 places a thread at a time."""
 
 
@@ -36,17 +37,12 @@ def starts_itself(spec: OperatorSpec, layout: Layout, source: str) -> bool:
     return bool(layout.rows) and all(out <= LONGER * added for out, added in sizes)
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel, of which a program owns BLOCK_SIZE_M rows."""
     scatter, itself = told(spec, body, "blocks"), body.starts_itself
-    made = KernelText(
-        name, PRINTED, schedule, arguments(scatter, scatter.base, scatter.index, scatter.source, scatter.out),
-        ("BLOCK_SIZE_M", "BLOCK_SIZE_N", *(["BLOCK_SIZE_V"] if itself else [])), body=(scatter,), grid=GRID,
-        passed=(STARTED,) if itself else (),
-    )  # fmt: skip
-    return (made,)
+    tensors = arguments(scatter, scatter.base, scatter.index, scatter.source, scatter.out)
+    constexprs: list[str | ir.Given] = ["BLOCK_SIZE_M", "BLOCK_SIZE_N", *([STARTED] if itself else [])]
+    return (kernel(body, name, schedule, tensors, constexprs, scatter, GRID),)
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:

@@ -12,12 +12,15 @@ beside the M x N elements that are added in all. For thousands of such rows `lis
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.family import Variant, block
 from kernelgen.families.forms import PRINTED
-from kernelgen.families.kernel import WARPS, Body, KernelText, Passed, Scratch
-from kernelgen.families.scatter_facts import arguments, at_most, told
+from kernelgen.families.kernel import Body
+from kernelgen.families.scatter_facts import arguments, at_most, kernel, told
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 NAME = "buckets"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_K=4, BLOCK_SIZE_L=1024, BLOCK_SIZE_M=128, BLOCK_SIZE_N=1024, num_warps=4)
@@ -28,7 +31,7 @@ ROWS_LOOKED_AT = 32
 """By each program of the third kernel: their counts are read together, and most have no more to do."""
 MOST = 128
 """The most places of a bucket: what puts them in order compares each with each."""
-_SLOTS = Passed("SLOTS", "slots")
+_SLOTS = "SLOTS", "slots"
 
 
 def fitted(columns: int) -> Schedule:
@@ -37,46 +40,43 @@ def fitted(columns: int) -> Schedule:
     return DEFAULT.replace(BLOCK_SIZE_N=block, num_warps=max(block // 256, 1))
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel that fills the buckets, the kernel that adds, and that for the rows that no bucket holds."""
     return tuple(make(spec, body, schedule, name) for make in (_buckets, _sums, _rest))
 
 
-def _buckets(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def _buckets(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     scatter = told(spec, body, "buckets")
     size = scatter.size
-    return KernelText(
-        name, PRINTED, schedule, arguments(scatter, scatter.index, "counts", "buckets", counted=("M",)),
-        ("SLOTS", "BLOCK_SIZE_M"), body=(scatter,), grid='(cdiv(M, options["BLOCK_SIZE_M"]),)',
-        passed=(Passed("num_warps", "4"), _SLOTS),
-        sizes=(("slots", f"min(next_power_of_2(2 * (M // {size}) + 8), {MOST})"),),
-        scratch=(Scratch("counts", "int32", size, zeros=True), Scratch("buckets", "int32", f"({size}, slots)")),
+    tensors = arguments(scatter, scatter.index, "counts", "buckets", counted=("M",))
+    made = kernel(
+        body, name, schedule, tensors, (_SLOTS, "BLOCK_SIZE_M"), scatter, ('cdiv(M, options["BLOCK_SIZE_M"])',)
+    )  # fmt: skip
+    slots = f"min(next_power_of_2(2 * (M // {size}) + 8), {MOST})"
+    return replace(
+        made, options=(("num_warps", "4"),), counts=(("slots", slots),),
+        scratch=(ir.Scratch("counts", size, "int32", zeros=True), ir.Scratch("buckets", f"({size}, slots)", "int32")),
     )  # fmt: skip
 
 
-def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     scatter = told(spec, body, "bucket_sums")
     pointers = [f"{t}_ptr" for t in (scatter.base, scatter.source, "counts", "buckets", scatter.out) if t]
-    return KernelText(
-        f"{name.removesuffix('_kernel')}_sums_kernel", PRINTED, schedule, (*pointers, "M", "N"),
-        ("SLOTS", "BLOCK_SIZE_K", "BLOCK_SIZE_N"), body=(scatter,),
-        grid=f'({scatter.size} * cdiv(N, options["BLOCK_SIZE_N"]),)', passed=(WARPS, _SLOTS),
-    )  # fmt: skip
+    grid = (f'{scatter.size} * cdiv(N, options["BLOCK_SIZE_N"])',)
+    constexprs = _SLOTS, "BLOCK_SIZE_K", "BLOCK_SIZE_N"
+    base = name.removesuffix("_kernel")
+    made = kernel(body, f"{base}_sums_kernel", schedule, (*pointers, "M", "N"), constexprs, scatter, grid)
+    return replace(made, options=(("num_warps", None),))
 
 
-def _rest(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def _rest(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     scatter = told(spec, body, "bucket_rest")
-    return KernelText(
-        f"{name.removesuffix('_kernel')}_rest_kernel", PRINTED, schedule,
-        arguments(scatter, scatter.base, scatter.index, scatter.source, "counts", scatter.out),
-        ("SLOTS", "BLOCK_SIZE_V", "BLOCK_SIZE_K", "BLOCK_SIZE_L", "BLOCK_SIZE_N"), body=(scatter,),
-        grid=f'(cdiv({scatter.size}, {ROWS_LOOKED_AT}) * cdiv(N, options["BLOCK_SIZE_N"]),)',
-        passed=(
-            Passed("num_warps", "4"), _SLOTS, Passed("BLOCK_SIZE_V", f"{ROWS_LOOKED_AT}"), Passed("BLOCK_SIZE_K", "8"),
-        ),
-    )  # fmt: skip
+    tensors = arguments(scatter, scatter.base, scatter.index, scatter.source, "counts", scatter.out)
+    looked = ("BLOCK_SIZE_V", f"{ROWS_LOOKED_AT}"), ("BLOCK_SIZE_K", "8")
+    constexprs = _SLOTS, *looked, "BLOCK_SIZE_L", "BLOCK_SIZE_N"
+    grid = (f'cdiv({scatter.size}, {ROWS_LOOKED_AT}) * cdiv(N, options["BLOCK_SIZE_N"])',)
+    made = kernel(body, f"{name.removesuffix('_kernel')}_rest_kernel", schedule, tensors, constexprs, scatter, grid)
+    return replace(made, options=(("num_warps", "4"),))
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:

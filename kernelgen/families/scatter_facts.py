@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kernelgen.families.family import Kernels
-from kernelgen.families.forms import PRINTED
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, passed
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -56,15 +57,27 @@ def at_most(elements: int, schedule: Schedule) -> str | None:
     return f"{each:g} elements a thread (at most 128 make sense)" if each > 128 else None
 
 
+def kernel(
+    body: Body,
+    name: str,
+    schedule: Schedule,
+    arguments: Iterable[str],
+    constexprs: Iterable[str | ir.Given],
+    scatter: ir.Scatter,
+    grid: tuple[str, ...],
+) -> ir.Kernel:
+    """A kernel of a scatter, and its launch. `constexprs`: names alone where the table's line says them."""
+    given = tuple((c, None) if isinstance(c, str) else c for c in constexprs)
+    return ir.Kernel(name, schedule, passed(body, dict.fromkeys(arguments)), given, (scatter,), grid)
+
+
 def one_kernel(text: str, constexprs: tuple[str, ...], grid: str, counted: tuple[str, ...] = ("M", "N")) -> Kernels:
     """What makes the one kernel of a variant; `{size}` in its grid is what indices stay below."""
 
-    def kernels(
-        spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-    ) -> tuple[KernelText, ...]:
+    def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
         made = told(spec, body, text)
         tensors = arguments(made, made.base, made.index, made.source, made.out, counted=counted)
         launched = grid.replace("{size}", made.size)
-        return (KernelText(name, PRINTED, schedule, tensors, constexprs, body=(made,), grid=launched),)
+        return (kernel(body, name, schedule, tensors, constexprs, made, (launched,)),)
 
     return kernels

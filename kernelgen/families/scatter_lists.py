@@ -4,12 +4,15 @@ tile of columns."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelgen.families.family import Variant, block
 from kernelgen.families.forms import PRINTED
-from kernelgen.families.kernel import WARPS, Body, KernelText, Passed, Scratch
-from kernelgen.families.scatter_facts import at_most, told
+from kernelgen.families.kernel import Body
+from kernelgen.families.scatter_facts import at_most, kernel, told
 from kernelgen.plan import Parameter, Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 NAME = "lists"
 DEFAULT = Schedule.make(NAME, BLOCK_SIZE_L=128, BLOCK_SIZE_M=4096, BLOCK_SIZE_N=1024, BLOCK_SIZE_V=32, num_warps=4)
@@ -21,31 +24,28 @@ def fitted(columns: int) -> Schedule:
     return DEFAULT.replace(BLOCK_SIZE_N=block, num_warps=max(block // 256, 1))
 
 
-def kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel that lists and the kernel that adds."""
     return _lists(spec, body, schedule, name), _sums(spec, body, schedule, name)
 
 
-def _lists(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def _lists(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     scatter = told(spec, body, "lists")
     parts = f'cdiv({scatter.size}, options["BLOCK_SIZE_V"])'
-    return KernelText(
-        name, PRINTED, schedule, (f"{scatter.index}_ptr", "listed_ptr", "bounds_ptr", "M"),
-        ("BLOCK_SIZE_M", "BLOCK_SIZE_V"), body=(scatter,), grid=f"({parts},)", passed=(Passed("num_warps", "16"),),
-        scratch=(Scratch("listed", "int64", "M"), Scratch("bounds", "int32", f"({parts}, 2)")),
-    )  # fmt: skip
+    tensors = f"{scatter.index}_ptr", "listed_ptr", "bounds_ptr", "M"
+    made = kernel(body, name, schedule, tensors, ("BLOCK_SIZE_M", "BLOCK_SIZE_V"), scatter, (parts,))
+    scratch = ir.Scratch("listed", "M", "int64"), ir.Scratch("bounds", f"({parts}, 2)", "int32")
+    return replace(made, options=(("num_warps", "16"),), scratch=scratch)
 
 
-def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def _sums(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     scatter = told(spec, body, "list_sums")
     pointers = [f"{t}_ptr" for t in (scatter.base, scatter.source, "listed", "bounds", scatter.out) if t]
-    return KernelText(
-        f"{name.removesuffix('_kernel')}_sums_kernel", PRINTED, schedule, (*pointers, "M", "N"),
-        ("BLOCK_SIZE_L", "BLOCK_SIZE_N", "BLOCK_SIZE_V"), body=(scatter,),
-        grid=f'({scatter.size} * cdiv(N, options["BLOCK_SIZE_N"]),)', passed=(WARPS,),
-    )  # fmt: skip
+    constexprs = "BLOCK_SIZE_L", "BLOCK_SIZE_N", "BLOCK_SIZE_V"
+    grid = (f'{scatter.size} * cdiv(N, options["BLOCK_SIZE_N"])',)
+    base = name.removesuffix("_kernel")
+    made = kernel(body, f"{base}_sums_kernel", schedule, (*pointers, "M", "N"), constexprs, scatter, grid)
+    return replace(made, options=(("num_warps", None),))
 
 
 def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kernelgen.families.family import Kernels
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -27,15 +27,13 @@ _WORDS = re.compile(r"(?<![\w.])[A-Za-z]\w*")
 def beside_tensors(kernels: Kernels) -> Kernels:
     """Kernels whose own values have names that no tensor has; a value that is read keeps that of its tensor."""
 
-    def named(
-        spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-    ) -> tuple[KernelText, ...]:
+    def named(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
         tensors = {t.name for t in (*spec.inputs, *spec.outputs)}
         clashing = sorted(tensors & (_LOCAL | {f"next_{tensor}" for tensor in tensors}))
         if not clashing:
-            return tuple(map(_once, kernels(spec, body, schedule, name, helpers)))
+            return tuple(map(_once, kernels(spec, body, schedule, name)))
         theirs = {tensor: _THEIRS.format(tensor) for tensor in clashing}
-        made = kernels(_called(spec, theirs), _read(body, theirs), schedule, name, helpers)
+        made = kernels(_called(spec, theirs), _read(body, theirs), schedule, name)
         ours = {word: _free(_OTHERWISE.get(word, f"own_{word}"), tensors) for word in clashing}
         back = {f"{other}{end}": f"{tensor}{end}" for tensor, other in theirs.items() for end in ("", "_ptr")}
         back |= {f"next_{other}": f"next_{tensor}" for tensor, other in theirs.items()}
@@ -45,7 +43,7 @@ def beside_tensors(kernels: Kernels) -> Kernels:
     return named
 
 
-def _once(kernel: KernelText) -> KernelText:
+def _once(kernel: ir.Kernel) -> ir.Kernel:
     """A kernel that gets a tensor once that it reads twice, as what is added and what it is added to."""
     return replace(kernel, arguments=tuple(dict.fromkeys(kernel.arguments)))
 
@@ -68,7 +66,7 @@ def _read(body: Body, names: dict[str, str]) -> Body:
     return replace(body, lowered=replace(body.lowered, values=values))
 
 
-def _reworded(kernel: KernelText, words: dict[str, str]) -> KernelText:
+def _reworded(kernel: ir.Kernel, words: dict[str, str]) -> ir.Kernel:
     """A kernel in which words are others."""
 
     def other(text: str) -> str:
@@ -78,11 +76,11 @@ def _reworded(kernel: KernelText, words: dict[str, str]) -> KernelText:
         return tuple((other(name), other(value)) for name, value in of)
 
     changed: dict[str, Any] = {
-        "arguments": tuple(map(other, kernel.arguments)),
+        "arguments": tuple(replace(a, name=other(a.name), host=other(a.host)) for a in kernel.arguments),
         "body": tuple(replace(s, names=tuple(words.items())) for s in kernel.body if isinstance(s, ir.Scatter)),
-        "grid": other(kernel.grid),
-        "sizes": pairs(kernel.sizes),
+        "grid": tuple(map(other, kernel.grid)),
+        "counts": pairs(kernel.counts),
         "scratch": tuple(replace(s, name=other(s.name), shape=other(s.shape)) for s in kernel.scratch),
-        "passed": tuple(replace(p, value=p.value and other(p.value)) for p in kernel.passed),
+        "constexprs": tuple((name, host and other(host)) for name, host in kernel.constexprs),
     }
     return replace(kernel, **changed)

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import LOOPED, ROWS
-from kernelgen.families.kernel import Body, KernelText, at_levels
+from kernelgen.families.kernel import Body, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.values import Unlowerable
 from kernelgen.frontend.graph import REDUCTIONS, SELECTIONS, Graph, Output, Ref
@@ -178,9 +178,7 @@ def _of(op: str, *args: ir.Expr) -> ir.Apply:
     return ir.Apply(op, args, max((arg.shape for arg in args), key=len))
 
 
-def _in_registers(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """Several rows in registers."""
     nest, slots = Nest(spec, body, ROWS, schedule), _slots(_count(spec))
     tile, row, held = nest.tile.shape, (M,), (M, slots)
@@ -211,9 +209,7 @@ def _in_registers(
     return (nest.kernel(name, text, ("M", "N"), ("BLOCK_SIZE_M", "BLOCK_SIZE_N")),)
 
 
-def _in_blocks(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _in_blocks(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """A row in blocks."""
     nest, slots = Nest(spec, body, LOOPED, schedule), _slots(_count(spec))
     (columns,) = nest.tile.shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
-from kernelgen.families.kernel import Passed
 from kernelgen.plan import Parameter, Schedule
+from kernelgen.tile import ir
 
 SPECIALIZE = Parameter(
     "specialize", (False, True), "grid_config", "structure",
@@ -17,15 +17,16 @@ SPECIALIZE = Parameter(
 def specialized(
     schedule: Schedule,
     arguments: Sequence[str],
-    constexprs: tuple[str, ...],
+    constexprs: Sequence[str | ir.Given],
     also: Collection[str] = (),
     strides: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[Passed, ...]]:
-    """The arguments and the constexprs of a kernel and what its launch passes beside these: where one is compiled for
-    every row length, that is a constexpr, and so are the sizes and strides that `also` names. `strides`: the wrapper's
-    expressions for these."""
+) -> tuple[tuple[str, ...], tuple[ir.Given, ...]]:
+    """The arguments and the constexprs of a kernel: where one is compiled for every row length, that is a constexpr,
+    and so are the sizes and strides that `also` names. `constexprs`: those that it has anyway, names alone where the
+    table's line says them; `strides`: the wrapper's expressions for these."""
+    given = tuple((c, None) if isinstance(c, str) else c for c in constexprs)
     if not schedule.get("specialize"):
-        return tuple(arguments), constexprs, ()
+        return tuple(arguments), given
     compiled = tuple(a for a in arguments if a == "N" or a in also)
-    passed = tuple(Passed(name, strides.get(name, name)) for name in compiled if name != "N")
-    return tuple(a for a in arguments if a not in compiled), (*compiled, *constexprs), passed
+    known = tuple((name, strides.get(name, name)) for name in compiled)
+    return tuple(a for a in arguments if a not in compiled), (*known, *given)

@@ -13,15 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kernelgen.families.access import ROWS
-from kernelgen.families.forms import (
-    SPLIT,
-    SPLIT_APPLY,
-    SPLIT_APPLY_ACROSS,
-    SPLIT_COLUMNS,
-    SPLIT_COLUMNS_JOIN,
-    SPLIT_JOIN,
-)
-from kernelgen.families.kernel import WARPS, Body, KernelText, Scratch, at_levels, output_values
+from kernelgen.families.forms import SPLIT, SPLIT_COLUMNS
+from kernelgen.families.kernel import Body, at_levels, output_values
 from kernelgen.families.looped import passes, reduced, stored_late, walked_values
 from kernelgen.families.moments import carried_moments
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -67,7 +60,7 @@ class Split:
 
     # The kernels
 
-    def walk(self, name: str, walk: tuple[int, ...]) -> KernelText:
+    def walk(self, name: str, walk: tuple[int, ...]) -> ir.Kernel:
         """The kernel of one walk."""
         nest = self.nest()
         once = self.begin(nest, walked_values(self.body, walk, self.online, self.moments))
@@ -76,7 +69,7 @@ class Split:
         self.memory += [s.name for s in scratch]
         return replace(self.divided(nest, name, once, carry, stores, scratch=scratch), scratch=scratch)
 
-    def last(self, base: str) -> KernelText:
+    def last(self, base: str) -> ir.Kernel:
         """The kernel that writes the outputs, over the rows again where an output has every element."""
         nest, outputs = self.nest(), self.body.lowered.outputs
         once = self.begin(nest, output_values(self.body))
@@ -104,11 +97,11 @@ class Split:
         once: Sequence[ir.Stmt],
         carry: carries.Carry,
         after: Sequence[ir.Stmt],
-        scratch: Sequence[Scratch] = (),
+        scratch: Sequence[ir.Scratch] = (),
         *,
         backwards: bool = False,
         is_turned: bool = False,
-    ) -> KernelText:
+    ) -> ir.Kernel:
         """The kernel of programs that walk a part of a row each."""
         stages = "NUM_STAGES" if self.schedule.int("NUM_STAGES") > 1 else ""
         loop = grid.walk(
@@ -127,7 +120,7 @@ class Split:
         walked = (*nest.row_indices(), *once, apart, *carry.before, loop, *carry.after, *after)
         return self._kernel(nest, name, (*frame, *grid.part(nest.tile.columns), *walked), scratch)
 
-    def _joining(self, nest: Nest, name: str, text: Sequence[ir.Stmt]) -> KernelText:
+    def _joining(self, nest: Nest, name: str, text: Sequence[ir.Stmt]) -> ir.Kernel:
         """The kernel that only joins what the programs of a row found."""
         text = (_part(nest, ""), *nest.row_indices(), *text)
         if nest.tile.rows:
@@ -137,12 +130,12 @@ class Split:
             said = f"one program joins what {'the programs of a row' if self.has_row else 'the others'} found"
             row = (ir.Let(("row",), wide(ir.Program(0))),) if self.has_row else ()
             frame = (ir.Remark((said,), apart=False), *row)
-        form = SPLIT_COLUMNS_JOIN if nest.tile.rows else SPLIT_JOIN
-        return replace(self._kernel(nest, name, (*frame, *text)), form=form)
+        launch = 'cdiv(M, options["BLOCK_SIZE_M"])' if nest.tile.rows else "M" if self.has_row else "1"
+        return replace(self._kernel(nest, name, (*frame, *text)), grid=(launch,))
 
     def _applying(
         self, nest: Nest, name: str, once: Sequence[ir.Stmt], inside: Sequence[ir.Stmt], after: tuple[ir.Stmt, ...]
-    ) -> KernelText:
+    ) -> ir.Kernel:
         """The kernel that writes the elements of a row, of which a program has one tile."""
         text = (
             *grid.numbered(nest.tile.columns, grid.block(_TILE, nest.tile.columns)),
@@ -152,20 +145,20 @@ class Split:
         # rows of no element have results all the same
         length = "max(N, 1)" if after else "N"
         sizes = [("num_tiles", ("M * " if self.has_row else "") + f'cdiv({length}, options["BLOCK_SIZE_N"])')]
-        form, between = SPLIT_APPLY, rows_between(self.body)
+        between = rows_between(self.body)
         frame: tuple[ir.Stmt, ...]
         if _is_shared(self.body):
-            form, frame = SPLIT_APPLY_ACROSS, grid.tiles_across()
+            frame = grid.tiles_across()
         elif between:
             frame = grid.tiles_between(nest.tile.columns, between)
             every = f'M * tiles * cdiv({length}, options["BLOCK_SIZE_N"] * tiles)'
             sizes = [("tiles", f'max({between} // options["BLOCK_SIZE_N"], 1)'), ("num_tiles", every)]
         else:
             frame = grid.tiles_of_row(nest.tile.columns, has_row=self.has_row, may_be_empty=bool(after))
-        made = replace(self._kernel(nest, name, (*frame, *text)), form=form, grid="(num_tiles,)", sizes=tuple(sizes))
-        return replace(made, passed=(*made.passed, WARPS))
+        made = self._kernel(nest, name, (*frame, *text))
+        return replace(made, grid=("num_tiles",), counts=tuple(sizes), options=(("num_warps", None),))
 
-    def _kernel(self, nest: Nest, name: str, text: Sequence[ir.Stmt], scratch: Sequence[Scratch] = ()) -> KernelText:
+    def _kernel(self, nest: Nest, name: str, text: Sequence[ir.Stmt], scratch: Sequence[ir.Scratch] = ()) -> ir.Kernel:
         used = used_names(trimmed(tuple(text)))
         known = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "SPLITS", "NUM_STAGES")
         constexprs = tuple(name for name in known if name in used)
@@ -202,7 +195,7 @@ class Split:
         mask = ir.Name(M.mask, (M,)) if nest.tile.rows else None
         return ir.Load(ir.Pointer(f"{name}_parts", ((ir.Name("parts", shape), None),), shape), mask, None)
 
-    def _left(self, nest: Nest, walk: tuple[int, ...]) -> tuple[tuple[ir.Stmt, ...], tuple[Scratch, ...]]:
+    def _left(self, nest: Nest, walk: tuple[int, ...]) -> tuple[tuple[ir.Stmt, ...], tuple[ir.Scratch, ...]]:
         """How the programs of a walk leave what they found."""
         found: list[tuple[str, str, ir.Expr]] = []
         for i in walk:
@@ -220,9 +213,7 @@ class Split:
         return stored_parts(nest, [(f"{name}_parts", kind, value) for name, kind, value in found])
 
 
-def split_kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def split_kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernels in the order of their launches; the last one writes the outputs."""
     split = Split(spec, body, schedule)
     base = name.removesuffix("_kernel").removesuffix(f"_{SPLIT.name}")
@@ -233,7 +224,7 @@ def split_kernels(
 
 def stored_parts(
     nest: Nest, found: Sequence[tuple[str, str, ir.Expr]]
-) -> tuple[tuple[ir.Stmt, ...], tuple[Scratch, ...]]:
+) -> tuple[tuple[ir.Stmt, ...], tuple[ir.Scratch, ...]]:
     """How the programs of a row leave numbers of their parts: the memory of each, its dtype, and the number."""
     slot: ir.Expr = _SPLIT
     shape = nest.tile.shape[:-1]
@@ -245,7 +236,8 @@ def stored_parts(
             lets, slot = (ir.Let(("slot",), slot),), ir.Name("slot", shape)
     mask = ir.Name(M.mask, shape) if shape else None
     stores = [ir.Store(ir.Pointer(name, ((slot, None),), shape), value, mask) for name, _, value in found]
-    return (*lets, *stores), tuple(Scratch(name, kind) for name, kind, _ in found)
+    shape_of_memory = """(options["SPLITS"], M)""" if nest.body.layout.rows else """options["SPLITS"]"""
+    return (*lets, *stores), tuple(ir.Scratch(name, shape_of_memory, kind) for name, kind, _ in found)
 
 
 def dtype_of_memory(dtype: str) -> str:

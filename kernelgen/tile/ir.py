@@ -504,6 +504,13 @@ class Scratch:
     shape: str
     """The wrapper's expression."""
     dtype: str = "float32"
+    """Of torch's."""
+    zeros: bool = False
+    """Whether it is zero when the kernel begins."""
+
+
+Given = tuple[str, str | None]
+"""What a launch is told by a name, with the wrapper's expression for it; None: the table's line says it."""
 
 
 @dataclass(frozen=True)
@@ -513,8 +520,7 @@ class Kernel:
     name: str
     schedule: Schedule
     arguments: tuple[Argument, ...]
-    constexprs: tuple[tuple[str, str | None], ...]
-    """Each with the wrapper's expression for it; None: the table's line says it."""
+    constexprs: tuple[Given, ...]
     body: tuple[Stmt, ...]
     grid: tuple[str, ...]
     """The wrapper's expressions, one a dimension."""
@@ -523,13 +529,19 @@ class Kernel:
     """Tensors in another form that the launch needs, with the wrapper's expressions for them."""
     counts: tuple[tuple[str, str], ...] = ()
     """Numbers that the launch needs, with the wrapper's expressions for them."""
+    options: tuple[Given, ...] = ()
+    """What its launch is told beside the constexprs, such as `num_warps`, where that is not what the table's line says
+    of the first kernel."""
+    named_sizes: tuple[tuple[str, str], ...] = ()
+    """The size names that it mentions and others need not, each with its argument."""
     when_unfit: bool = False
     """Whether it is launched instead of the one before it, where tensors do not fit that one's descriptors."""
     unaligned: tuple[str, ...] = ()
     """Pointers of which is not asked whether 16 divides them: a thread that took several columns would leave gaps
     between what its neighbours read."""
     fits: str = ""
-    """The wrapper's condition for that, where it is another than that descriptors copy what they are made of."""
+    """The wrapper's condition for launching it, without which the next is launched instead; empty: none, or that
+    descriptors copy what they are made of."""
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from types import MappingProxyType
 
 from kernelgen.families.access import COLS, ROWS, Access, output_groups
 from kernelgen.families.forms import Form
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body, passed
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
 from kernelgen.families.padding import ancestors
 from kernelgen.families.specialize import specialized
-from kernelgen.families.values import REVERSE, Stored, Use, Value, is_scaled
+from kernelgen.families.values import REVERSE, Stored, Use, Value, axes_of, is_scaled
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.frontend.indices import Expr
@@ -285,27 +285,37 @@ class Nest:
         name: str,
         inside: tuple[ir.Stmt, ...],
         sizes: tuple[str, ...],
-        constexprs: tuple[str, ...],
+        constexprs: Sequence[str | ir.Given],
         also: Collection[str] = (),
         left: Collection[str] = (),
         strides: Mapping[str, str] = MappingProxyType({}),
-    ) -> KernelText:
+    ) -> ir.Kernel:
         """The kernel of some statements, with the arguments that they mention, and `sizes`. `also`: what is compiled in
         beside the length of a row, where that is; `left`: the memory that it leaves for the next kernel; `strides`: the
         wrapper's expressions for these."""
         inside = trimmed((*self.wide_strides(), *inside))
         used = used_names(inside)
         known = [a for a in self.arguments(*sizes, "M", "N") if a in used or a in sizes or f"{a[:-4]}:type" in used]
-        passed = dict.fromkeys(self.memory)  # what kernels leave for one another, this one and those before
-        found = [f"{m}_ptr" for m in passed if f"{m}_ptr" in used]
+        memory = dict.fromkeys(self.memory)  # what kernels leave for one another, this one and those before
+        found = [f"{m}_ptr" for m in memory if f"{m}_ptr" in used]
         inputs = {f"{t.name}_ptr" for t in self.spec.inputs}
         outputs = [a for a in known if a.endswith("_ptr") and a not in inputs]
         arguments = [
             *(a for a in known if a in inputs), *(a for a in found if a.removesuffix("_ptr") not in left), *outputs,
             *(a for a in found if a.removesuffix("_ptr") in left), *(a for a in known if not a.endswith("_ptr")),
         ]  # fmt: skip
-        ordered, constexprs, more = specialized(self.schedule, arguments, constexprs, also, strides)
-        return KernelText(name, self.form, self.schedule, ordered, constexprs, body=inside, passed=more)
+        ordered, given = specialized(self.schedule, arguments, constexprs, also, strides)
+        if self.form.whole:
+            given = tuple((n, self._whole_row() if n == "BLOCK_SIZE_N" else host) for n, host in given)
+        launch = self.form.grid(self.schedule, "row" in used)
+        return ir.Kernel(name, self.schedule, passed(self.body, ordered), given, inside, launch)
+
+    def _whole_row(self) -> str:
+        """The wrapper's expression for the lanes that hold a row; one of no element may have results all the same."""
+        lowered = self.body.lowered
+        axes = [{a for d in o.index for a in axes_of(d)} for o in lowered.outputs]
+        full = all(len(a) == len(lowered.space.axes) for a in axes)
+        return f"next_power_of_2({'N' if full else 'max(N, 1)'})"
 
 
 def _is_turned(body: Body) -> bool:

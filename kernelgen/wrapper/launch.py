@@ -12,8 +12,7 @@ from kernelgen.errors import Mistake, SpecError, UnsupportedError
 from kernelgen.families import family_of, named_sizes
 from kernelgen.families.access import COLS, group_sizes
 from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
-from kernelgen.families.kernel import Body, KernelText, Passed, body_of
-from kernelgen.families.values import axes_of
+from kernelgen.families.kernel import Body, body_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import facts_of, failing, message
@@ -138,11 +137,10 @@ class FileText:
 def file_text(plan: KernelPlan) -> FileText:
     """Decide the whole text of `_triton.py`, of kernels that a family writes as lines."""
     body = body_of(plan)
-    helpers: dict[str, None] = {}
     texts, family = flavours(plan), family_of(plan)
-    sequences = [family.kernels(plan.spec, body, schedule, name, helpers) for schedule, name in texts.values()]
-    last = _last(plan, helpers)
-    kernels: tuple[KernelText, ...] = (*itertools.chain(*sequences), *last)
+    sequences = [family.kernels(plan.spec, body, schedule, name) for schedule, name in texts.values()]
+    last = _last(plan)
+    kernels: tuple[ir.Kernel, ...] = (*itertools.chain(*sequences), *last)
     check_beside(plan.spec, {kernel.name for kernel in kernels})
     own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
     keys = table_keys(plan)
@@ -156,12 +154,13 @@ def file_text(plan: KernelPlan) -> FileText:
         )
         for row in plan.table
     )  # fmt: skip
+    helpers: dict[str, None] = {}
+    printer = ascend.Printer if plan.chip else triton.Printer
+    printed = tuple(Printed(kernel.name, printer(kernel, helpers).source()) for kernel in kernels)
     if plan.chip and (of_cuda := [h for h in helpers if h in OF_LIBRARY]):
         place = plan.spec.reference_place
         said = f"unsupported: {of_cuda[0]} on an NPU, which is a function of CUDA's library"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
-    printer = ascend.Printer if plan.chip else triton.Printer
-    printed = tuple(_printed(kernel, printer, helpers) for kernel in kernels)
     return FileText(
         printed, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
         table_key(keys, own),
@@ -172,16 +171,6 @@ def file_text(plan: KernelPlan) -> FileText:
         refused_empty(plan), guard(plan.spec, plan.chip), own, called_functions(sizes, branches, after, waits=waits),
         imports_of(helpers), waits=waits,
     )  # fmt: skip
-
-
-def _printed(kernel: KernelText, printer: type[triton.Printer], helpers: dict[str, None]) -> Printed:
-    """A kernel whose statements are data, by the backend."""
-    arguments = tuple(ir.Argument(a, "pointer" if a.endswith("_ptr") else "number", "") for a in kernel.arguments)
-    constexprs = tuple((name, None) for name in kernel.constexprs)
-    whole = ir.Kernel(
-        kernel.name, kernel.schedule, arguments, constexprs, kernel.body, (), unaligned=kernel.unaligned
-    )  # fmt: skip
-    return Printed(kernel.name, printer(whole, helpers).source())
 
 
 _FUNCTIONS = (
@@ -354,18 +343,18 @@ def _prepare(plan: KernelPlan) -> tuple[str, ...]:
     )
 
 
-def _sizes(plan: KernelPlan, kernels: tuple[KernelText, ...]) -> tuple[tuple[str, str], ...]:
+def _sizes(plan: KernelPlan, kernels: tuple[ir.Kernel, ...]) -> tuple[tuple[str, str], ...]:
     body = body_of(plan)
     if body.layout.columns is None:
         return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
     outer, places = tuple(a for g in body.layout.rows for a in g.axes), size_places(plan.spec)
     sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
-    sizes += [("M", "1")] if not outer and any("M" in k.arguments for k in kernels) else []
+    sizes += [("M", "1")] if not outer and any(a.name == "M" for k in kernels for a in k.arguments) else []
     sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
     sizes = _divided(plan.spec, sizes)
-    needed = {a for k in kernels for a in (*k.arguments, *k.constexprs)}
+    needed = {name for k in kernels for name in (*(a.name for a in k.arguments), *(c for c, _ in k.constexprs))}
     needed |= {word for _, view in _views(body) for word in _words(view)}
-    needed |= {word for k in kernels for text in (k.grid, *(s.shape for s in k.scratch)) for word in _words(text)}
+    needed |= {word for k in kernels for text in (*k.grid, *(s.shape for s in k.scratch)) for word in _words(text)}
     groups = (*body.layout.rows, *body.layout.parts)
     sizes += [
         (g.size, group_sizes(plan.spec, body.lowered, g.axes, places))
@@ -403,12 +392,12 @@ def _views(body: Body) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
 
 
-def _last(plan: KernelPlan, helpers: dict[str, None]) -> tuple[KernelText, ...]:
+def _last(plan: KernelPlan) -> tuple[ir.Kernel, ...]:
     """The kernels that reduce what the rows left."""
     if plan.then is None:
         return ()
     name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    return family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name, helpers)
+    return family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name)
 
 
 def _left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
@@ -417,56 +406,51 @@ def _left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
     return tuple((t.name, f"torch.empty(M, dtype=torch.{t.dtype}, device={device})") for t in tensors)
 
 
-def _launch_last(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str]) -> Launch:
+def _launch_last(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> Launch:
     """Its elements are the rows of the kernels before."""
     assert plan.then is not None
-    arguments = [own["M"] if a == "N" else a.removesuffix("_ptr") for a in kernel.arguments]
+    arguments = [own["M"] if a.name == "N" else a.host for a in kernel.arguments]
     arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
-    return Launch(kernel.name, with_own(kernel.launch_grid(), own), tuple(arguments))
+    return Launch(kernel.name, grid_text(kernel, own), tuple(arguments))
 
 
-def _branch(plan: KernelPlan, sequence: tuple[KernelText, ...], own: Mapping[str, str]) -> Branch:
-    device = f"{plan.spec.inputs[0].name}.device"
-    parts = 'options["SPLITS"]'
-    shape = f"({parts}, M)" if body_of(plan).layout.rows else parts
-    sizes = tuple(size for k in sequence for size in k.sizes)
-    scratch = tuple(
-        (s.name, f"torch.{'zeros' if s.zeros else 'empty'}({s.shape or shape}, dtype=torch.{s.dtype}, device={device})")
-        for k in sequence
-        for s in k.scratch
-    )
-    launches = tuple(_launch(plan, kernel, own, first=number == 0) for number, kernel in enumerate(sequence))
+def _branch(plan: KernelPlan, sequence: tuple[ir.Kernel, ...], own: Mapping[str, str]) -> Branch:
+    sizes = tuple(size for k in sequence for size in k.counts)
+    given = frozenset(name for name, _ in options(plan, sequence[0].schedule))
+    launches = tuple(launched(kernel, own, given, chosen=kernel is sequence[0]) for kernel in sequence)
     fits = with_own(sequence[0].fits, own)
     together = len(launches) if not fits else 1
-    sizes, scratch = _called(sizes, own), _called(scratch, own)
-    return Branch(sequence[0].name, sizes, scratch, launches[:together], fits, launches[together:])
+    memory = tuple(pair for k in sequence for pair in scratch(plan, k, own))
+    return Branch(sequence[0].name, _called(sizes, own), memory, launches[:together], fits, launches[together:])
 
 
-def _launch(plan: KernelPlan, kernel: KernelText, own: Mapping[str, str], *, first: bool) -> Launch:
-    body = body_of(plan)
-    views = {a.tensor: a.view[0] for a in body.layout.accesses if a.view}
-    strides = {s: e for a in body.layout.all() for s, e in a.strides}
-    arguments = []
-    for argument in kernel.arguments:
-        name = argument.removesuffix("_ptr")
-        of_tensor = views.get(name, name) if argument.endswith("_ptr") else strides.get(argument)
-        arguments.append(of_tensor or own.get(argument, argument))
-    passed = [Passed("N", "N")] if "N" in kernel.constexprs else []
-    chosen = {name for name, _ in options(plan, kernel.schedule)} - OPTIONS
-    every = chosen <= set(kernel.constexprs) - {p.name for p in kernel.passed if p.value is not None}
-    passed += [p for p in kernel.passed if p.value is not None or not every]
-    if kernel.form.whole and not kernel.passed:
-        axes = [{a for d in o.index for a in axes_of(d)} for o in body.lowered.outputs]
-        length = "N" if all(len(a) == len(body.lowered.space.axes) for a in axes) else "max(N, 1)"
-        passed.append(Passed("BLOCK_SIZE_N", f"next_power_of_2({length})"))
-    if not every:
-        given = {p.name for p in passed}
-        passed += [Passed(name) for name in kernel.constexprs if name not in given]
-    arguments += [f"{p.name}={with_own(p.value or _option(p.name), own)}" for p in passed]
-    arguments += [f"**{own['options']}"] if every else []
-    grid = with_own(kernel.launch_grid(), own)
-    return Launch(own["kernel"] if first else kernel.name, grid, tuple(arguments))
+def scratch(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The memory that a kernel leaves for the next, with the expressions that allocate it."""
+    device = f"{plan.spec.inputs[0].name}.device"
+    made = [(s, f"torch.{'zeros' if s.zeros else 'empty'}({with_own(s.shape, own)}") for s in kernel.scratch]
+    return [(own.get(s.name, s.name), f"{begun}, dtype=torch.{s.dtype}, device={device})") for s, begun in made]
 
 
-def _option(name: str) -> str:
-    return f'options["{name}"]'
+def launched(kernel: ir.Kernel, own: Mapping[str, str], given: frozenset[str], *, chosen: bool) -> Launch:
+    """`given`: the options of the lines that lead to it; `chosen`: the kernel is that of the table's line."""
+    passed = [with_own(a.host, own) if a.kind == "number" else host(a.host, own) for a in kernel.arguments]
+    both = (*kernel.constexprs, *kernel.options)
+    passed += [f"{name}={with_own(value, own)}" for name, value in both if value]
+    rest = [name for name, value in kernel.constexprs if value is None]
+    if given - OPTIONS <= set(rest):
+        passed.append(f"**{own['options']}")
+    else:
+        rest += [name for name, value in kernel.options if value is None]
+        rest += sorted(given & OPTIONS - dict(kernel.options).keys()) if chosen else []
+        passed += [f'{name}={own["options"]}["{name}"]' for name in rest]
+    return Launch(own["kernel"] if chosen else kernel.name, grid_text(kernel, own), tuple(passed))
+
+
+def grid_text(kernel: ir.Kernel, own: Mapping[str, str]) -> str:
+    """The grid of a launch as a tuple."""
+    return with_own(f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})", own)
+
+
+def host(expression: str, own: Mapping[str, str]) -> str:
+    """The expression for a tensor, which may be called as the wrapper calls a variable otherwise."""
+    return expression if expression.isidentifier() else with_own(expression, own)

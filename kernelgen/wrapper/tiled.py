@@ -19,7 +19,6 @@ from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.launch import (
     Branch,
     FileText,
-    Launch,
     Printed,
     Reroute,
     TableLine,
@@ -169,27 +168,22 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
     scratch: list[tuple[str, str]] = []
     if isinstance(first, ir.LibraryCall):
         called = with_own(first.statement, own)
-        scratch.append((first.result, f"{called[:-1]}, out={_host(first.out, own)})" if first.out else called))
+        scratch.append((first.result, f"{called[:-1]}, out={launch.host(first.out, own)})" if first.out else called))
     kernels = [step for step in together if isinstance(step, ir.Kernel)]
     for kernel in kernels:
         scratch += _memory(plan, kernel, own)
     sizes = tuple(dict.fromkeys(c for k in kernels for c in k.counts))
-    launches = tuple(_launch(plan, k, own, given_options, chosen=k is first) for k in kernels)
+    launches = tuple(launch.launched(_with_boxes(plan, k), own, given_options, chosen=k is first) for k in kernels)
     return Branch(first.name, _named(sizes, own), tuple(scratch), launches)
 
 
 def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
     """The buffers and descriptors of a launch, each with the expression that makes it."""
-    device = f"{plan.spec.inputs[0].name}.device"
-    made = list(_named(kernel.made, own))
-    made += [
-        (s.name, f"torch.empty({with_own(s.shape, own)}, dtype=torch.{s.dtype}, device={device})")
-        for s in kernel.scratch
-    ]
+    made = [*_named(kernel.made, own), *launch.scratch(plan, kernel, own)]
     hosts = dict(kernel.constexprs)
     for box in (a for a in kernel.arguments if a.kind == "descriptor"):
         extents = ", ".join(b if b.isdigit() else hosts.get(b) or f'{own["options"]}["{b}"]' for b in box.block)
-        made.append((_variable(plan, box), f"TensorDescriptor.from_tensor({_host(box.host, own)}, [{extents}])"))
+        made.append((_variable(plan, box), f"TensorDescriptor.from_tensor({launch.host(box.host, own)}, [{extents}])"))
     return made
 
 
@@ -197,11 +191,6 @@ def _variable(plan: KernelPlan, box: ir.Argument) -> str:
     """What the wrapper calls a descriptor."""
     tensors = {t.name for t in (*plan.spec.inputs, *plan.spec.outputs)}
     return f"launch_{box.name}" if box.name in tensors else box.name
-
-
-def _host(expression: str, own: Mapping[str, str]) -> str:
-    """The expression for a tensor, which may be called as the wrapper calls a variable otherwise."""
-    return expression if expression.isidentifier() else with_own(expression, own)
 
 
 def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | None:
@@ -212,27 +201,12 @@ def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | N
     ]  # fmt: skip
     if not boxed:
         return None
-    hosts = [a.host for a in boxed[0][0].arguments if a.kind == "descriptor"]
-    condition = with_own(boxed[0][0].fits, own) or f"fit_descriptors({', '.join(_host(host, own) for host in hosts)})"
+    boxes = ", ".join(launch.host(a.host, own) for a in boxed[0][0].arguments if a.kind == "descriptor")
+    condition = with_own(boxed[0][0].fits, own) or f"fit_descriptors({boxes})"
     return Reroute(tuple(first.name for first, _ in boxed), condition, boxed[0][1].name, _INSTEAD)
 
 
-def _launch(
-    plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str], given_options: frozenset[str], *, chosen: bool
-) -> Launch:
-    """`given_options`: those of the lines that lead to it; `chosen`: the kernel is that of the table's line."""
-    passed = [_variable(plan, a) if a.kind == "descriptor" else _passed(a, own) for a in kernel.arguments]
-    given = {name: host for name, host in kernel.constexprs if host}
-    passed += [f"{name}={with_own(host, own)}" for name, host in given.items()]
-    if given_options - launch.OPTIONS <= {name for name, host in kernel.constexprs if host is None}:
-        passed.append(f"**{own['options']}")
-    else:
-        rest = [name for name, host in kernel.constexprs if host is None]
-        rest += sorted(given_options & launch.OPTIONS) if chosen else []
-        passed += [f'{name}={own["options"]}["{name}"]' for name in rest]
-    grid = with_own(f"({', '.join(kernel.grid)}{',' if len(kernel.grid) == 1 else ''})", own)
-    return Launch(own["kernel"] if chosen else kernel.name, grid, tuple(passed))
-
-
-def _passed(argument: ir.Argument, own: Mapping[str, str]) -> str:
-    return _host(argument.host, own) if argument.kind == "pointer" else with_own(argument.host, own)
+def _with_boxes(plan: KernelPlan, kernel: ir.Kernel) -> ir.Kernel:
+    """A kernel whose launch passes descriptors by what the wrapper calls them."""
+    boxes = (replace(a, host=_variable(plan, a)) if a.kind == "descriptor" else a for a in kernel.arguments)
+    return replace(kernel, arguments=tuple(boxes))

@@ -707,8 +707,8 @@ def batch_norm_train(
                 out_view.stride(2),
                 N=N,
                 HW=HW,
-                num_warps=options["num_warps"],
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
             )
     return out

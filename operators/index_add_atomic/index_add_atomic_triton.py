@@ -258,8 +258,8 @@ def index_add_atomic(
             buckets,
             M,
             V,
-            num_warps=4,
             SLOTS=slots,
+            num_warps=4,
             BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
         )
         index_add_atomic_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
@@ -270,10 +270,10 @@ def index_add_atomic(
             out,
             M,
             N,
-            num_warps=options["num_warps"],
             SLOTS=slots,
             BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            num_warps=options["num_warps"],
         )
         index_add_atomic_rest_kernel[(cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)](
             x,
@@ -284,10 +284,10 @@ def index_add_atomic(
             M,
             N,
             V,
-            num_warps=4,
             SLOTS=slots,
             BLOCK_SIZE_V=32,
             BLOCK_SIZE_K=8,
+            num_warps=4,
             BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
         )

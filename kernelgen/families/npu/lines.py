@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kernelgen.families.access import ROWS
 from kernelgen.families.forms import Form
-from kernelgen.families.kernel import Body, KernelText, Passed
+from kernelgen.families.kernel import Body
 from kernelgen.families.values import Lowered, Use
 from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.indices import Expr
@@ -71,20 +71,17 @@ def counts(lowered: Lowered, i: int) -> bool:
     return loaded and not stored and all(op in COMPARISONS or op == "load" for op in consumers)
 
 
-def walked(
-    kernel: KernelText, schedule: Schedule, tiles: str, *, sizes: tuple[str, ...], passed: tuple[Passed, ...] = ()
-) -> KernelText:
+def walked(kernel: ir.Kernel, schedule: Schedule, tiles: str, *, sizes: tuple[str, ...]) -> ir.Kernel:
     """A kernel's text as one program a core runs it; `tiles`: the wrapper's short expression for how many there are."""
     named = {"M", "N", "n_elements"}
-    first = next((i for i, a in enumerate(kernel.arguments) if a in named), len(kernel.arguments))
-    others = tuple(a for a in kernel.arguments if a not in named)
-    arguments = (*others[:first], *sizes, *others[first:])
+    first = next((i for i, a in enumerate(kernel.arguments) if a.name in named), len(kernel.arguments))
+    others = tuple(a for a in kernel.arguments if a.name not in named)
+    counted = (ir.Argument(size, "number", size) for size in sizes)
     return replace(
         kernel,
         schedule=schedule,
-        arguments=arguments,
-        grid="(1,)" if tiles == "1" else f"(min({tiles}, num_cores()),)" if tiles else "(num_cores(),)",
-        passed=passed,
+        arguments=(*others[:first], *counted, *others[first:]),
+        grid=(tiles if tiles == "1" else f"min({tiles}, num_cores())" if tiles else "num_cores()",),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from kernelgen.families import pointwise
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import FLAT, TILE
-from kernelgen.families.kernel import Body, KernelText, at_levels, output_values
+from kernelgen.families.kernel import Body, at_levels, output_values
 from kernelgen.families.naming import COLUMN, SCALAR
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.lines import PackedNest, column_elements, every, walked
@@ -66,9 +66,7 @@ def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None
     return f"a tile of {size} elements, of which the buffer holds {most}" if size > most else None
 
 
-def _flat(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _flat(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     nest = PackedNest(spec, body, FLAT, pointwise.default(FLAT.name))
     once = nest.lets(at_levels(body, (SCALAR,)))
     block = (*grid.numbered(RUN, grid.block(ir.Name("block"), RUN)), *nest.lets(output_values(body), late=False))
@@ -78,9 +76,7 @@ def _flat(
     return (walked(text, schedule, 'cdiv(n_elements, options["BLOCK_SIZE"])', sizes=("n_elements",)),)
 
 
-def _tile(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _tile(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     nest = PackedNest(spec, body, TILE, pointwise.default(TILE.name))
     once = nest.lets(at_levels(body, (COLUMN, SCALAR)))
     text = (*nest.lets(output_values(body), late=False), *nest.stores())

@@ -8,7 +8,7 @@ from dataclasses import replace
 from kernelgen.families import forms, reduction
 from kernelgen.families.family import Family, Kernels, Table, Variant
 from kernelgen.families.forms import Form
-from kernelgen.families.kernel import Body, KernelText, Passed
+from kernelgen.families.kernel import Body
 from kernelgen.families.looped import walked_rows
 from kernelgen.families.npu import held
 from kernelgen.families.npu.budget import tile_elements
@@ -23,7 +23,8 @@ from kernelgen.tile.nest import LONE_N, M, N, Nest
 NAME = "reduction"
 KEY_ITEMSIZE = held.VECTOR_BYTES
 """Rows are computed in float32, whatever they are in memory: how long one may be does not depend on its dtype."""
-WHOLE = (Passed("BLOCK_SIZE_N", "next_power_of_2(max(N, 1))"),)
+WHOLE = "next_power_of_2(max(N, 1))"
+"""The lanes that hold a row, also one of no element."""
 
 
 def variants(body: Body) -> tuple[str, ...]:
@@ -89,9 +90,7 @@ def fits(body: Body, chip: Chip, schedule: Schedule, columns: int) -> str | None
     return f"a tile of {rows * length} elements, of which the buffer holds {most}" if rows * length > most else None
 
 
-def _kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel for one schedule's structure. Without rows there is one tile, and the one program that has it."""
     form = FORMS[schedule.variant]
     if form.walks:
@@ -104,11 +103,11 @@ def _kernels(
     made = one_program_a_core(text, schedule, body)
     if {o.name for o in body.lowered.outputs} - {t.name for t in spec.outputs}:
         # what the rows leave is reduced even where there are none, and no driver takes a launch of no program
-        made = replace(made, grid=f"(max(min({_tiles(form)}, num_cores()), 1),)")
+        made = replace(made, grid=(f"max(min({_tiles(form)}, num_cores()), 1)",))
     return (made,)
 
 
-def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> KernelText:
+def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> ir.Kernel:
     """The kernel of a core that holds whole rows."""
     nest = PackedNest(spec, body, FORMS[schedule.variant], schedule)
     text = reduction.whole_rows(nest)
@@ -122,7 +121,7 @@ def in_registers(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) 
     return nest.kernel(name, (*grid.numbered(LONE_N, ir.Number(0)), *text), ("N",), ("BLOCK_SIZE_N",))
 
 
-def in_blocks(nest: Nest, text: tuple[ir.Stmt, ...], name: str) -> KernelText:
+def in_blocks(nest: Nest, text: tuple[ir.Stmt, ...], name: str) -> ir.Kernel:
     """The kernel of a core that walks its rows, of which `text` does one, or a tile of them."""
     body = nest.body
     if nest.form.two_d:
@@ -139,12 +138,14 @@ def in_blocks(nest: Nest, text: tuple[ir.Stmt, ...], name: str) -> KernelText:
     return nest.kernel(name, text, ("N",), ("BLOCK_SIZE_N",))
 
 
-def one_program_a_core(text: KernelText, schedule: Schedule, body: Body) -> KernelText:
+def one_program_a_core(text: ir.Kernel, schedule: Schedule, body: Body) -> ir.Kernel:
     """A kernel of rows as one program a core runs it."""
     form = FORMS[schedule.variant]
-    passed = WHOLE if form.whole else ()
+    if form.whole:
+        given = tuple((name, WHOLE if name == "BLOCK_SIZE_N" else host) for name, host in text.constexprs)
+        text = replace(text, constexprs=given)
     sizes, tiles = (("M", "N"), _tiles(form)) if body.layout.rows else (("N",), "1")
-    return walked(text, schedule, tiles, sizes=sizes, passed=passed)
+    return walked(text, schedule, tiles, sizes=sizes)
 
 
 def _tiles(form: Form) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from kernelgen.families import scan
 from kernelgen.families.family import Family, Table
-from kernelgen.families.kernel import Body, KernelText
+from kernelgen.families.kernel import Body
 from kernelgen.families.npu import reduction
 from kernelgen.families.npu.budget import tile_elements
 from kernelgen.families.npu.held import row_elements
@@ -14,6 +14,7 @@ from kernelgen.families.npu.lines import PackedNest
 from kernelgen.families.npu.space import HELPERS
 from kernelgen.plan import Chip, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
 
 NAME = "scan"
 KEY_ITEMSIZE = reduction.KEY_ITEMSIZE
@@ -43,9 +44,7 @@ def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tup
     return tuple(s for s in reduction.starts(body, rows, columns, chip) if s.variant in variants(body))
 
 
-def _kernels(
-    spec: OperatorSpec, body: Body, schedule: Schedule, name: str, helpers: dict[str, None]
-) -> tuple[KernelText, ...]:
+def _kernels(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
     """The kernel for one schedule's structure."""
     form, plain = FORMS[schedule.variant], scan.default(schedule.variant)
     if form.walks:

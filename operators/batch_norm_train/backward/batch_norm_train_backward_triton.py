@@ -890,8 +890,8 @@ def batch_norm_train_backward(
                 grad_x_view.stride(0),
                 grad_x_view.stride(1),
                 grad_x_view.stride(2),
-                num_warps=options["num_warps"],
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
             )
     return grad_x, grad_weight, grad_bias

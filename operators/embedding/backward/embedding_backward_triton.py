@@ -274,8 +274,8 @@ def embedding_backward(
             buckets,
             M,
             V,
-            num_warps=4,
             SLOTS=slots,
+            num_warps=4,
             BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
         )
         embedding_backward_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
@@ -285,10 +285,10 @@ def embedding_backward(
             grad_weight,
             M,
             N,
-            num_warps=options["num_warps"],
             SLOTS=slots,
             BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            num_warps=options["num_warps"],
         )
         grid = (cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)
         embedding_backward_rest_kernel[grid](
@@ -299,10 +299,10 @@ def embedding_backward(
             M,
             N,
             V,
-            num_warps=4,
             SLOTS=slots,
             BLOCK_SIZE_V=32,
             BLOCK_SIZE_K=8,
+            num_warps=4,
             BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
         )
