@@ -12,7 +12,6 @@ from kernelgen.frontend.graph import Graph
 from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
-from kernelgen.tile import ir
 from kernelgen.tile.ir import Step
 
 Table = tuple[TableRow, ...]
@@ -30,8 +29,13 @@ class Starts(Protocol):
 
 
 class Kernels(Protocol):
-    def __call__(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, /) -> tuple[ir.Kernel, ...]:
-        """The kernels of one schedule's structure in the order of their launches, the first called `name`."""
+    def __call__(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, /) -> tuple[Step, ...]:
+        """The kernels of one schedule's structure in the order of their launches, the first called `name`. Of one that
+        descriptors feed, the next is launched instead where tensors do not fit these."""
+
+
+def always(schedule: Schedule, columns: int, itemsize: int) -> None:
+    """What is legal where every schedule makes sense."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,9 @@ class Variant:
     """The schedule to start from: every tunable value by its name. It says what the variant is called."""
     space: tuple[Parameter, ...]
     """The tunable values: choices, the strategy that searches each, a clause for the log."""
-    legal: Callable[[Schedule, int, int], str | None] = lambda schedule, columns, itemsize: None
+    legal: Callable[[Schedule, int, int], str | None]
     """Why a schedule cannot serve rows of so many columns of so many bytes an element; None if it can."""
-    kernels: Kernels | None = None
-    """None: its kernels are in the IR, see `Family.build`."""
+    kernels: Kernels
 
     @property
     def name(self) -> str:
@@ -58,12 +61,6 @@ class Variant:
 def block(name: str, choices: tuple[int, ...], meaning: str) -> Parameter:
     """A block size as a parameter."""
     return Parameter(name, choices, "block_size", "constexpr", meaning)
-
-
-class Build(Protocol):
-    def __call__(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str, /) -> tuple[Step, ...]:
-        """The kernels in the order of their launches, the first called `name`. Of one that descriptors feed, the next
-        is launched instead where tensors do not fit these."""
 
 
 def _as_it_is(graph: Graph) -> Graph:
@@ -121,8 +118,6 @@ class Family:
     """The condition under which a wrapper refuses sizes, with its message; None: what holds of rows and columns."""
     longest_row: Callable[[Body], int | None] = lambda body: None
     """The longest row, in elements, that a wrapper lets pass where `too_large` does not say."""
-    build: Build | None = None
-    """The kernels of one schedule's structure in the IR, which a backend prints."""
     packed: bool = False
     """Whether the wrapper makes every input contiguous that the kernels read."""
     products: Callable[[OperatorSpec, Body], tuple[Product, ...]] = lambda spec, body: ()
@@ -150,10 +145,8 @@ class Family:
     def default(self, variant: str) -> Schedule:
         return self.of(variant).default
 
-    def kernels(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
-        make = self.of(schedule.variant).kernels
-        assert make is not None, "its kernels are in the IR"
-        return make(spec, body, schedule, name)
+    def kernels(self, spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[Step, ...]:
+        return self.of(schedule.variant).kernels(spec, body, schedule, name)
 
 
 def unknown(schedule: Schedule, among: Iterable[Family]) -> str | None:

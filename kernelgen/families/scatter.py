@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families import scatter_atomics, scatter_blocks, scatter_buckets, scatter_lists
 from kernelgen.families.access import COLS, Access, Group, Layout
-from kernelgen.families.family import Family, Table, Variant, block
+from kernelgen.families.family import Family, Table, Variant, always, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import FULL, ROW, Names
@@ -94,7 +94,7 @@ _RUN = 'cdiv(N, options["BLOCK_SIZE"])'
 _COUNTED = one_kernel("count_by_atomics", ("BLOCK_SIZE",), _RUN, ("N",))
 
 
-def _an_atomic_each(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Kernel, ...]:
+def _an_atomic_each(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
     return (scatter_atomics.line if body.any_order else _COUNTED)(spec, body, schedule, name)
 
 
@@ -107,14 +107,15 @@ def _variants() -> tuple[Variant, ...]:
             "TILES blocks of elements a program, counted in registers; integer atomics add the counts to the bins",
             Schedule.make("histogram", BLOCK_SIZE=2048, TILES=8, num_warps=4),
             (elements, block("TILES", (1, 2, 4, 8, 16, 32), "blocks a program"), warps),
-            kernels=one_kernel(
+            always,
+            one_kernel(
                 "histogram", ("BLOCK_SIZE", "TILES"), 'cdiv(N, options["BLOCK_SIZE"] * options["TILES"])', ("N",)
             ),
         ),
         Variant(
             PRINTED, "one block of elements a program, an atomic each",
             Schedule.make("atomics", BLOCK_SIZE=1024, num_warps=4),
-            (elements, warps), kernels=_an_atomic_each,
+            (elements, warps), always, _an_atomic_each,
         ),
         scatter_buckets.VARIANT,
         scatter_lists.VARIANT,

@@ -6,7 +6,7 @@ whatever rows. Each element is one atomic."""
 from __future__ import annotations
 
 from kernelgen.families import scatter_blocks
-from kernelgen.families.family import Variant, block
+from kernelgen.families.family import Variant, always, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.scatter_facts import arguments, kernel, one_kernel, told
@@ -56,7 +56,7 @@ OF_ROWS = (
             block("BLOCK_SIZE_N", (64, 128, 256, 512, 1024), "columns at once"),
             _WARPS,
         ),
-        kernels=of_rows,
+        always, of_rows,
     ),
     Variant(
         PRINTED, "BLOCK_SIZE_M rows by BLOCK_SIZE_N columns of what is added a program, an atomic an element",
@@ -66,7 +66,8 @@ OF_ROWS = (
             block("BLOCK_SIZE_N", (8, 16, 64, 128, 256, 512, 1024), "columns a program"),
             _WARPS,
         ),
-        kernels=one_kernel(
+        always,
+        one_kernel(
             "atomic_tiles", ("BLOCK_SIZE_M", "BLOCK_SIZE_N"),
             'cdiv(M, options["BLOCK_SIZE_M"]) * cdiv(N, options["BLOCK_SIZE_N"])',
         ),

@@ -38,13 +38,14 @@ def beside_tensors(kernels: Kernels) -> Kernels:
         back = {f"{other}{end}": f"{tensor}{end}" for tensor, other in theirs.items() for end in ("", "_ptr")}
         back |= {f"next_{other}": f"next_{tensor}" for tensor, other in theirs.items()}
         words = {word + end: other + end for word, other in ours.items() for end in ("", "_ptr")}
-        return tuple(_once(_reworded(kernel, words | back)) for kernel in made)
+        return tuple(_reworded(_once(kernel), words | back) for kernel in made)
 
     return named
 
 
-def _once(kernel: ir.Kernel) -> ir.Kernel:
+def _once(kernel: ir.Step) -> ir.Kernel:
     """A kernel that gets a tensor once that it reads twice, as what is added and what it is added to."""
+    assert isinstance(kernel, ir.Kernel)
     return replace(kernel, arguments=tuple(dict.fromkeys(kernel.arguments)))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kernelgen.wrapper.calls import sequence
 from kernelgen.wrapper.checks import checks
+from kernelgen.wrapper.file import file_text
 from kernelgen.wrapper.launch import _allocation as allocation
 from kernelgen.wrapper.launch import guard, size_places
 from kernelgen.wrapper.own_names import own_names
-from kernelgen.wrapper.tiled import file_text
 
 __all__ = ["allocation", "checks", "file_text", "guard", "own_names", "sequence", "size_places"]

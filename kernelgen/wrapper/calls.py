@@ -11,8 +11,8 @@ from kernelgen.plan import KernelPlan, Operand, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
+from kernelgen.wrapper.file import file_text
 from kernelgen.wrapper.launch import FileText, filled, guard, size_places
-from kernelgen.wrapper.tiled import file_text
 
 _DENSE = tuple(f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"))
 """Functions whose result is contiguous whatever the strides of what they read."""

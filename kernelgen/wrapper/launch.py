@@ -1,17 +1,14 @@
-"""The wrapper of a generated file as lines: sizes, outputs, the schedule table, launches."""
+"""What the wrapper of a generated file is made of: sizes, outputs, the schedule table, launches."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kernelgen.backends import ascend, triton
-from kernelgen.errors import Mistake, SpecError, UnsupportedError
+from kernelgen.errors import Mistake, SpecError
 from kernelgen.families import family_of, named_sizes
-from kernelgen.families.access import COLS, group_sizes
-from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
+from kernelgen.families.access import COLS
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
 from kernelgen.schedule.problem import NamedSize
@@ -20,9 +17,7 @@ from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, Tenso
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.tile import ir
 from kernelgen.wrapper.checks import Check, dimension
-from kernelgen.wrapper.flavours import flavour, flavours, options
-from kernelgen.wrapper.limits import too_large
-from kernelgen.wrapper.own_names import own_names, with_own
+from kernelgen.wrapper.own_names import with_own
 
 OPTIONS = {"num_warps", "num_stages", "maxnreg", "multibuffer"}
 """What a launch passes that is no argument of a kernel."""
@@ -134,45 +129,6 @@ class FileText:
     """Whether programs of a kernel wait for one another."""
 
 
-def file_text(plan: KernelPlan) -> FileText:
-    """Decide the whole text of `_triton.py`, of kernels that a family writes as lines."""
-    body = body_of(plan)
-    texts, family = flavours(plan), family_of(plan)
-    sequences = [family.kernels(plan.spec, body, schedule, name) for schedule, name in texts.values()]
-    last = _last(plan)
-    kernels: tuple[ir.Kernel, ...] = (*itertools.chain(*sequences), *last)
-    check_beside(plan.spec, {kernel.name for kernel in kernels})
-    own = own_names(plan.spec, [t.name for t in plan.then.spec.inputs] if plan.then else [])
-    keys = table_keys(plan)
-    branches = tuple(_branch(plan, sequence, own) for sequence in sequences)
-    after, sizes = tuple(_launch_last(plan, kernel, own) for kernel in last), _called(_sizes(plan, kernels), own)
-    waits = any(kernel.fits for kernel in kernels)
-    table = tuple(
-        TableLine(
-            tuple(row.limit(key.name) for key in keys),
-            texts[flavour(plan, row.schedule)][1], options(plan, row.schedule),
-        )
-        for row in plan.table
-    )  # fmt: skip
-    helpers: dict[str, None] = {}
-    printer = ascend.Printer if plan.chip else triton.Printer
-    printed = tuple(Printed(kernel.name, printer(kernel, helpers).source()) for kernel in kernels)
-    if plan.chip and (of_cuda := [h for h in helpers if h in OF_LIBRARY]):
-        place = plan.spec.reference_place
-        said = f"unsupported: {of_cuda[0]} on an NPU, which is a function of CUDA's library"
-        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
-    return FileText(
-        printed, with_called([family.own_helpers.get(h, h) for h in helpers]), table,
-        table_key(keys, own),
-        _prepare(plan), output_allocations(plan), sizes, _called(_views(body), own),
-        too_large(plan, own),
-        branches, plan.chip.cores if plan.chip else None,
-        _called(_left(plan), own), after, _returned(plan),
-        refused_empty(plan), guard(plan.spec, plan.chip), own, called_functions(sizes, branches, after, waits=waits),
-        imports_of(helpers), waits=waits,
-    )  # fmt: skip
-
-
 _FUNCTIONS = (
     "cdiv", "next_power_of_2", "num_programs", "precision", "convolution_precision", "has_copy_engine",
     "fit_descriptors", "fit_channels", "channels_last", "packed_weight", "memory_format_of",
@@ -220,7 +176,7 @@ def check_beside(spec: OperatorSpec, kernels: Collection[str]) -> None:
             raise SpecError([Mistake(spec.path, tensor.place.line, tensor.place.column, message)])
 
 
-def _called(assigned: Iterable[tuple[str, str]], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def named(assigned: Iterable[tuple[str, str]], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     """Assignments of the wrapper, each a name with its expression, by the names that its variables have."""
     return tuple((own.get(name, name), with_own(expression, own)) for name, expression in assigned)
 
@@ -286,7 +242,7 @@ def _widened(plan: KernelPlan) -> bool:
     return family_of(plan).widened(plan.spec, body_of(plan))
 
 
-def _returned(plan: KernelPlan) -> str:
+def returned(plan: KernelPlan) -> str:
     (output, *_) = plan.spec.outputs
     return f"{output.name}.to({_dtype(plan.spec, output)})" if _widened(plan) else ""
 
@@ -329,7 +285,7 @@ def _place(entry: Size, places: dict[str, str]) -> str:
     return renamed(entry, places) if is_expression(entry) else places[entry]
 
 
-def _prepare(plan: KernelPlan) -> tuple[str, ...]:
+def prepared(plan: KernelPlan) -> tuple[str, ...]:
     """Where everything is one run of elements, an input is read as one too."""
     packed = family_of(plan).packed
     layout = body_of(plan).layout
@@ -343,34 +299,7 @@ def _prepare(plan: KernelPlan) -> tuple[str, ...]:
     )
 
 
-def _sizes(plan: KernelPlan, kernels: tuple[ir.Kernel, ...]) -> tuple[tuple[str, str], ...]:
-    body = body_of(plan)
-    if body.layout.columns is None:
-        return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
-    outer, places = tuple(a for g in body.layout.rows for a in g.axes), size_places(plan.spec)
-    sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
-    sizes += [("M", "1")] if not outer and any(a.name == "M" for k in kernels for a in k.arguments) else []
-    sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
-    sizes = _divided(plan.spec, sizes)
-    needed = {name for k in kernels for name in (*(a.name for a in k.arguments), *(c for c, _ in k.constexprs))}
-    needed |= {word for _, view in _views(body) for word in _words(view)}
-    needed |= {word for k in kernels for text in (*k.grid, *(s.shape for s in k.scratch)) for word in _words(text)}
-    groups = (*body.layout.rows, *body.layout.parts)
-    sizes += [
-        (g.size, group_sizes(plan.spec, body.lowered, g.axes, places))
-        for g in groups
-        if g.size.isidentifier() and g.size in needed
-    ]
-    sizes += [("n_elements", "M * N")] if "n_elements" in needed else []
-    known = {name for name, _ in sizes}
-    places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
-    own = [*body.layout.sizes, *(body_of(plan.then).layout.sizes if plan.then else ())]
-    named = dict.fromkeys([*own, *(size for k in kernels for size in k.named_sizes)])
-    sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
-    return tuple(dict.fromkeys(sizes))
-
-
-def _divided(spec: OperatorSpec, sizes: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def divided(spec: OperatorSpec, sizes: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """The rows as a quotient, where no output without elements comes this far: a slice of a shape takes the host three
     times as long."""
     first = spec.inputs[0]
@@ -382,46 +311,14 @@ def _divided(spec: OperatorSpec, sizes: list[tuple[str, str]]) -> list[tuple[str
     return [("N", f"{first.name}.shape[-1]"), ("M", f"{first.name}.numel() // N")]
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     """The names in an expression."""
     return re.findall(r"[A-Za-z_]\w*", text)
 
 
-def _views(body: Body) -> tuple[tuple[str, str], ...]:
+def views(body: Body) -> tuple[tuple[str, str], ...]:
     """Inputs and outputs whose dimensions are merged."""
     return tuple(dict.fromkeys(a.view for a in body.layout.all() if a.view))
-
-
-def _last(plan: KernelPlan) -> tuple[ir.Kernel, ...]:
-    """The kernels that reduce what the rows left."""
-    if plan.then is None:
-        return ()
-    name, then = f"{plan.spec.name}_finish_kernel", plan.then
-    return family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name)
-
-
-def _left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
-    device = f"{plan.spec.inputs[0].name}.device"
-    tensors = plan.then.spec.inputs if plan.then else ()
-    return tuple((t.name, f"torch.empty(M, dtype=torch.{t.dtype}, device={device})") for t in tensors)
-
-
-def _launch_last(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> Launch:
-    """Its elements are the rows of the kernels before."""
-    assert plan.then is not None
-    arguments = [own["M"] if a.name == "N" else a.host for a in kernel.arguments]
-    arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
-    return Launch(kernel.name, grid_text(kernel, own), tuple(arguments))
-
-
-def _branch(plan: KernelPlan, sequence: tuple[ir.Kernel, ...], own: Mapping[str, str]) -> Branch:
-    sizes = tuple(size for k in sequence for size in k.counts)
-    given = frozenset(name for name, _ in options(plan, sequence[0].schedule))
-    launches = tuple(launched(kernel, own, given, chosen=kernel is sequence[0]) for kernel in sequence)
-    fits = with_own(sequence[0].fits, own)
-    together = len(launches) if not fits else 1
-    memory = tuple(pair for k in sequence for pair in scratch(plan, k, own))
-    return Branch(sequence[0].name, _called(sizes, own), memory, launches[:together], fits, launches[together:])
 
 
 def scratch(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -454,3 +351,10 @@ def grid_text(kernel: ir.Kernel, own: Mapping[str, str]) -> str:
 def host(expression: str, own: Mapping[str, str]) -> str:
     """The expression for a tensor, which may be called as the wrapper calls a variable otherwise."""
     return expression if expression.isidentifier() else with_own(expression, own)
+
+
+def left(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
+    """What the rows leave for the kernel that reduces them."""
+    device = f"{plan.spec.inputs[0].name}.device"
+    tensors = plan.then.spec.inputs if plan.then else ()
+    return tuple((t.name, f"torch.empty(M, dtype=torch.{t.dtype}, device={device})") for t in tensors)

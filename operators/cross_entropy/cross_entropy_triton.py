@@ -205,52 +205,6 @@ def cross_entropy_looped_2_kernel(
 
 
 @triton.jit
-def cross_entropy_looped_plain_kernel(
-    logits_ptr,
-    target_ptr,
-    row_losses_ptr,
-    row_counts_ptr,
-    N,
-    V,
-    stride_target_m,
-    stride_logits_b,
-    stride_logits_v,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_logits_v = tl.cast(stride_logits_v, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    target = tl.load(target_ptr + row * stride_target_m)
-    target_logit = tl.load(
-        logits_ptr + row * stride_logits_b + target * stride_logits_v,
-        mask=(target >= 0) & (target < V),
-        other=0.0,
-    ).to(tl.float32)
-
-    # from the least finite float32 on: a row may begin with -inf
-    row_max = -3.4028234663852886e38
-    denominator = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        logits = tl.load(
-            logits_ptr + row * stride_logits_b + cols * stride_logits_v,
-            mask=mask,
-            other=float("-inf"),
-        ).to(tl.float32)
-        new_max = tl.maximum(row_max, tl.max(logits, axis=0))
-        block_sum = tl.sum(_exp(logits - new_max), axis=0)
-        denominator = denominator * _exp(row_max - new_max) + block_sum
-        row_max = new_max
-    # return F.cross_entropy(logits, target)
-    row_loss = tl.log(denominator) - (target_logit - row_max)
-    row_losses = tl.where(target == -100, 0.0, row_loss)
-    row_counts = (target != -100).to(tl.float32)
-    tl.store(row_losses_ptr + row, row_losses)
-    tl.store(row_counts_ptr + row, row_counts)
-
-
-@triton.jit
 def cross_entropy_finish_kernel(
     row_losses_ptr,
     row_counts_ptr,
@@ -294,11 +248,7 @@ SCHEDULES = (
     (32768, cross_entropy_row_kernel, {"num_warps": 16}),
     (65536, cross_entropy_looped_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 4}),
     (114780, cross_entropy_looped_2_kernel, {"BLOCK_SIZE_N": 2048, "num_warps": 2}),
-    (
-        131072,
-        cross_entropy_looped_plain_kernel,
-        {"BLOCK_SIZE_N": 16384, "num_warps": 16},
-    ),
+    (131072, cross_entropy_looped_kernel, {"BLOCK_SIZE_N": 16384, "num_warps": 16}),
     (None, cross_entropy_looped_kernel, {"BLOCK_SIZE_N": 8192, "num_warps": 8}),
 )
 
@@ -407,19 +357,6 @@ def cross_entropy(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
                 logits.stride(0),
                 logits.stride(1),
                 N=N,
-                **options,
-            )
-        elif kernel is cross_entropy_looped_plain_kernel:
-            kernel[(M,)](
-                logits,
-                target,
-                row_losses,
-                row_counts,
-                N,
-                V,
-                target.stride(0),
-                logits.stride(0),
-                logits.stride(1),
                 **options,
             )
         cross_entropy_finish_kernel[(1,)](

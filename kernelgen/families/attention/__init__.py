@@ -125,7 +125,7 @@ LONGEST_HEAD = 1024
 
 
 FAMILY = Family(
-    NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    holds=schedules.holds, build=build,
+    holds=schedules.holds,
 )  # fmt: skip

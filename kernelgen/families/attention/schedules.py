@@ -8,7 +8,7 @@ from __future__ import annotations
 from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.masks import Mask, mask_of
 from kernelgen.families.attention.writer import length, power
-from kernelgen.families.family import Table, Variant
+from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.indices import Expr, leaves
@@ -125,4 +125,8 @@ def starts(body: AttentionBody) -> tuple[Schedule, ...]:
     return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
 
 
-EVERY = tuple(Variant(PRINTED, MEANINGS[name], schedule, space(name), legal) for name, schedule in _DEFAULTS.items())
+def every(kernels: Kernels) -> tuple[Variant, ...]:
+    """All variants, by what makes their kernels."""
+    return tuple(
+        Variant(PRINTED, MEANINGS[name], default, space(name), legal, kernels) for name, default in _DEFAULTS.items()
+    )

@@ -116,7 +116,6 @@ def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
 
 
 FAMILY = Family(
-    NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, memory_format=_memory_format, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    build=build,
 )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
-from kernelgen.families.family import Table, Variant
+from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.schedules import SHARED_BYTES, columns
@@ -126,4 +126,8 @@ def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
     return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
 
 
-EVERY = tuple(Variant(PRINTED, MEANINGS[name], schedule, space(name), legal) for name, schedule in _DEFAULTS.items())
+def every(kernels: Kernels) -> tuple[Variant, ...]:
+    """All variants, by what makes their kernels."""
+    return tuple(
+        Variant(PRINTED, MEANINGS[name], default, space(name), legal, kernels) for name, default in _DEFAULTS.items()
+    )

@@ -127,7 +127,7 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 
 
 FAMILY = Family(
-    NAME, takes, schedules.EVERY, lambda body: schedules.variants(_own(body)), _first_table, _starts,
+    NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
-    build=build, holds=schedules.holds,
+    holds=schedules.holds,
 )  # fmt: skip

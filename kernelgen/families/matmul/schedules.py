@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelgen.families.family import Table, Variant
+from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import reduces
@@ -284,4 +284,8 @@ def columns(body: ProductBody) -> int:
     return total
 
 
-EVERY = tuple(Variant(PRINTED, MEANINGS[name], schedule, space(name), legal) for name, schedule in _DEFAULTS.items())
+def every(kernels: Kernels) -> tuple[Variant, ...]:
+    """All variants, by what makes their kernels."""
+    return tuple(
+        Variant(PRINTED, MEANINGS[name], default, space(name), legal, kernels) for name, default in _DEFAULTS.items()
+    )

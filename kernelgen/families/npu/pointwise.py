@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families import pointwise
-from kernelgen.families.family import Family, Table, Variant
+from kernelgen.families.family import Family, Table, Variant, always
 from kernelgen.families.forms import FLAT, TILE
 from kernelgen.families.kernel import Body, at_levels, output_values
 from kernelgen.families.naming import COLUMN, SCALAR
@@ -96,7 +96,7 @@ _VARIANTS = {
     FLAT.name: Variant(
         FLAT, "one program a core, which takes every num_programs-th block of BLOCK_SIZE elements",
         Schedule.make("flat", BLOCK_SIZE=2048, multibuffer=True),
-        (block_parameter("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), kernels=_flat,
+        (block_parameter("BLOCK_SIZE", 256, 65536, "elements of a block"), MULTIBUFFER), always, _flat,
     ),
     TILE.name: Variant(
         TILE,

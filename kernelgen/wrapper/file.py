@@ -1,15 +1,17 @@
-"""The host side of kernels in the IR: what launches need as lines of the wrapper. A backend prints the kernels."""
+"""The host side of a generated file: what its kernels need as lines of the wrapper. A backend prints the kernels."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kernelgen.backends import triton
+from kernelgen.backends import ascend, triton
+from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import family_of
 from kernelgen.families.access import group_sizes
-from kernelgen.families.helpers import imports_of
+from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
 from kernelgen.families.kernel import body_of
 from kernelgen.plan import KernelPlan
 from kernelgen.spec.model import ELLIPSIS
@@ -19,18 +21,21 @@ from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.launch import (
     Branch,
     FileText,
+    Launch,
     Printed,
     Reroute,
     TableLine,
     called_functions,
     check_beside,
     guard,
+    named,
     output_allocations,
     refused_empty,
     size_places,
     table_key,
     table_keys,
 )
+from kernelgen.wrapper.limits import too_large
 from kernelgen.wrapper.own_names import own_names, with_own
 
 _OTHERWISE = {
@@ -45,22 +50,16 @@ _INSTEAD = "no boxes in memory"
 
 
 def file_text(plan: KernelPlan) -> FileText:
-    """Decide the whole text of `_triton.py`, whoever makes its kernels."""
-    return _of_ir(plan) if family_of(plan).build else launch.file_text(plan)
-
-
-def _of_ir(plan: KernelPlan) -> FileText:
+    """Decide the whole text of `_triton.py`."""
     spec, body, family = plan.spec, body_of(plan), family_of(plan)
-    assert family.build is not None
     texts = flavours(plan)
-    built = _once([family.build(spec, body, schedule, name) for schedule, name in texts.values()])
-    of_flavour = dict(zip(texts, built, strict=True))
-    sequences = tuple(built)
-    launches = [k for sequence in sequences for k in sequence if isinstance(k, ir.Kernel)]
+    sequences = _once([family.kernels(spec, body, schedule, name) for schedule, name in texts.values()])
+    of_flavour, last = dict(zip(texts, sequences, strict=True)), _last(plan)
+    launches = [step for step in (*itertools.chain(*sequences), *last) if isinstance(step, ir.Kernel)]
     kernels = tuple({k.name: k for k in launches}.values())
     check_beside(spec, {k.name for k in kernels})
-    printed, helpers = triton.sources(kernels)
-    own = own_names(spec, more=_OTHERWISE)
+    tensors = [t.name for t in plan.then.spec.inputs] if plan.then else []
+    own = own_names(spec, tensors, more=_OTHERWISE if body.layout.extents else {})
     keys = table_keys(plan)
     table = tuple(
         TableLine(
@@ -69,23 +68,53 @@ def _of_ir(plan: KernelPlan) -> FileText:
         )
         for row in plan.table
     )  # fmt: skip
-    too_large = family.too_large(spec, body) if family.too_large else None
     launched = {s[0].name: s for s in sequences}
     plain = [k for s in sequences for k in s if k.when_unfit]
     launched |= {k.name: (k,) for k in plain if k.name not in launched}
-    sizes, reroute = _named(_sizes(plan, launches), own), _reroute(sequences, own)
+    reroute, printed, helpers = _reroute(sequences, own), *_printed(plan, kernels)
+    sizes = named((_product_sizes if body.layout.extents else _row_sizes)(plan, launches), own)
     given = {name: _options_of(table, name, reroute) for name in launched}
     branches = tuple(_branch(plan, sequence, own, given[name]) for name, sequence in launched.items())
+    after = tuple(_launch_last(plan, kernel, own) for kernel in last if isinstance(kernel, ir.Kernel))
+    outputs, waits = output_allocations(plan), any(branch.fits for branch in branches)
     return FileText(
-        kernels=tuple(Printed(name, source) for name, source in printed.items()),
-        helpers=helpers, table=table, key=table_key(keys, own), prepare=(),
-        outputs=output_allocations(plan), sizes=sizes,
-        views=_named(dict.fromkeys(a.view for a in body.layout.all() if a.view), own),
-        too_large=too_large and (with_own(too_large[0], own), _in_fields(too_large[1], own)),
-        branches=branches, filled=refused_empty(plan), guard=guard(spec), own=own,
-        functions=called_functions(sizes, branches, reroute, output_allocations(plan)), reroute=reroute,
+        kernels=printed, helpers=with_called([family.own_helpers.get(h, h) for h in helpers]), table=table,
+        key=table_key(keys, own), prepare=launch.prepared(plan), outputs=outputs, sizes=sizes,
+        views=named(launch.views(body), own), too_large=too_large(plan, own), branches=branches,
+        cores=plan.chip.cores if plan.chip else None, left=named(launch.left(plan), own), last=after,
+        returned=launch.returned(plan), filled=refused_empty(plan), guard=guard(spec, plan.chip), own=own,
+        functions=called_functions(sizes, branches, after, reroute, outputs, waits=waits),
         imports=((_DESCRIPTOR,) if "TensorDescriptor" in str(branches) else ()) + imports_of(helpers),
+        reroute=reroute, waits=waits,
     )  # fmt: skip
+
+
+def _printed(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[Printed, ...], tuple[str, ...]]:
+    """The kernels by the backend, and the device functions that they call."""
+    helpers: dict[str, None] = {}
+    printer = ascend.Printer if plan.chip else triton.Printer
+    printed = tuple(Printed(kernel.name, printer(kernel, helpers).source()) for kernel in kernels)
+    if plan.chip and (of_cuda := [h for h in helpers if h in OF_LIBRARY]):
+        place = plan.spec.reference_place
+        said = f"unsupported: {of_cuda[0]} on an NPU, which is a function of CUDA's library"
+        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, said)])
+    return printed, tuple(helpers)
+
+
+def _last(plan: KernelPlan) -> tuple[ir.Step, ...]:
+    """The kernels that reduce what the rows left."""
+    if plan.then is None:
+        return ()
+    name, then = f"{plan.spec.name}_finish_kernel", plan.then
+    return family_of(then).kernels(then.spec, body_of(then), then.table[0].schedule, name)
+
+
+def _launch_last(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> Launch:
+    """Its elements are the rows of the kernels before."""
+    assert plan.then is not None
+    arguments = [own["M"] if a.name == "N" else a.host for a in kernel.arguments]
+    arguments += [f"{name}={value}" for name, value in options(plan.then, kernel.schedule)]
+    return Launch(kernel.name, launch.grid_text(kernel, own), tuple(arguments))
 
 
 def _options_of(table: Iterable[TableLine], kernel: str, reroute: Reroute | None) -> frozenset[str]:
@@ -97,9 +126,10 @@ def _options_of(table: Iterable[TableLine], kernel: str, reroute: Reroute | None
 def _read(given: tuple[tuple[str, int | bool], ...], steps: tuple[ir.Step, ...]) -> tuple[tuple[str, int | bool], ...]:
     """The options that some launch reads."""
     kernels = [step for step in steps if isinstance(step, ir.Kernel)]
-    mentioned = " ".join(text for k in kernels for text in (*k.grid, *(h or "" for _, h in k.constexprs)))
-    mentioned += " ".join(text for k in kernels for _, text in k.counts)
-    names = {name for k in kernels for name, host in k.constexprs if host is None} | launch.OPTIONS
+    told = [pair for k in kernels for pair in (*k.constexprs, *k.options)]
+    texts = [text for k in kernels for text in (*k.grid, *(t for _, t in k.counts), *(s.shape for s in k.scratch))]
+    mentioned = " ".join([*texts, *(host for _, host in told if host)])
+    names = {name for name, host in told if host is None} | launch.OPTIONS
     return tuple((name, value) for name, value in given if name in names or f'["{name}"]' in mentioned)
 
 
@@ -108,24 +138,31 @@ _Steps = tuple[ir.Step, ...]
 
 
 def _once(sequences: Sequence[_Steps]) -> list[_Steps]:
-    """The kernels with equal ones under one name: that of the schedule which is named after it."""
-    names: dict[ir.Kernel, str] = {}
-    for first in (True, False):
-        for sequence in sequences:
-            for step in sequence[:1] if first else sequence[1:]:
-                if isinstance(step, ir.Kernel):
-                    names.setdefault(_nameless(step, first or step.when_unfit), step.name)
-    return [
-        tuple(
-            replace(k, name=names[_nameless(k, not i or k.when_unfit)]) if isinstance(k, ir.Kernel) else k
-            for i, k in enumerate(sequence)
-        )
-        for sequence in sequences
-    ]  # fmt: skip
+    """The kernels with equal ones under one name: that of the schedule which is named after it. What a line of the
+    table names is equal only with all that follows it."""
+    names: dict[object, str] = {}
+    for sequence in sequences:
+        names.setdefault(_equals(sequence), sequence[0].name)
+    for step in itertools.chain(*(sequence[1:] for sequence in sequences)):
+        names.setdefault(_equals((step,)) if step.when_unfit else _nameless(step, chosen=False), step.name)
+
+    def once(sequence: _Steps, i: int, step: ir.Step) -> ir.Step:
+        if isinstance(step, ir.LibraryCall):
+            return step
+        same = _equals((step,)) if step.when_unfit else _nameless(step, chosen=False)
+        return replace(step, name=names[_equals(sequence) if i == 0 else same])
+
+    return [tuple(once(sequence, i, step) for i, step in enumerate(sequence)) for sequence in sequences]
 
 
-def _nameless(kernel: ir.Kernel, chosen: bool) -> ir.Kernel:
+def _equals(sequence: _Steps) -> tuple[ir.Step, ...]:
+    return tuple(_nameless(step, chosen=True) for step in sequence)
+
+
+def _nameless(kernel: ir.Step, *, chosen: bool) -> ir.Step:
     """What equal kernels have in common; of one that is `chosen` by the table's line also its launch."""
+    if isinstance(kernel, ir.LibraryCall):
+        return kernel
     same = replace(kernel, name="", schedule=ir.NO_SCHEDULE, when_unfit=False)
     if chosen:
         return same
@@ -134,15 +171,7 @@ def _nameless(kernel: ir.Kernel, chosen: bool) -> ir.Kernel:
     )  # fmt: skip
 
 
-def _named(assigned: Iterable[tuple[str, str]], own: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((own.get(name, name), with_own(expression, own)) for name, expression in assigned)
-
-
-def _in_fields(message: str, own: Mapping[str, str]) -> str:
-    return re.sub(r"\{[^}]*\}", lambda said: with_own(said[0], own), message)
-
-
-def _sizes(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[str, str], ...]:
+def _product_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tuple[str, str], ...]:
     """The sizes that launches and views need, with the wrapper's expressions for them."""
     body, places = body_of(plan), size_places(plan.spec)
     sizes = {g.size: g.axes for e in body.layout.extents for g in e.runs if g.size.isidentifier()}
@@ -165,6 +194,7 @@ def _sizes(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[str, s
 def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_options: frozenset[str]) -> Branch:
     first = sequence[0]
     together = [first, *(step for step in sequence[1:] if not step.when_unfit)]
+    fits = isinstance(first, ir.Kernel) and len(together) == len(sequence) and with_own(first.fits, own)
     scratch: list[tuple[str, str]] = []
     if isinstance(first, ir.LibraryCall):
         called = with_own(first.statement, own)
@@ -174,7 +204,8 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
         scratch += _memory(plan, kernel, own)
     sizes = tuple(dict.fromkeys(c for k in kernels for c in k.counts))
     launches = tuple(launch.launched(_with_boxes(plan, k), own, given_options, chosen=k is first) for k in kernels)
-    return Branch(first.name, _named(sizes, own), tuple(scratch), launches)
+    count = 1 if fits else len(launches)
+    return Branch(first.name, named(sizes, own), tuple(scratch), launches[:count], fits or "", launches[count:])
 
 
 def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -210,3 +241,32 @@ def _with_boxes(plan: KernelPlan, kernel: ir.Kernel) -> ir.Kernel:
     """A kernel whose launch passes descriptors by what the wrapper calls them."""
     boxes = (replace(a, host=_variable(plan, a)) if a.kind == "descriptor" else a for a in kernel.arguments)
     return replace(kernel, arguments=tuple(boxes))
+
+
+def _row_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tuple[str, str], ...]:
+    body = body_of(plan)
+    if body.layout.columns is None:
+        return (("n_elements", f"{plan.spec.outputs[0].name}.numel()"),)
+    outer, places = tuple(a for g in body.layout.rows for a in g.axes), size_places(plan.spec)
+    sizes = [("M", group_sizes(plan.spec, body.lowered, outer, places))] if outer else []
+    sizes += [("M", "1")] if not outer and any(a.name == "M" for k in kernels for a in k.arguments) else []
+    sizes.append(("N", group_sizes(plan.spec, body.lowered, body.layout.columns.axes, places)))
+    sizes = launch.divided(plan.spec, sizes)
+    needed = {name for k in kernels for name in (*(a.name for a in k.arguments), *(c for c, _ in k.constexprs))}
+    needed |= {word for _, view in launch.views(body) for word in launch.words(view)}
+    needed |= {
+        word for k in kernels for text in (*k.grid, *(s.shape for s in k.scratch)) for word in launch.words(text)
+    }
+    groups = (*body.layout.rows, *body.layout.parts)
+    sizes += [
+        (g.size, group_sizes(plan.spec, body.lowered, g.axes, places))
+        for g in groups
+        if g.size.isidentifier() and g.size in needed
+    ]
+    sizes += [("n_elements", "M * N")] if "n_elements" in needed else []
+    known = {name for name, _ in sizes}
+    places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
+    own = [*body.layout.sizes, *(body_of(plan.then).layout.sizes if plan.then else ())]
+    named = dict.fromkeys([*own, *(size for k in kernels for size in k.named_sizes)])
+    sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
+    return tuple(dict.fromkeys(sizes))
