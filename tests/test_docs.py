@@ -198,9 +198,7 @@ def test_the_backend_of_the_guide_prints_a_product_that_is_right() -> None:
     plan = families.lower(spec, *frontend.trace(spec))
     schedule = Schedule.make("tiles", BLOCK_M=16, BLOCK_N=16, BLOCK_K=16, GROUP_M=2, num_warps=4, swap=True)
     assert isinstance(plan, KernelPlan)
-    build = families.family_of(plan).build
-    assert build is not None
-    (kernel,) = build(spec, body_of(plan), schedule, "stepped_kernel")
+    (kernel,) = families.family_of(plan).kernels(spec, body_of(plan), schedule, "stepped_kernel")
     assert isinstance(kernel, ir.Kernel)
     printed: dict[str, Any] = {}
     exec(compile(f"{backend['PRELUDE']}\n{backend['source'](kernel)}", "printed.py", "exec"), printed)
