@@ -210,7 +210,7 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
 
 def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
     """The buffers and descriptors of a launch, each with the expression that makes it."""
-    made = [*_named(kernel.made, own), *launch.scratch(plan, kernel, own)]
+    made = [*named(kernel.made, own), *launch.scratch(plan, kernel, own)]
     hosts = dict(kernel.constexprs)
     for box in (a for a in kernel.arguments if a.kind == "descriptor"):
         extents = ", ".join(b if b.isdigit() else hosts.get(b) or f'{own["options"]}["{b}"]' for b in box.block)
