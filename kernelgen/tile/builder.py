@@ -22,7 +22,7 @@ from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statemen
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import NOUNS
 from kernelgen.tile import ir
-from kernelgen.tile.places import INTEGER, Places
+from kernelgen.tile.places import INTEGER, Places, size_of
 from kernelgen.tile.places import whole as combined
 from kernelgen.tile.walk import without_parts
 
@@ -270,11 +270,7 @@ class Builder:
             case "number":
                 return ir.Number(expr.number)
             case "size":
-                factors = [ir.Name(self.sizes[a]) if isinstance(a, str) else ir.Number(a) for a in expr.size]
-                whole: ir.Expr = factors[0]
-                for factor in factors[1:]:
-                    whole = ir.Apply("mul", (whole, factor), ())
-                return whole
+                return size_of(expr.size, self.sizes, wide=True)
         left, right = (self.place(arg, dtype) for arg in expr.args)
         return combined(INTEGER[expr.op], left, right)
 

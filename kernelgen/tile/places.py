@@ -148,13 +148,7 @@ class Places:
         """A size in terms of the kernel's arguments. `wide`: a product in int64, because it may pass 2**31."""
         if self.run and same_size(dim, self.run):
             return ir.Name("n_elements")
-        factors = [ir.Size(renamed(a, self.sizes)) if isinstance(a, str) else ir.Number(a) for a in dim]
-        found: ir.Expr = factors[0]
-        if wide and len(factors) > 1:
-            found = ir.Cast(found, "int64")
-        for factor in factors[1:]:
-            found = whole("mul", found, factor)
-        return found
+        return size_of(dim, self.sizes, wide=wide)
 
     def spelled(self, condition: Condition) -> ir.Expr:
         """A condition where the names of places are not yet made."""
@@ -165,6 +159,17 @@ class Places:
 
     def condition(self, condition: Condition) -> ir.Expr:
         return whole(_COMPARISON[condition.op], self.place(condition.left), self.place(condition.right), self.tile)
+
+
+def size_of(dim: Dim, sizes: Mapping[str, str], *, wide: bool) -> ir.Expr:
+    """A size, by the argument for every named one. `wide`: a product in int64, because it may pass 2**31."""
+    factors = [ir.Size(renamed(a, sizes)) if isinstance(a, str) else ir.Number(a) for a in dim]
+    found: ir.Expr = factors[0]
+    if wide and len(factors) > 1:
+        found = ir.Cast(found, "int64")
+    for factor in factors[1:]:
+        found = whole("mul", found, factor)
+    return found
 
 
 def read_places(value: Value) -> tuple[Expr, ...]:

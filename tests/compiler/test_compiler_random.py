@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis.strategies import SearchStrategy
 from random_corners import beside_gathers, names, single_elements, slices, truths
 from random_moves import gathers, losses, moves, quantisation, windows
+from random_products import products
 from random_references import over_dimensions, pointwise, reductions, scans, scatters, selections
 from references import Sample, failures
 
@@ -27,13 +28,14 @@ FAMILIES: dict[str, tuple[Callable[[], SearchStrategy[Sample]], int]] = {
     "reductions over any dimensions": (over_dimensions, 16), "selections": (selections, 5), "scatters": (scatters, 10),
     "moves": (moves, 34), "gathers": (gathers, 14), "windows": (windows, 10), "quantisation": (quantisation, 10),
     "losses": (losses, 18), "truth values": (truths, 12), "slices": (slices, 8), "single elements": (single_elements, 8),
-    "gathers beside broadcasts": (beside_gathers, 8), "names": (names, 10),
+    "gathers beside broadcasts": (beside_gathers, 8), "names": (names, 10), "products": (products, 10),
 }  # fmt: skip
-"""What is drawn, and how many of each in a whole run: 254."""
+"""What is drawn, and how many of each in a whole run: 264."""
 PART = 5
 """Of so many one is drawn in a quick run."""
 MAY_REFUSE = {
     *("moves", "gathers", "windows", "losses", "truth values", "single elements", "gathers beside broadcasts", "names"),
+    "products",
 }
 """Of these some are refused, such as a reduction of what two places of a row read; the others never are."""
 

@@ -148,3 +148,15 @@ def test_what_torch_cannot_convolve_is_one_error(lines: str, inputs: dict[str, s
     with pytest.raises(SpecError, match=said) as raised:
         plan_of(of(lines, inputs, "B J H W").spec())
     assert len(raised.value.mistakes) == 1
+
+
+def test_what_lies_beyond_a_window_does_not_reach_its_sum() -> None:
+    """Taps are counted in blocks; beyond the last one a weight is 0, and an infinite pixel times that is NaN."""
+    image = of("return F.conv2d(x, w, b, padding=1)", IMAGE, "B J H W", {"B": 1, "C": 3, "H": 6, "W": 6, "J": 4})
+    plan = plan_of(image.spec())
+    for schedule in [one for one in schedules(plan) if one.variant == "folded"]:
+        wrapper = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
+        x, w, b = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4)
+        x[0, 1, 5, 5] = torch.inf
+        found = wrapper(x, w, b)
+        assert torch.equal(found.isfinite(), torch.nn.functional.conv2d(x, w, b, padding=1).isfinite()), schedule

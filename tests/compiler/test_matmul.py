@@ -56,6 +56,7 @@ def of_sizes(lines: str, inputs: dict[str, str], out: str, **sizes: int | tuple[
 TWO = {"a": "M K", "b": "K N"}
 LAYER = {"x": "M K", "w": "N K", "b": "N"}
 FORMS = {
+    "sizes after it": product("return (a @ b) / (a.shape[0] + b.shape[1]) + a.shape[1] // 2", TWO),
     "a @ b": product("return a @ b", TWO),
     "linear": product("return F.linear(x, w, b)", LAYER),
     "linear of many dimensions": of_sizes(

@@ -265,10 +265,10 @@ class ConvolutionWriter(Writer):
             found.append(ir.Let((name,), place))
             self.places[expr] = ir.Name(name, place.shape)
         if value.conditions:
-            mask = ir.Name(self.m.mask, (self.m,))
             tests = [self.condition(c) for c in value.conditions]
-            shape = self.together(mask, *tests)
-            inside = self.all_of([mask, *tests], shape)
+            shape = self.together(ir.Name(self.m.mask, (self.m,)), *tests)
+            # beyond the last tap elements of the input may be infinite, which a weight of 0 does not hide
+            inside = self.all_of([*(ir.Name(axis.mask, (axis,)) for axis in shape), *tests], shape)
             found.append(ir.Let(("inside",), inside))
             self.inside = ir.Name("inside", shape)
         return tuple(found)
