@@ -101,7 +101,7 @@ class Stored(EagerMode):
         query, key, value = (self._read(x, at) for x in (query, key, value))
         self._attends = True
         try:
-            if self._called:
+            if self._called and all(x.numel() for x in (query, key, value)):  # see eager.InOrder
                 given = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
                 return self._own(torch.nn.functional.scaled_dot_product_attention, (query, key, value), given)
             if not key.shape[-2]:

@@ -9,11 +9,12 @@ import scaled_add_accuracy
 import softmax_accuracy
 import softmax_performance
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 
 from kernelgen import judge
-from kernelgen.judge import guards, memory, throttle
+from kernelgen.judge import eager, guards, memory, throttle
 from kernelgen.judge.hidden import hidden_cases
 
 pytestmark = pytest.mark.gpu
@@ -182,6 +183,14 @@ def test_the_judge_stays_within_the_memory_it_asks_for():
     before = torch.cuda.memory_allocated()
     assert judge.accuracy_case(SOFTMAX, case, seeds=1).passed
     assert torch.cuda.max_memory_allocated() - before <= memory.accuracy_bytes(SOFTMAX, case)
+
+
+def test_attention_without_heads_is_what_it_is_on_a_cpu():
+    """By itself the process would die there."""
+    query = torch.empty(2, 0, 3, 8, dtype=torch.float16, device="cuda")
+    with eager.InOrder():
+        out = F.scaled_dot_product_attention(query, query, query)
+    assert (out.shape, out.device.type) == ((2, 0, 3, 8), "cuda")
 
 
 def test_nvml_can_be_asked():
