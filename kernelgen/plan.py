@@ -120,6 +120,8 @@ class Product:
     """The sizes that each of these is the product of."""
     dtype: str
     """To which operands are rounded before they are multiplied: a dtype or its variable."""
+    kept: str = ""
+    """The dtype to which rounding operands costs about what the sums are off by, where no operand is rounded."""
 
 
 @dataclass(frozen=True)

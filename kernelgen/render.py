@@ -166,6 +166,7 @@ def _judged(
                 "rows": rows[t.name],
                 "below": t.below,
                 "uniform": False,
+                "finite": t.role == "scale",
             }
             for t in spec.inputs
         ],
@@ -178,6 +179,7 @@ def _judged(
                 "rows": rows[t.name],
                 "below": None,
                 "uniform": t.name in uniform,
+                "finite": False,
             }
             for t in spec.outputs
         ],

@@ -531,7 +531,13 @@ def test_the_json_schema_knows_every_key_and_describes_it() -> None:
     assert all("description" in entry for entry in schema["properties"].values())
     assert "null" not in json.dumps(schema)
     assert "bfloat16" in json.dumps(schema["properties"]["dtypes"])
-    assert schema["$defs"]["InputEntry"]["properties"]["role"]["enum"] == ["data", "like", "parameter", "constant"]
+    assert schema["$defs"]["InputEntry"]["properties"]["role"]["enum"] == [
+        "data",
+        "like",
+        "parameter",
+        "constant",
+        "scale",
+    ]
 
 
 def test_the_document_shows_real_mistakes() -> None:

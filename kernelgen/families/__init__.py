@@ -425,7 +425,7 @@ def stored_dtype(plan: LoweredPlan) -> str:
 
 def multiplied_dtype(plan: LoweredPlan) -> str:
     """The dtype, or its variable, in which the kernels of a plan multiply in sums of products; "" without any."""
-    return _narrowest([p.dtype for p in products(plan)], dict(plan.spec.dtypes))
+    return _narrowest([p.kept or p.dtype for p in products(plan)], dict(plan.spec.dtypes))
 
 
 def _narrowest(dtypes: list[str], kinds: Mapping[str, tuple[str, ...]]) -> str:

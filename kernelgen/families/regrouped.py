@@ -8,7 +8,51 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kernelgen.frontend.graph import Dim, Graph, Ref, canonical
+from kernelgen.frontend import indices as ix
+from kernelgen.frontend.graph import Dim, Graph, Node, Ref, canonical
+
+
+def with_repeats(graph: Graph) -> Graph:
+    """The graph with elements that stand several times one after the other as views: (J,) as (J, 1), (J, 128) and then
+    (J * 128,)."""
+    nodes: list[Node] = []
+    moved: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        args = tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args)
+        source = args[0] if node.op == "index" and len(args) == 1 else None
+        counts = _repeats(node) if isinstance(source, Ref) else None
+        if isinstance(source, Ref) and counts is not None:
+            own = nodes[source.node].shape
+            apart = tuple(part for dim, n in zip(own, counts, strict=True) for part in ((dim, ()) if n > 1 else (dim,)))
+            several = tuple(
+                part for dim, n in zip(own, counts, strict=True) for part in ((dim, (n,)) if n > 1 else (dim,))
+            )
+            for op, shape in (("reshape", apart), ("expand", several)):
+                nodes.append(Node(op, (source,), shape, node.dtype, None, node.statement))
+                source = Ref(len(nodes) - 1)
+            node, args = Node("reshape", (source,), node.shape, node.dtype, node.name, node.statement), (source,)
+        nodes.append(replace(node, args=args))
+        moved[i] = len(nodes) - 1
+    outputs = tuple(replace(output, node=moved[output.node]) for output in graph.outputs)
+    return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _repeats(node: Node) -> tuple[int, ...] | None:
+    """How often an index reads every element of each dimension, one time after the other; None where it does else."""
+    made = node.indexing
+    if made is None or made.conditions or made.fill is not None or len(made.places) != len(node.shape):
+        return None
+    counts = []
+    for d, place in enumerate(made.places):
+        axis = ix.axis(d - len(node.shape))
+        if place == axis:
+            counts.append(1)
+        elif place.op == "//" and place.args[0] == axis and place.args[1].op == "number":
+            counts.append(place.args[1].number)
+        else:
+            return None
+    return tuple(counts)
+
 
 _Size = tuple[int, tuple[str, ...]]
 """A number and names that are multiplied."""

@@ -27,6 +27,9 @@ _GREATEST = (math.inf, math.nan, -math.inf)
 _WHOLE = (1.0, -math.inf)
 """What some rows consist of."""
 
+_FINITE = {"specials": "normal", "ties": "zero-one"}
+"""What fills an input that is finite in the place of what is not."""
+
 _MASK = 2**64 - 1
 
 
@@ -62,7 +65,8 @@ def make(operator: Operator, case: Case, *, distribution: str, seed: int, device
         buffer, target = allocate(case.shape(tensor), case.dtype(tensor), case.layout, device)
         if not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
             generator = torch.Generator(device).manual_seed(derive_seed(seed, position))
-            fill(tensor, case, target, distribution, generator)
+            kind = _FINITE.get(distribution, distribution) if tensor.finite else distribution
+            fill(tensor, case, target, kind, generator)
         buffers.append(buffer)
     return tuple(buffers)
 

@@ -34,6 +34,8 @@ class Tensor:
     """What its elements, which are indices from 0, stay below: a number or a size."""
     uniform: bool = False
     """All elements of an output are the same, whatever the inputs."""
+    finite: bool = False
+    """No element of an input is NaN or infinite."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter", "convoluti
 CUSTOM = "custom"
 """What `family:` may name: no family writes the kernel, a language model does."""
 
-ROLES = ("data", "like", "parameter", "constant")
+ROLES = ("data", "like", "parameter", "constant", "scale")
 
 DTYPES = (
     *("float16", "bfloat16", "float32", "float8_e4m3fn"),
@@ -55,9 +55,10 @@ class TensorSpec:
     """Sizes from the outermost dimension to the innermost; `()` is a zero-dimensional tensor."""
     dtype: str
     """A name of DTYPES or a variable declared under `dtypes`."""
-    role: Literal["data", "like", "parameter", "constant"] = "data"
+    role: Literal["data", "like", "parameter", "constant", "scale"] = "data"
     """`like`: only shape, dtype and device are read, never the elements. `parameter`: a module's weight or buffer.
-    `constant`: data that has no gradient."""
+    `constant`: data that has no gradient. `scale`: finite numbers, of which a sum may be a multiple instead of each of
+    its summands."""
     place: Place = Place(1, 1)
     below: Size | None = None
     """What the elements of an index tensor stay below: a number or a size. They begin at 0."""

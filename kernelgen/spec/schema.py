@@ -69,7 +69,7 @@ class InputEntry(TensorEntry):
     role: Role = Field(
         default="data",
         description="like: only shape, dtype and device are read. parameter: a weight of a module. constant: data "
-        "without a gradient.",
+        "without a gradient. scale: finite numbers that may multiply a sum and not each of its summands.",
     )
     below: SizeEntry | None = Field(
         default=None, description="The elements are indices from 0 and below this: a number or a size of the inputs."

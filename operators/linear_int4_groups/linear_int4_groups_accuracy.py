@@ -30,6 +30,8 @@ CASES = (
     judge.Case({"...": (7, 3), "G": 3, "N": 40}, {"T": "bfloat16"}),
     judge.Case({"...": (16,), "G": 2, "N": 33}, {"T": "float16"}),
     judge.Case({"...": (16,), "G": 2, "N": 33}, {"T": "bfloat16"}),
+    judge.Case({"...": (1,), "G": 1, "N": 1}, {"T": "float16"}),
+    judge.Case({"...": (1,), "G": 1, "N": 1}, {"T": "bfloat16"}),
 )
 
 

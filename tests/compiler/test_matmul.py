@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are
 FITTING = {"M": 19, "N": 40, "K": 24}
 """Sizes of which rows begin at multiples of 16 bytes, as descriptors want them; blocks have 16 of each."""
 AWKWARD = {"M": 17, "N": 35, "K": 41}
-WITHIN = {"float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+WITHIN = {"float8_e4m3fn": 0.0, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 """What a result may be off by, as a part of the largest; a missing summand is a tenth."""
 
 
@@ -225,6 +227,45 @@ PACKED = {
         {"v": "G*32", "p": "N G*4: int32", "s": "N G"}, "N", N=21, G=3,
     ),
 }  # fmt: skip
+
+
+def scaled(lines: str, inputs: dict[str, str], *sizes: dict[str, int], out: str = "M N: bfloat16") -> Sample:
+    """A product whose tensors r and c are scales."""
+    found = sample(lines, inputs, {"out": out}, *sizes, dtypes=())
+    return replace(found, inputs=tuple(replace(t, role="scale") if t.name in "rc" else t for t in found.inputs))
+
+
+EIGHT = {"x": "M K: float8_e4m3fn", "w": "N K: float8_e4m3fn"}
+OF_BLOCKS = {"x": "M G*32: float8_e4m3fn", "w": "J*32 G*32: float8_e4m3fn", "r": "M G: float32", "c": "J G: float32"}
+SCALED = {
+    "by row and column": scaled(
+        "return ((x.float() * r) @ (w.float() * c[:, None]).T).bfloat16()", {**EIGHT, "r": "M 1: float32", "c": "N: float32"},
+        {"M": 17, "N": 32, "K": 48}, AWKWARD,
+    ),
+    "by a number": scaled(
+        "return F.linear(x.float() * r, w.float() * c).bfloat16()", {**EIGHT, "r": "1: float32", "c": ": float32"}, FITTING
+    ),
+    "by blocks": scaled(
+        "s = c.repeat_interleave(32, 0).repeat_interleave(32, 1)\n"
+        "return F.linear(x.float() * r.repeat_interleave(32, -1), w.float() * s).bfloat16()", OF_BLOCKS,
+        {"M": 17, "J": 2, "G": 3}, out="M J*32: bfloat16",
+    ),
+    "by groups that are reshaped": scaled(
+        "y = (x.float().reshape(x.shape[0], -1, 32) * r[:, :, None]).reshape(x.shape)\n"
+        "return (y @ w.float().T).half()", {**EIGHT, "x": "M G*32: float8_e4m3fn", "w": "N G*32: float8_e4m3fn",
+        "r": "M G: float32"}, {"M": 17, "N": 24, "G": 3}, out="M N: float16",
+    ),
+    "of a row": scaled(
+        "return ((v.float() * r.repeat_interleave(32, 0)) @ (w.float() * c).T).half()",
+        {"v": "G*32: float8_e4m3fn", "w": "N G*32: float8_e4m3fn", "r": "G: float32", "c": "N 1: float32"},
+        {"N": 21, "G": 3}, out="N: float16",
+    ),
+    "of half precision": scaled(
+        "return (a.float() * r) @ (b.float() * c)",
+        {"a": "M K: bfloat16", "b": "K N: bfloat16", "r": "M 1: float32", "c": "N: float32"}, FITTING, AWKWARD,
+        out="M N: float32",
+    ),
+}  # fmt: skip
 EVERY = {
     **FORMS,
     **{f"before: {name}": found for name, found in BEFORE.items()},
@@ -232,6 +273,7 @@ EVERY = {
     **{f"rows: {name}": found for name, found in OF_ROWS.items()},
     **{f"shared: {name}": found for name, found in SHARED.items()},
     **{f"packed: {name}": found for name, found in PACKED.items()},
+    **{f"scaled: {name}": found for name, found in SCALED.items()},
 }
 
 
@@ -295,7 +337,7 @@ def inputs_of(found: Sample, sizes: dict[str, Any], dtype: str, layout: str = "c
 def exact(found: Sample, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """The reference in float64; what it casts to float32 or float16 stays float64."""
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
-    text = found.source().replace(".float()", ".double()").replace(".half()", ".double()")
+    text = re.sub(r"\.(float|half|bfloat16)\(\)", ".double()", found.source())
     exec(text, scope)
     return as_tuple(scope["op"](*(t.double() if t.is_floating_point() else t for t in tensors)))
 
@@ -463,6 +505,19 @@ def test_words_are_loaded_once_and_unpacked_in_registers() -> None:
         assert holds(body_of(plan), row.schedule, 2) is None
         assert row.schedule.int("BLOCK_K") <= 64
     assert "of a group" in str(holds(body_of(plan), plan.table[-1].schedule.replace(BLOCK_K=128), 2))
+
+
+def test_scales_multiply_sums_where_they_are_declared_finite() -> None:
+    """The factors are multiplied as memory holds them, and a group's sum is scaled once; else each element is."""
+    found = SCALED["by blocks"]
+    text = render.triton_source(one_kernel(found))
+    assert "group_sum = tl.dot(x, w)" in text
+    assert "out += group_sum * r[:, None] * c[None, :]" in text
+    plain = replace(found, inputs=tuple(replace(t, role="data") for t in found.inputs))
+    text = render.triton_source(one_kernel(plain))
+    assert "group_sum" not in text
+    assert "torch.matmul" not in render.triton_source(one_kernel(SCALED["of half precision"]))
+    check(found, of("tiles", one_kernel(plain)), inputs_of(found, found.sizes[0], "float32"))
 
 
 @pytest.mark.parametrize("name", ["a @ b", "linear", "bmm", "after: residual"])

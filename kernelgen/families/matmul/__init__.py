@@ -103,6 +103,10 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
 
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     said = ["products are summed in float32, block after block of what is summed over, in an order that never changes"]
+    if any(_own(body).scales_of(dot) for dot in _own(body).dots):
+        said.append(
+            "what scales a group of what is summed multiplies the sum of the group, and not each of its elements"
+        )
     if multiplies_float32(spec, _own(body)):
         said.append(
             "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
@@ -115,7 +119,13 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     batch, rows, columns, summed = (
         tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
     )
-    return tuple(Product(own.names.of[dot], batch, rows, columns, summed, own.factor.dtype) for dot in own.dots)
+    kept = _KEPT if "float8" in own.factor.dtype else ""
+    return tuple(Product(own.names.of[dot], batch, rows, columns, summed, own.factor.dtype, kept) for dot in own.dots)
+
+
+_KEPT = "float16"
+"""Matrix units of float8 on sm_90 keep some 14 bits of a sum (DeepSeek-V3 Technical Report, 3.3.2), which is less than
+rounding operands to float16 costs."""
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:

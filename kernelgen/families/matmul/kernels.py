@@ -8,9 +8,12 @@ device (`split`, `vector`).
 
 from __future__ import annotations
 
-from kernelgen.families.access import Access
+from collections.abc import Iterable
+
+from kernelgen.families.access import WHOLE, Access
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import PRECISION, Writer, extents_of, multiplies_float32, tiled_by_blocks
+from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -104,18 +107,17 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     """The tensors whose tiles descriptors can copy: those of all factors, and outputs that are tiles of rows and
     columns; empty where a factor is none."""
     writer = Writer(spec, body, tiled_by_blocks(body))
-    found = set()
-    loads = [a for a in body.layout.accesses if len(writer.axes(extents_of(body, a))) == 2]
-    factors = [a for a in loads if "k" in extents_of(body, a)]
     count = len(body.firsts) + len(body.seconds)
+    own = _loads_of(body, (*body.firsts, *body.seconds))
+    factors = [a for a in body.layout.accesses if a.load in own and {"k"} < set(extents_of(body, a)) - {"batch"}]
     if len(factors) != count or any(not _is_boxable(body, a) for a in factors):
         return frozenset()
     if len({a.tensor for a in factors}) < count or any(
         sum(b.tensor == a.tensor for b in body.layout.accesses) > 1 for a in factors
     ):
         return frozenset()
-    found |= {a.tensor for a in factors}
-    kinds = dict(spec.dtypes)
+    found = {a.tensor for a in factors}
+    kinds = {*dict(spec.dtypes), "float16", "bfloat16"}
     for _, access in body.layout.stores:
         dtype = next(o.dtype for o in spec.outputs if o.name == access.tensor)
         if len(writer.axes(extents_of(body, access))) == 2 and _is_boxable(body, access) and dtype in kinds:
@@ -123,11 +125,22 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     return frozenset(found)
 
 
+def _loads_of(body: ProductBody, wanted: Iterable[int]) -> frozenset[int]:
+    """The loads that some values are computed from."""
+    found: set[int] = set()
+    todo = list(wanted)
+    while todo:
+        i = todo.pop()
+        found.add(i)
+        todo += [a.value for a in body.lowered.values[i].args if isinstance(a, Use) and a.value not in found]
+    return frozenset(i for i in found if body.lowered.values[i].op == "load")
+
+
 def _is_boxable(body: ProductBody, access: Access) -> bool:
     """Whether a tensor's tiles are boxes: its two tiled extents whole, and its last two dimensions."""
     names = extents_of(body, access)
     tiled = [n for n in names if n != "batch"]
-    whole = all(len(body.extent(n).runs) == 1 for n in tiled)
+    whole = all(str(index) == WHOLE[n] for (index, _), n in zip(access.terms, names, strict=True) if n != "batch")
     return len(tiled) == 2 and whole and names[-2:] == tiled and len(names) <= 5
 
 

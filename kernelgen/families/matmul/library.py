@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelgen.families.matmul.kernels import after, memory_of, reduces
-from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.lowering import UNSCALED, ProductBody
 from kernelgen.families.matmul.writer import Writer, extents_of, tiled_by_blocks
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
@@ -51,7 +51,8 @@ class Library:
 def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
     """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
     batch, what is added to it included: torch rounds the sum, and a product that was rounded before would be worse."""
-    if len(body.dots) > 1:
+    unlike = body.lowered.values[body.dot].attr == UNSCALED or "float8" in body.factor.dtype
+    if len(body.dots) > 1 or unlike:  # torch rounds to the factors' dtype, and has no product of float8
         return None
     by_load = {a.load: a for a in body.layout.accesses}
     first, second = body.factors_of(body.dot)

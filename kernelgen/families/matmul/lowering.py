@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 
 from kernelgen.families.access import (
     WHOLE,
@@ -28,7 +29,7 @@ from kernelgen.families.dtypes import element_types
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
 from kernelgen.families.naming import RESERVED
-from kernelgen.families.regrouped import in_common_parts
+from kernelgen.families.regrouped import in_common_parts, with_repeats
 from kernelgen.families.space import split
 from kernelgen.families.stages import in_memory_order, reshaped
 from kernelgen.families.values import (
@@ -79,6 +80,12 @@ _RESERVED = RESERVED | {
     "length", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 """What kernels of products call values of their own."""
+FEW = 16
+"""Elements that every tile is a multiple of."""
+NARROW = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
+"""Dtypes whose products float32 holds exactly."""
+UNSCALED = "unscaled"
+"""The attribute of a product whose factors the reference scales, and rounds to no more than float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +115,12 @@ class ProductBody(Body):
 
     def factors_of(self, dot: int) -> tuple[int, int]:
         """The values that a product multiplies."""
-        first, second = self.lowered.values[dot].args
-        assert isinstance(first, Use)
-        assert isinstance(second, Use)
-        return first.value, second.value
+        first, second, *_ = (a.value for a in self.lowered.values[dot].args if isinstance(a, Use))
+        return first, second
+
+    def scales_of(self, dot: int) -> tuple[int, ...]:
+        """What multiplies the sum of every group of a product: loads that vary from group to group."""
+        return tuple(a.value for a in self.lowered.values[dot].args[2:] if isinstance(a, Use))
 
     @property
     def firsts(self) -> tuple[int, ...]:
@@ -143,13 +152,15 @@ def lower(
     spec: OperatorSpec, graph: Graph, make: Callable[[Graph, Mapping[int, Roles]], ProductLowering]
 ) -> tuple[Graph, Lowered, Roles]:
     """A graph of products as values, and what the first product's axes count. Raises Unlowerable."""
-    graph = narrowed(in_common_parts(in_memory_order(graph)))
+    graph = narrowed(in_common_parts(in_memory_order(with_repeats(graph))))
     each = {i: _roles(graph, node) for i, node in enumerate(graph.nodes) if node.op == DOT}
     roles = next(iter(each.values()))
     unlike = next((i for i, other in each.items() if not roles.is_like(other)), None)
     if unlike is not None:
         raise Unlowerable("products of different sizes in one kernel", graph.nodes[unlike].statement)
     lowering = make(graph, each)
+    lowering.narrow = {t.name: t.dtype for t in spec.inputs if t.dtype in NARROW}
+    lowering.scales = frozenset(t.name for t in spec.inputs if t.role == "scale")
     stored = []
     for output in graph.outputs:
         index = lowering.natural.get(output.node)
@@ -222,6 +233,10 @@ class ProductLowering(Lowering):
         first = next(iter(products.values()))
         super().__init__(graph, first.space, apart=False)
         self.products = products
+        self.narrow: dict[str, str] = {}
+        """The tensors of fewer bits than float32, with their dtypes."""
+        self.scales: frozenset[str] = frozenset()
+        """The tensors that may multiply a sum and not each of its summands."""
         self.columns = frozenset(first.extents["n"])
         self.natural: dict[int, Index] = {}
         """Every value that is computed from a product, by the axes of its dimensions."""
@@ -278,8 +293,46 @@ class ProductLowering(Lowering):
             index = tuple(roles.entries[c] if dim else () for c, dim in zip(labels, shape, strict=True))
             uses.append(Use(self.value(arg.node, index)))
         axes = frozenset(a for dim in self.natural[number] for a in axes_of(dim))
-        factors = tuple(uses[::-1] if roles.swapped else uses)
-        return self.add(Value("dot", factors, "float", axes, node.name, node.statement))
+        left, right = uses[::-1] if roles.swapped else uses
+        a, b = self._unscaled(left, roles), self._unscaled(right, roles)
+        if (a[1] or b[1]) and a[2] == b[2] != "":
+            summed = set(roles.extents["k"])
+            scales = [*a[1], *b[1]]
+            inner = tuple(scale for scale in scales if self.values[scale.value].axes & summed)
+            outer = [scale for scale in scales if scale not in inner]
+            name = "unscaled" if outer else node.name
+            made = self.add(Value("dot", (a[0], b[0], *inner), "float", axes, name, node.statement, attr=UNSCALED))
+            for i, scale in enumerate(outer, 1):
+                name = node.name if i == len(outer) else None
+                made = self.add(Value("mul", (Use(made), scale), "float", axes, name, node.statement))
+            return made
+        return self.add(Value("dot", (left, right), "float", axes, node.name, node.statement))
+
+    def _unscaled(self, factor: Use, roles: Roles) -> tuple[Use, tuple[Use, ...], str]:
+        """A factor as memory holds it, in fewer bits than float32, what scales it in float32, and its dtype, empty if
+        it has more. A scale is the same for all that is summed, or is loaded for equal groups of it."""
+        value = self.values[factor.value]
+        if value.op == "load":
+            return factor, (), self.narrow.get(str(value.tensor), "")
+        if value.op == "mul":
+            pairs = [value.args, value.args[::-1]]
+            for one, scale in ((a, b) for a, b in pairs if isinstance(a, Use) and isinstance(b, Use)):
+                load, scales, dtype = self._unscaled(one, roles)
+                if dtype and self._is_scale(scale, roles):
+                    return load, (*scales, scale), dtype
+        return factor, (), ""
+
+    def _is_scale(self, scale: Use, roles: Roles) -> bool:
+        summed, value = roles.extents["k"], self.values[scale.value]
+        if value.op != "load" or value.tensor not in self.scales:
+            return False
+        own = tuple(a for a in summed if a in value.axes)
+        sizes = [self.space.axes[a] for a in summed[len(own) :]]
+        if not own:
+            return True
+        group = prod(size for size in sizes if isinstance(size, int))
+        whole = all(isinstance(size, int) for size in sizes) and own == summed[: len(own)]
+        return whole and group > FEW and not group & (group - 1)
 
     def reduction(self, node: Node, index: Index) -> int:
         source = node.args[0]
@@ -349,13 +402,13 @@ def _laid_out(
 
 def factor_of(spec: OperatorSpec, lowered: Lowered, dot: int) -> TensorSpec:
     """A tensor of the dtype in which the factors are multiplied."""
-    (first, _) = lowered.values[dot].args
+    first = lowered.values[dot].args[0]
     assert isinstance(first, Use)
     value = lowered.values[first.value]
     tensors = (*spec.inputs, *spec.outputs)
     name = value.tensor
-    if value.op == "round":
-        name = str(value.attr).partition("_ptr.dtype")[0]
+    if value.op != "load":
+        name = str(value.attr).partition("_ptr.dtype")[0] if value.op == "round" else "float32"
         name = next((t.name for t in tensors if t.dtype == name), name)
     found = next((t for t in tensors if t.name == name), None)
     if found is None:

@@ -11,8 +11,8 @@ from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import reduces
-from kernelgen.families.matmul.lowering import ProductBody, converted_load
-from kernelgen.families.matmul.writer import FEW, extents_of, group_size, shared_elements
+from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
+from kernelgen.families.matmul.writer import extents_of, group_size, shared_elements
 from kernelgen.families.values import Unlowerable, Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -111,18 +111,29 @@ def first_table(body: ProductBody) -> Table:
 def _fitted(body: ProductBody, schedule: Schedule) -> Schedule:
     """A schedule with tiles that several products share, and blocks within a group of what is summed."""
     group = group_size(body)
-    if group and schedule.variant not in (LIBRARY, VECTOR):
-        schedule = schedule.replace(BLOCK_K=min(group, schedule.int("BLOCK_K")))
+    if schedule.variant not in (LIBRARY, VECTOR):
+        depth = schedule.int("BLOCK_K") * (2 if _bytes(body) == 1 else 1)
+        schedule = schedule.replace(BLOCK_K=min(group or depth, depth))
     return _divided(body, schedule)
+
+
+def _sums(body: ProductBody) -> int:
+    """The tiles of sums that are in registers at once: one a product, and that of a group which is scaled."""
+    return len(body.dots) + any(body.scales_of(dot) for dot in body.dots)
+
+
+def _bytes(body: ProductBody) -> int:
+    """Of an element that the matrix units multiply: 2 where that may be 2 or 4."""
+    return 1 if "float8" in body.factor.dtype else 2
 
 
 def _divided(body: ProductBody, schedule: Schedule) -> Schedule:
     """A schedule whose tile of one product is divided among several: each has a part of the columns, or of the rows
     where these are what the products have apart or the columns are to be whole."""
-    if len(body.dots) == 1 or schedule.variant not in (TILES, BOXES):
+    if _sums(body) == 1 or schedule.variant not in (TILES, BOXES):
         return schedule
     name = "BLOCK_M" if len(body.firsts) > 1 or reduces(body) else "BLOCK_N"
-    size = max(16, schedule.int(name) >> (len(body.dots) - 1).bit_length())
+    size = max(16, schedule.int(name) >> (_sums(body) - 1).bit_length())
     return schedule.replace(**{name: size})
 
 
@@ -147,9 +158,8 @@ def _first_table(body: ProductBody) -> Table:
 def is_converted(body: ProductBody) -> bool:
     """Whether the second factor is whole numbers, which the matrix units are to take from registers: swapped, it is
     their first operand, and the other is the only one in shared memory."""
-    _, second = body.lowered.values[body.dot].args
-    value = body.lowered.values[second.value] if isinstance(second, Use) else None
-    source = value.args[0] if value is not None and value.op == "round" else None
+    value = body.lowered.values[body.factors_of(body.dot)[1]]
+    source = value.args[0] if value.op == "round" else None
     return isinstance(source, Use) and converted_load(body, source.value) is not None
 
 
@@ -172,7 +182,7 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     if group and group % schedule.int("BLOCK_K"):
         return f"blocks that do not divide the {group} elements of a group"
     rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
-    if rows * cols * len(body.dots) > 256 * 32 * schedule.int("num_warps"):
+    if rows * cols * _sums(body) > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
     tiles = 1 + _loaded_tiles(body) if schedule.get("persistent") else 0
     return _too_much(schedule, itemsize, tiles * rows * cols * itemsize, len(body.firsts), len(body.seconds))

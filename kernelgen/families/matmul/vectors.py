@@ -32,10 +32,11 @@ def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
             factors[i] = ir.Cast(factor, "float32")
     writer.builder.known = known
     totals = {dot: ir.Name(writer.of_product(dot, "products"), shape) for dot in body.dots}
-    added = []
+    added: list[ir.Let | ir.Update] = []
     for dot, total in totals.items():
         a, b = (factors[i] for i in body.factors_of(dot))
-        added.append(ir.Let((total.text,), ir.Apply("add", (total, ir.Apply("mul", (a, b), shape)), shape)))
+        own, product = writer.scaled(dot, ir.Apply("mul", (a, b), shape))
+        added += [*own, ir.Let((total.text,), ir.Apply("add", (total, product), shape))]
     loop = ir.For(
         "start", ir.Number(0), ir.Name("K"), ir.Name("BLOCK_K"),
         (

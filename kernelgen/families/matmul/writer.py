@@ -8,7 +8,7 @@ from math import prod
 from types import MappingProxyType
 
 from kernelgen.families.access import WHOLE, Access, Extent, Group
-from kernelgen.families.matmul.lowering import ProductBody, converted_load
+from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.plan import Scalar
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec
@@ -18,8 +18,6 @@ from kernelgen.tile.walk import used_names
 
 PRECISION = "PRECISION"
 """The constexpr that says how float32 is multiplied."""
-FEW = 16
-"""Elements that every tile is a multiple of."""
 
 
 def axis_of(extent: Extent, block: str) -> ir.Axis:
@@ -264,24 +262,28 @@ class Writer:
             self.raw.add(i)
             lets = self.builder.lets([i], shape)
             return lets, self.builder.value(i, shape)
-        assert value.op == "round"
-        (source,) = value.args
+        source = value.args[0] if value.op == "round" else Use(i)
         assert isinstance(source, Use)
         side = ir.Name(self._side(i), shape)
         whole = converted_load(self.body, source.value)
         if whole is not None:  # a zero beyond the end stays one
             self.raw.add(whole)
             lets = self.builder.lets([whole], shape)
-            converted = ir.Cast(self.builder.value(whole, shape), dtype_of(value))
+            converted = self._narrowed(i, self.builder.value(whole, shape))
             return (*lets, ir.Let((side.text,), converted)), side
         lets = self.builder.lets([source.value], shape)
         # what the reference makes of a zero beyond the end may be none
         k = self.tiled.k
         made = self.builder.value(source.value, shape)
         if self.is_even:
-            return lets, ir.Cast(made, dtype_of(value))
+            return lets, self._narrowed(i, made)
         inside = ir.Apply("where", (ir.Name(k.mask, (k,)), made, ir.Number(0.0)), shape)
-        return (*lets, ir.Let((side.text,), inside)), ir.Cast(side, dtype_of(value))
+        return (*lets, ir.Let((side.text,), inside)), self._narrowed(i, side)
+
+    def _narrowed(self, i: int, computed: ir.Expr) -> ir.Expr:
+        """A factor in the dtype that the reference rounds it to, if it does."""
+        value = self.body.lowered.values[i]
+        return ir.Cast(computed, dtype_of(value) if value.op == "round" else "float32")
 
     def carry(self, dot: int | None = None) -> ir.Name:
         """The sums of a product, or of the first."""
@@ -329,19 +331,38 @@ class Writer:
         assert self.tiled.m is not None
         m, n, k = self.tiled.m, self.tiled.n, self.tiled.k
         lets, of_factor = self.sides(dict.fromkeys(self.body.firsts, (m, k)) | dict.fromkeys(self.body.seconds, (k, n)))
-        added: list[ir.Let] = []
+        added: list[ir.Let | ir.Update] = []
         for number in self.body.dots:
             a, b = (of_factor[i] for i in self.body.factors_of(number))
             carry = self.carry(number)
             carry = replace(carry, shape=(n, m)) if swap else carry
             sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
-            added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, PRECISION if precision else None)))
+            multiplied = PRECISION if precision else None
+            if not self.body.scales_of(number):
+                added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, multiplied)))
+                continue
+            group = ir.Name(self.of_product(number, "group_sum"), carry.shape)
+            added.append(ir.Let((group.text,), ir.Dot(*sides, None, multiplied)))
+            scale_lets, scaled = self.scaled(number, group)
+            added += [*scale_lets, ir.Update(carry.text, "add", scaled)]
         numbers = (
             ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("start")), "int64")),
             ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), stop), (k,))),
         )
         body = (*numbers, *lets, *added)
         return ir.For("start", start, stop, ir.Name(k.block), body, comment=self.said())
+
+    def scaled(self, dot: int, group: ir.Expr) -> tuple[tuple[ir.Let | ir.Update, ...], ir.Expr]:
+        """The sum of a group's products times the scales of the group, and the statements that they take."""
+        known = dict(self.builder.known)
+        lets: list[ir.Let | ir.Update] = []
+        for i in self.body.scales_of(dot):
+            self.tile = self.tiled.all
+            lets += self.builder.lets([i], self.tile)
+            group = ir.Apply("mul", (group, self.builder.value(i, self.tile)), group.shape)
+        self.builder.known = known
+        self.tile = self.tiled.result
+        return tuple(lets), group
 
     def sides(self, shapes: Mapping[int, ir.Shape]) -> tuple[tuple[ir.Let | ir.Update, ...], dict[int, ir.Expr]]:
         """The tiles of factors, each with the axes that it has, and the statements that they take."""
@@ -409,7 +430,7 @@ class Writer:
         return output is not None and (ELLIPSIS in output.shape or len(output.shape) != len(access.terms))
 
     def run_size(self, index: str) -> str:
-        return next(g.size for e in self.body.layout.extents for g in e.runs if g.index == index)
+        return next(run.size for e in self.body.layout.extents if (run := e.counted(index)))
 
 
 def _scalar(extent: Extent) -> str:
