@@ -105,6 +105,9 @@ class _Writer:
         inputs = {n for t in self.inputs for n in (t.name,)}
         sizes = list(dict.fromkeys(n for t in self.inputs for e in t.shape for n in names_in(e)))
         kinds = {t.dtype for t in (*self.inputs, *self.outputs)}
+        constraints = [c.text for c in self.spec.constraints if _mentions(c.text, self.spec) <= inputs]
+        # sizes that kernelgen made up are made up again, where the constraints that they meet are at hand
+        again = len(constraints) == len(self.spec.constraints)
         return render(
             "backward_spec.yaml.jinja",
             name=self.name,
@@ -113,11 +116,11 @@ class _Writer:
             inputs=_columns(self.inputs),
             outputs=_columns(self.outputs),
             dtypes=[(n, v) for n, v in self.spec.dtypes if n in kinds],
-            constraints=[c.text for c in self.spec.constraints if _mentions(c.text, self.spec) <= inputs],
+            constraints=constraints,
             reference=self._reference(),
             strategies=self.spec.optimization_strategies,
-            accuracy=_bindings(self.spec.accuracy, sizes),
-            performance=_bindings(self.spec.performance, sizes),
+            accuracy=_bindings((c for c in self.spec.accuracy if not (c.derived and again)), sizes),
+            performance=_bindings((c for c in self.spec.performance if not (c.derived and again)), sizes),
             timed=_timed(self.spec, kinds),
             any_order=not self.spec.deterministic
             and any(self.tape.nodes[i].op == "scatter_add" for _, i in self.part.gradients),

@@ -605,3 +605,42 @@ def test_a_part_is_an_operator_with_a_spec_of_its_own(rms_norm: Any) -> None:
     assert (spec.name, spec.folder) == ("tested_norm_backward", "tested_norm/backward")
     assert generate.stale(spec, folder.parents[1]) == ()
     assert tensor("rstd", "... 1", "float32").shape == next(o for o in spec.outputs if o.name == "rstd").shape
+
+
+def test_sizes_that_nobody_listed_are_not_listed_in_a_gradient() -> None:
+    """A case that kernelgen made up may be one that torch refuses; a case that somebody listed must pass."""
+    text = """\
+name: op
+inputs: [{name: x, shape: [M, N], dtype: T}, {name: b, shape: [N], dtype: T}]
+outputs: [{name: out, shape: [M, N], dtype: T}]
+dtypes: {T: [float16, float32]}
+backward: true
+reference: |
+  def op(x, b):
+      return torch.tanh(x * b)
+performance: {dtypes: {T: [float16]}}
+"""
+    for part in derived(parse_spec(text, "op.yaml")).parts:
+        assert part.spec.accuracy
+        assert all(case.derived for case in (*part.spec.accuracy, *part.spec.performance))
+        assert {dict(case.dtypes)["T"] for case in part.spec.performance} == {"float16"}
+    listed = parse_spec(f"{text}accuracy: {{shapes: [{{M: 3, N: 8}}]}}\n", "op.yaml")
+    assert not any(case.derived for case in derived(listed).parts[0].spec.accuracy)
+
+
+def test_sizes_that_a_constraint_rules_are_listed_where_the_gradient_lacks_it() -> None:
+    text = """\
+name: op
+inputs: [{name: x, shape: [M, N], dtype: T}, {name: b, shape: [M], dtype: T}]
+outputs: [{name: out, shape: [M, N], dtype: T}]
+dtypes: {T: [float32]}
+constraints: ["b.shape[0] <= 5000"]
+backward: true
+reference: |
+  def op(x, b):
+      return torch.tanh(x) + b[:, None]
+"""
+    parts = derived(parse_spec(text, "op.yaml")).parts
+    lacking = [part.spec for part in parts if not part.spec.constraints]
+    assert lacking
+    assert all(not case.derived and dict(case.sizes)["M"] <= 5000 for spec in lacking for case in spec.accuracy)
