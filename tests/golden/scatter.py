@@ -251,8 +251,8 @@ def index_add(
             buckets,
             M,
             V,
-            num_warps=4,
             SLOTS=slots,
+            num_warps=4,
             BLOCK_SIZE_M=options["BLOCK_SIZE_M"],
         )
         index_add_sums_kernel[(V * cdiv(N, options["BLOCK_SIZE_N"]),)](
@@ -263,10 +263,10 @@ def index_add(
             out,
             M,
             N,
-            num_warps=options["num_warps"],
             SLOTS=slots,
             BLOCK_SIZE_K=options["BLOCK_SIZE_K"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+            num_warps=options["num_warps"],
         )
         index_add_rest_kernel[(cdiv(V, 32) * cdiv(N, options["BLOCK_SIZE_N"]),)](
             x,
@@ -277,10 +277,10 @@ def index_add(
             M,
             N,
             V,
-            num_warps=4,
             SLOTS=slots,
             BLOCK_SIZE_V=32,
             BLOCK_SIZE_K=8,
+            num_warps=4,
             BLOCK_SIZE_L=options["BLOCK_SIZE_L"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
         )

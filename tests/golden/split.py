@@ -327,8 +327,8 @@ def group_norm(
                 weight_view.stride(1),
                 bias_view.stride(0),
                 bias_view.stride(1),
-                num_warps=options["num_warps"],
                 BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
                 SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
             )
     return out

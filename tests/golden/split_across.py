@@ -168,8 +168,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
             x_view.stride(0),
             x_view.stride(1),
             weight.stride(0),
-            num_warps=options["num_warps"],
             BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
             SPLITS=options["SPLITS"],
+            num_warps=options["num_warps"],
         )
     return out
