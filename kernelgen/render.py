@@ -136,6 +136,7 @@ def interface_hash(spec: OperatorSpec) -> str:
     """Changes with the operator's interface or meaning, not with its schedules."""
     parts = [repr((t.name, t.shape, t.dtype, t.role)) for t in (*spec.inputs, *spec.outputs)]
     parts += [c.text for c in spec.constraints] + ([] if spec.deterministic else ["any order"])
+    parts += [f"float32 by {spec.precision}"] if spec.precision else []
     return hashlib.sha256("\n".join([spec.name, *parts]).encode()).hexdigest()[:16]
 
 

@@ -22,6 +22,7 @@ from kernelgen.families.family import Family
 from kernelgen.families.kernel import Body, body_of, make_body
 from kernelgen.families.keys import key_tensor, rows_and_bytes
 from kernelgen.families.lowering import lower_values
+from kernelgen.families.matmul import NAME as MATMUL
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.rolling import chains
@@ -63,6 +64,23 @@ _RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
 
 
 def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> LoweredPlan:
+    """The plan of a graph with its first schedules. Raises UnsupportedError where there is none."""
+    plan = _chosen(spec, graph, notes)
+    if spec.precision and not _multiplies(plan):
+        message = "precision says how kernels multiply float32 matrices, and here none does, or torch multiplies them"
+        raise SpecError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])
+    return plan
+
+
+def _multiplies(plan: LoweredPlan) -> bool:
+    """Whether all products of a plan are those of matrices, in kernels, and some may be of float32."""
+    kernels = [k for k in plan.kernels if FAMILIES[k.family].products(k.spec, body_of(k))]
+    own = all(k.family == MATMUL for k in kernels) and not any("matmul" in c.function for c in plan.calls)
+    kinds = {kind for p in products(plan) for kind in dict(plan.spec.dtypes).get(p.dtype, (p.dtype,))}
+    return own and "float32" in kinds
+
+
+def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> LoweredPlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts. Torch's attention is written out where one kernel then computes it, and stays a call otherwise. Raises
     UnsupportedError where none do."""

@@ -259,10 +259,13 @@ def _product(builder: Any, a: Any, b: Any, d: Any, input_precision: Any, max_num
         return TensorHandle(np.matmul(a.data, b.data, dtype=d.data.dtype) + d.data, d.dtype.scalar)
     wide = np.result_type(np.float32, d.data.dtype)
     parts = [_parts(_numbers(x), input_precision.name) for x in (a, b)]
-    sums = _numbers(d).astype(wide)
+    sums = np.matmul(parts[0][0], parts[1][0], dtype=wide)
+    rest = np.zeros_like(sums)
     for i in reversed(range(len(parts[0]))):  # the smallest products first
         for j in reversed(range(len(parts[1]) - i)):
-            sums = sums + np.matmul(parts[0][i], parts[1][j], dtype=wide)
+            rest = rest + np.matmul(parts[0][i], parts[1][j], dtype=wide) if i + j else rest
+    # what is left of an infinite number is NaN, which Triton makes 0
+    sums = _numbers(d).astype(wide) + (np.where(np.isnan(rest), 0, rest) + sums)
     return _handle(sums.astype(d.data.dtype), d.dtype.scalar)
 
 

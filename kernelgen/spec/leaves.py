@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from pydantic_core import PydanticCustomError
 
-from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES, Size
+from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, PRECISIONS, ROLES, STRATEGIES, Size
 from kernelgen.spec.nearest import hint
 from kernelgen.spec.sizes import check_size, names_in
 from kernelgen.spec.tree import Map, Seq, Text, kind, shorten
@@ -31,6 +31,7 @@ BUILTINS_IN_USE = frozenset(
 """Python builtins that generated wrappers call; a tensor of that name would hide them."""
 
 
+_AS_TORCH = "kernels multiply in tf32 where torch.backends.cuda.matmul.fp32_precision says so: leave precision out"
 _ANY_INT = "unknown dtype 'int'; did you mean 'int32' or 'int64'?"
 
 
@@ -169,6 +170,12 @@ def custom(value: object) -> str:
 
 def role(value: object) -> str:
     return one_of(value, "role", ROLES)
+
+
+def precision(value: object) -> str:
+    if value == "tf32":
+        raise fail(value, _AS_TORCH)
+    return one_of(value, "precision", PRECISIONS)
 
 
 def flag(value: object) -> bool:

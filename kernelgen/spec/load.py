@@ -158,6 +158,8 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         module=reference.trimmed(file.module or ""),
         backward=file.backward,
         deterministic=file.deterministic,
+        precision=file.precision,
+        precision_place=tree.key_place("precision"),
         path=path,
         sha256=sha256,
     )

@@ -30,6 +30,8 @@ FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter", "convoluti
 CUSTOM = "custom"
 """What `family:` may name: no family writes the kernel, a language model does."""
 
+PRECISIONS = ("ieee", "tf32x3")
+"""How products of float32 are made: of all bits, or as three products on tensor cores, with errors no larger."""
 ROLES = ("data", "like", "parameter", "constant", "scale")
 
 DTYPES = (
@@ -174,6 +176,9 @@ class OperatorSpec:
     """Whether kernels for its gradients are generated as well."""
     deterministic: bool = True
     """Whether the same inputs have to give the same bits; if not, floats may be added by atomics."""
+    precision: str | None = None
+    """One of PRECISIONS: how kernels multiply float32; None: as torch is set."""
+    precision_place: Place = Place(1, 1)
     facts: TensorFacts = TensorFacts()
     """What kernelgen has seen to itself; `constraints.facts_of` adds what the constraints promise."""
     path: str = "<spec>"

@@ -10,7 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import NullableSchema, WithDefaultSchema
 
 from kernelgen.spec import leaves
-from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, ROLES, STRATEGIES
+from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, FAMILIES, ON_REQUEST, PRECISIONS, ROLES, STRATEGIES
 from kernelgen.spec.nearest import hint, nearest
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree, kind, shorten
 
@@ -30,6 +30,7 @@ Folder = Annotated[str, *_leaf(leaves.folder, type="string")]
 Family = Annotated[str, *_leaf(leaves.family, enum=list(FAMILIES))]
 Custom = Annotated[str, *_leaf(leaves.custom, enum=[CUSTOM])]
 Strategy = Annotated[str, *_leaf(leaves.strategy, enum=[*STRATEGIES, *ON_REQUEST])]
+Precision = Annotated[str, *_leaf(leaves.precision, enum=list(PRECISIONS))]
 Role = Annotated[str, *_leaf(leaves.role, enum=list(ROLES))]
 Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
 Speedup = Annotated[float, *_leaf(leaves.number, type="number", exclusiveMinimum=0)]
@@ -144,6 +145,11 @@ class SpecFile(_Entry):
     deterministic: Flag = Field(
         default=True,
         description="false: a scatter_add may add floats by atomics, so that two calls differ in bits.",
+    )
+    precision: Precision | None = Field(
+        default=None,
+        description="How kernels multiply float32: ieee, or tf32x3, three products on tensor cores; as torch is set if "
+        "not given.",
     )
     module: FreeText | None = Field(
         default=None,

@@ -12,6 +12,7 @@ import torch
 from references import Sample, load, plan_of, sample, schedules
 
 from kernelgen import families, render
+from kernelgen.errors import SpecError
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
@@ -458,6 +459,45 @@ def test_float32_is_multiplied_as_torch_is_told_to(torch_multiplies: str) -> Non
     (wanted,) = exact(found, tensors)
     off = float((op(*tensors) - wanted).abs().max() / wanted.abs().max())
     assert 1e-5 < off < 1e-2 if torch_multiplies == "tf32" else off < 1e-6
+
+
+@pytest.mark.parametrize("torch_multiplies", ["tf32"], indirect=True)
+@pytest.mark.parametrize("precision", ["ieee", "tf32x3"])
+def test_a_spec_says_how_float32_is_multiplied(torch_multiplies: str, precision: str) -> None:
+    """Whatever torch is set to; infinity and NaN are where they were, and a single product of TF32 would be seen."""
+    found = product("return a @ b", TWO, dtypes=(("T", ("float32",)),))
+    plan = plan_of(replace(found.spec(), precision=precision))
+    text = render.triton_source(plan.with_table((TableRow((), of_variant("tiles", plan)),)))
+    assert f'PRECISION="{precision}",' in text
+    assert "def precision(" not in text
+    assert "library" not in families.family_of(plan).variants(body_of(plan))
+    tensors = inputs_of(found, AWKWARD, "float32")
+    check(found, load(text).op, tensors)
+    with pytest.raises(AssertionError, match="off by"):
+        check(found, load(text.replace(f'"{precision}"', '"tf32"')).op, tensors)
+    tensors[0][3, 5], tensors[0][4, 6] = float("inf"), float("nan")
+    wanted, made = tensors[0].double() @ tensors[1].double(), load(text).op(*tensors)
+    assert torch.equal(made.isnan(), wanted.isnan())
+    assert torch.equal(made.isinf(), wanted.isinf())
+
+
+def of_variant(variant: str, plan: KernelPlan) -> Schedule:
+    return next(s for s in schedules(plan) if s.variant == variant)
+
+
+PRECISE = {
+    "no product": sample("return a * 2", {"a": "M N: float32"}, {"out": "M N: float32"}, FITTING, dtypes=()),
+    "none of float32": product("return a @ b", TWO, dtypes=(("T", ("float16",)),)),
+    "a convolution": sample(
+        "return F.conv1d(a, b)", {"a": "B C L: float32", "b": "J C 1: float32"}, {"out": "B J L: float32"}, dtypes=()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PRECISE)
+def test_precision_is_refused_where_it_says_nothing(name: str) -> None:
+    with pytest.raises(SpecError, match="precision says how kernels multiply float32 matrices"):
+        plan_of(replace(PRECISE[name].spec(), precision="tf32x3"))
 
 
 def test_whole_numbers_are_converted_as_they_are_multiplied() -> None:

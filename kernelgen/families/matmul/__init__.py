@@ -101,6 +101,13 @@ def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tu
     return schedules.starts(_own(body))
 
 
+_SAID = {
+    None: "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32",
+    "ieee": "float32 is multiplied with all its bits, however torch is set",
+    "tf32x3": "float32 is multiplied as three products of TF32, which keep what float32 keeps, however torch is set",
+}
+
+
 def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     said = ["products are summed in float32, block after block of what is summed over, in an order that never changes"]
     if any(_own(body).scales_of(dot) for dot in _own(body).dots):
@@ -108,9 +115,7 @@ def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
             "what scales a group of what is summed multiplies the sum of the group, and not each of its elements"
         )
     if multiplies_float32(spec, _own(body)):
-        said.append(
-            "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
-        )
+        said.append(_SAID[spec.precision])
     return tuple(said)
 
 

@@ -32,7 +32,8 @@ def has_batch(body: ProductBody) -> bool:
 
 def _constexprs(spec: OperatorSpec, body: ProductBody, *names: str) -> tuple[tuple[str, str | None], ...]:
     found: list[tuple[str, str | None]] = [(name, None) for name in names]
-    return (*found, (PRECISION, "precision()")) if multiplies_float32(spec, body) else tuple(found)
+    multiplied = f'"{spec.precision}"' if spec.precision else "precision()"
+    return (*found, (PRECISION, multiplied)) if multiplies_float32(spec, body) else tuple(found)
 
 
 def cdiv(size: str, block: str) -> ir.Expr:

@@ -52,7 +52,7 @@ def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
     """Torch's function for the product of factors that lie in memory as two tensors with the same dimensions of a
     batch, what is added to it included: torch rounds the sum, and a product that was rounded before would be worse."""
     unlike = body.lowered.values[body.dot].attr == UNSCALED or "float8" in body.factor.dtype
-    if len(body.dots) > 1 or unlike:  # torch rounds to the factors' dtype, and has no product of float8
+    if len(body.dots) > 1 or unlike or spec.precision:  # torch rounds to the factors' dtype, has no product of float8
         return None
     by_load = {a.load: a for a in body.layout.accesses}
     first, second = body.factors_of(body.dot)
