@@ -251,6 +251,11 @@ def test_modules_are_short() -> None:
     assert {name: n for name, n in lines.items() if n > MAX_LINES} == {}
 
 
+def test_only_backends_and_templates_write_triton() -> None:
+    rooms = ("kernelgen.families", "kernelgen.tile", "kernelgen.schedule", "kernelgen.wrapper")
+    assert [n for n, (text, _) in MODULES.items() if n.startswith(rooms) and re.search(r"\btl\.", text)] == []
+
+
 def test_functions_are_short() -> None:
     assert [line for name, (text, _) in MODULES.items() for line in long_functions(name, text)] == []
 

@@ -96,7 +96,7 @@ def finite(lowered: Lowered, i: int) -> int | None:
 
 
 def choose_others(lowered: Lowered, levels: tuple[str, ...]) -> dict[int, float]:
-    """What masked lanes load, so that as few reductions and scans as possible need a tl.where."""
+    """What masked lanes load, so that as few reductions and scans as possible need a choice."""
     loads = [
         i for i, v in enumerate(lowered.values) if v.op == "load" and v.dtype == "float" and levels[i] in (FULL, COLUMN)
     ][:4]

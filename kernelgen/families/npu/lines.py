@@ -86,7 +86,7 @@ def walked(kernel: ir.Kernel, schedule: Schedule, tiles: str, *, sizes: tuple[st
 
 
 def column_elements(columns: int) -> int:
-    """The lanes that hold a row: a power of two, as tl.arange wants it."""
+    """The lanes that hold a row: a power of two, as ranges of Triton are."""
     return 1 << max(columns - 1, 0).bit_length()
 
 
