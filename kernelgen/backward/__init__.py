@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kernelgen.backward.attention import written_out
 from kernelgen.backward.differentiate import gradients
 from kernelgen.backward.joined import joined_files
 from kernelgen.backward.parts import partition
-from kernelgen.backward.specs import Derived, derived
+from kernelgen.backward.specs import Derived, derived, saving
 from kernelgen.backward.tape import Tape
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.frontend.build import Refused
@@ -22,7 +23,7 @@ class Backward:
     """The gradients of an operator."""
 
     parts: tuple[Derived, ...]
-    """In the order in which they run."""
+    """In the order in which they run; before them the forward, where it saves more than inputs."""
     files: dict[str, str]
     """What lies beside the forward's quartet, by name: the operator with gradients, their test, the specs of parts."""
 
@@ -30,14 +31,17 @@ class Backward:
 def backward(spec: OperatorSpec, graph: Graph) -> Backward:
     """The gradients of a traced operator. Raises UnsupportedError where one cannot be derived."""
     try:
-        tape, found = gradients(spec, graph)
+        graph, attended = written_out(graph)
+        tape, found = gradients(spec, graph, attended)
         passed = _passed(spec, tape, found)
-        parts = derived(spec, tape, partition(tape, {n: ref for n, ref in found.items() if n not in passed}))
+        forward = saving(spec, tape)
+        parts = derived(spec, tape, partition(tape, {n: ref for n, ref in found.items() if n not in passed}), forward)
     except Refused as refusal:
         place = spec.reference_place
         raise UnsupportedError([Mistake(spec.path, place.line, place.column, f"unsupported: {refusal}")]) from None
-    specs = {f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}
-    return Backward(parts, {**joined_files(spec, parts, passed, _uniform(tape, found)), **specs})
+    joined = joined_files(spec, parts, passed, _uniform(tape, found), forward)
+    parts = (forward, *parts) if forward else parts
+    return Backward(parts, {**joined, **{f"{p.folder}/{p.spec.name}.yaml": p.text for p in parts}})
 
 
 def _uniform(tape: Tape, found: Mapping[str, Ref]) -> list[str]:

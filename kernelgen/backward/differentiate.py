@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kernelgen.backward import attention
 from kernelgen.backward.gathers import through_index
 from kernelgen.backward.moved import joined, summed_from_end, through_move
 from kernelgen.backward.moves import MOVES, named
@@ -16,7 +17,7 @@ from kernelgen.backward.rules import RULES, SHORTCUTS
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend import operations
 from kernelgen.frontend.build import BOOLEAN, Refused
-from kernelgen.frontend.graph import CALL, VIEWS, Arg, Graph, Node, Ref, broadcast
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref, broadcast
 from kernelgen.spec.model import OperatorSpec
 
 NOUNS = {
@@ -26,12 +27,15 @@ NOUNS = {
 """What a value without a name is called, by its operation: in formulas otherwise than in kernels."""
 
 
-def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
-    """The graph with its gradients, and by its name the gradient of every input that has one.
+def gradients(
+    spec: OperatorSpec, graph: Graph, attended: attention.Attention | None = None
+) -> tuple[Tape, dict[str, Ref]]:
+    """The graph with its gradients, and by its name the gradient of every input that has one. `attended`: its
+    attention.
 
     The gradients of outputs are inputs called grad_OUTPUT. Raises Refused where an operation has no derivative here.
     """
-    graph = named(graph)
+    graph = named(graph) if attended is None else graph
     tape = Tape(graph)
     active = _active(spec, graph)
     flowing: dict[int, list[Ref]] = {}
@@ -53,12 +57,28 @@ def gradients(spec: OperatorSpec, graph: Graph) -> tuple[Tape, dict[str, Ref]]:
             if node.name:
                 tape.call(g, f"grad_{node.name}")
             tape.hints.setdefault(g.node, f"grad_{NOUNS.get(node.op, node.op)}")
-        for source, part in _shortcut(tape, graph, i, g) or _parts(tape, i, node, g):
+        if attended is not None and i == attended.product:
+            parts_of = attention.gradients(tape, attended, g, _saved(tape, graph, attended))
+        else:
+            parts_of = iter(_shortcut(tape, graph, i, g) or _parts(tape, i, node, g))
+        for source, part in parts_of:
             if source in active:
                 flowing.setdefault(source, []).append(part)
     if not found:
         raise Refused("backward: true of an operator without gradients: no float output depends on a float input")
     return tape, {t.name: found[t.name] for t in spec.inputs if t.name in found}
+
+
+def _saved(tape: Tape, graph: Graph, attended: attention.Attention) -> Ref:
+    """The product of attention, from the output that shows it."""
+    shape = graph.nodes[(attended.product, *attended.shown)[-1]].shape
+    out = tape.input(attended.output, shape, "float")
+    for i in reversed(attended.shown):
+        (source,) = (a for a in graph.nodes[i].args if isinstance(a, Ref))
+        shown = _through_view(tape, graph.nodes[i], source, out)
+        assert shown is not None
+        out = shown
+    return out
 
 
 def _active(spec: OperatorSpec, graph: Graph) -> set[int]:
@@ -110,6 +130,10 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
         yield from through_move(tape, node, g)
     elif node.op == "cumsum":
         yield refs[0].node, summed_from_end(tape, tape.view("expand", g, node.shape), int(node.attrs[0]))
+    elif node.op == DOT:
+        yield from zip(
+            (r.node for r in refs), attention.products(tape, node.equation, refs[0], refs[1], g), strict=True
+        )
     elif node.op in RULES:
         yield from _to_operands(tape, node, node.args, RULES[node.op](tape, node, Ref(i), g))
     else:

@@ -14,40 +14,57 @@ from kernelgen.wrapper import allocation
 
 
 def joined_files(
-    spec: OperatorSpec, parts: Sequence[Derived], passed: dict[str, str], uniform: Collection[str]
+    spec: OperatorSpec,
+    parts: Sequence[Derived],
+    passed: dict[str, str],
+    uniform: Collection[str],
+    forward: Derived | None = None,
 ) -> dict[str, str]:
     """NAME_autograd.py and NAME_gradients_accuracy.py. `passed`: inputs whose gradient is that of an output; `uniform`:
-    those whose gradient is one number shown everywhere."""
-    whole = _whole(spec, parts)
-    saved = [t.name for t in spec.inputs if t.name in {i.name for i in whole.inputs}]
+    those whose gradient is one number shown everywhere; `forward`: one that saves more than inputs."""
+    made = forward.spec if forward else spec
+    whole = _whole(spec, parts, made)
+    read = {i.name for i in whole.inputs}
+    saved = [t.name for t in spec.inputs if t.name in read]
+    results = [o.name for o in made.outputs]
     found = {o.name for o in whole.outputs}
     returned = [passed.get(t.name) or (f"grad_{t.name}" if f"grad_{t.name}" in found else "None") for t in spec.inputs]
     incoming = [f"grad_{o.name}" for o in spec.outputs]
+    besides = results[len(incoming) :]
     context = {
         **operator_context(spec),
         "parts": [_part(p.spec) | {"import_line": _import(p)} for p in parts],
         "whole": _part(whole) | {"contract": operator_context(whole)["contract"] if parts else ""},
+        "op": f"{spec.name}_saving" if forward else spec.name,
+        "forward_import": _import(forward) if forward else "",
+        "made_spec": made,
+        "besides": besides,
+        "results": results,
+        "kept": [name for name in results if name in read] if forward else [],
         "define": _define,
         "made": _made,
         "saved": saved,
         "unpacked": [t.name if t.name in saved else "_" for t in spec.inputs],
         "tuple": _tuple,
-        "incoming": incoming,
+        "incoming": [*incoming, *(f"grad_{name}" for name in besides)],
         "returned": returned,
     }
     files = {f"{spec.name}_autograd.py": render("autograd.py.jinja", **context)}
     wanted = [t.name for t in spec.inputs if f"grad_{t.name}" in found]
+    products = {dtype for part in parts if (dtype := part.multiplied)}
     if wanted and spec.accuracy:
         files[f"{spec.name}_gradients_accuracy.py"] = render(
             "gradients_accuracy.py.jinja",
             **_accuracy(spec, wanted, incoming, uniform),
+            multiplied=next(iter(sorted(products)), ""),
             any_order=any(not part.spec.deterministic for part in parts),
         )
     return files
 
 
-def _whole(spec: OperatorSpec, parts: Sequence[Derived]) -> OperatorSpec:
-    """All parts as one operator: every input of the forward or gradient of an output that a part reads."""
+def _whole(spec: OperatorSpec, parts: Sequence[Derived], made: OperatorSpec) -> OperatorSpec:
+    """All parts as one operator: every input of the forward, gradient of an output or result of the forward as it is
+    `made` that a part reads."""
     read: dict[str, TensorSpec] = {}
     for part in parts:
         for tensor in part.spec.inputs:
@@ -56,6 +73,7 @@ def _whole(spec: OperatorSpec, parts: Sequence[Derived]) -> OperatorSpec:
     own = [t.name for t in spec.inputs]
     inputs = [t for n, t in read.items() if n not in own and n in {f"grad_{o.name}" for o in spec.outputs}]
     inputs += [read[n] for n in own if n in read]
+    inputs += [t for n, t in read.items() if n in {o.name for o in made.outputs}]
     outputs = tuple(TensorSpec(f"grad_{t.name}", t.shape, t.dtype) for t in spec.inputs if _has(parts, t.name))
     return replace(spec, name=f"{spec.name}_gradients", inputs=tuple(inputs), outputs=outputs, constraints=())
 

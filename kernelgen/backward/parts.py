@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from kernelgen.backward.attention import LSE
 from kernelgen.backward.source import needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, SCATTERS, Atom, Ref
+from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Atom, Ref
 
 Key = tuple[Atom, ...]
 """The sizes that reductions and scans run over; empty where there are none."""
@@ -28,6 +29,8 @@ class Part:
     """Nodes that it computes for other parts as well."""
     given: tuple[int, ...]
     """Nodes that it gets from another part."""
+    results: tuple[tuple[str, int], ...] = ()
+    """Of a forward that saves something: its outputs, each with its node."""
 
 
 def partition(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
@@ -35,6 +38,8 @@ def partition(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
 
     What is scattered is a part for itself and the last; what it is computed from, it gets from a part before.
     """
+    if tape.delta is not None:
+        return _of_attention(tape, found)
     scattered = {name: ref.node for name, ref in found.items() if tape.node(ref).op in SCATTERS}
     given = {name: _scattered(tape, node) for name, node in scattered.items()}
     handed = dict.fromkeys(node for nodes in given.values() for node in nodes)
@@ -154,3 +159,38 @@ def _is_row(tape: Tape, i: int) -> bool:
     """Whether a value is the same along what the reductions below it ran over."""
     reduced = {atom for key in _keys(tape, [i], ()) for atom in key}
     return not reduced & {atom for dim in tape.nodes[i].shape for atom in dim}
+
+
+def _of_attention(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
+    """The gradients by what their last products are summed over: over keys first, with delta for the others."""
+    assert tape.delta is not None
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for name, ref in found.items():
+        groups.setdefault(_summed(tape, ref.node), []).append(name)
+    needing = [key for key, names in groups.items() if tape.delta in needed(tape, [found[n].node for n in names], {})]
+    over_keys = (-1,)
+    handed = (tape.delta,) if set(needing) - {over_keys} else ()
+    first = [over_keys] if over_keys in groups else []
+    parts = [Part(tuple((n, found[n].node) for n in groups[key]), handed, ()) for key in first]
+    if handed and not parts:
+        parts.append(Part((), handed, ()))
+    for key, names in groups.items():
+        if key not in first:
+            parts.append(Part(tuple((n, found[n].node) for n in names), (), handed if key in needing else ()))
+    return tuple(parts)
+
+
+def _summed(tape: Tape, i: int) -> tuple[int, ...]:
+    """The dimensions of the scores that the last product of a gradient is summed over, counted from the end."""
+    while tape.nodes[i].op != DOT:
+        node = tape.nodes[i]
+        refs = [r for r in [a for a in node.args if isinstance(a, Ref)] if tape.node(r).shape]
+        if node.op not in (*VIEWS, "mul", "round") or len(refs) != 1:
+            raise Refused("the gradient of what is added to the scores of attention")
+        i = refs[0].node
+    node = tape.nodes[i]
+    operands, _, result = node.equation.partition("->")
+    for labels, ref in zip(operands.split(","), [a for a in node.args if isinstance(a, Ref)], strict=True):
+        if any(tape.nodes[j].attrs == (LSE,) for j in needed(tape, [ref.node], {})):
+            return tuple(d - len(labels) for d, c in enumerate(labels) if c not in result)
+    raise Refused("the gradient of what is computed beside attention")

@@ -20,7 +20,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.tape import Shape, Tape
 from kernelgen.families.line import fit
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
+from kernelgen.frontend.graph import DOT, REDUCTIONS, SCATTERS, VIEWS, Arg, Node, Ref, SizeOf
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import OPERATIONS
@@ -37,14 +37,28 @@ _ALONG = {-1: "columns", -2: "rows"}
 """What the numbers along a dimension are called."""
 _PLAIN = ("full", "round", *VIEWS)
 """What is written wherever it is used."""
+_ROOTS = {"sqrt": "0.5", "rsqrt": "-0.5"}
+"""The powers that roots of sizes are written as."""
 _REDUCED = {"sum": "sum", "max": "amax", "min": "amin"}
 
 
 class Source:
     """Writes statements; `given` says which nodes are inputs of the function, and what those are called."""
 
-    def __init__(self, tape: Tape, sizes: Sizes, given: Mapping[int, str], reserved: Iterable[str]) -> None:
+    def __init__(
+        self,
+        tape: Tape,
+        sizes: Sizes,
+        given: Mapping[int, str],
+        reserved: Iterable[str],
+        narrow: Iterable[int] = (),
+        kinds: Mapping[str, str] | None = None,
+    ) -> None:
+        """`narrow`: what is given in a dtype in which it is multiplied, and in float32 used otherwise; `kinds`: the
+        dtypes that products round to, as they are written."""
         self.tape, self.sizes, self.given = tape, sizes, given
+        self.narrow = set(narrow)
+        self.kinds = kinds or {}
         self.variables: dict[int, str] = {}
         self.outputs: frozenset[int] = frozenset()
         self.used = {*given.values(), *reserved}
@@ -61,6 +75,8 @@ class Source:
             plain = self._is_plain(i)
             if i in outputs:
                 self._assign(i, outputs[i])
+            elif not plain and node.op == "reshape" and self._is_narrow(Ref(i)):
+                self._assign(i, self._unique(f"{self.given[self._root(i)]}_heads"))
             elif not plain and (uses[i] > 1 or (node.name and uses[i] and node.op not in ("iota",))):
                 self._assign(i, self._unique(self._name(i)))
 
@@ -85,6 +101,8 @@ class Source:
         node = self.tape.nodes[i]
         if node.op == "place" and _counted(node).op == "axis":
             return _ALONG.get(_counted(node).number, "place")
+        if node.op in _ROOTS and not node.shape:
+            return node.name or "scale"
         return node.name or self.tape.hints.get(i) or NOUNS.get(node.op, node.op)
 
     def _unique(self, wanted: str) -> str:
@@ -141,13 +159,62 @@ class Source:
 
     def _arg(self, arg: Arg) -> ast.expr:
         if isinstance(arg, Ref):
-            return self.value(arg.node)
+            return _method(self.value(arg.node), "float") if self._is_narrow(arg) else self.value(arg.node)
         if isinstance(arg, SizeOf):
             return ast.parse(self.sizes.number(arg.dim), mode="eval").body
         if isinstance(arg, float) and not math.isfinite(arg):
             size = ast.Attribute(ast.Name("math"), "nan" if math.isnan(arg) else "inf")
             return ast.UnaryOp(ast.USub(), size) if arg < 0 else size
         return ast.Constant(arg) if arg >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-arg))
+
+    def _is_narrow(self, ref: Ref) -> bool:
+        """Whether a value is an input in the dtype in which it is multiplied, or a view of one."""
+        node = self.tape.node(ref)
+        if ref.node in self.narrow or node.op not in VIEWS:
+            return ref.node in self.narrow
+        (source,) = (a for a in node.args if isinstance(a, Ref))
+        return self._is_narrow(source)
+
+    def _root(self, i: int) -> int:
+        """The input that views look at."""
+        while i not in self.narrow:
+            (i,) = (a.node for a in self.tape.nodes[i].args if isinstance(a, Ref))
+        return i
+
+    def _seen(self, ref: Ref) -> ast.expr:
+        """What a view looks at, in its own dtype."""
+        return self.value(ref.node) if self._is_narrow(ref) else self._arg(ref)
+
+    def _product(self, node: Node) -> ast.expr:
+        """A product of factors in the dtype that the reference multiplies, in float32 from there on."""
+        operands, _, result = node.equation.partition("->")
+        labels = operands.split(",")
+        factors = [self._factor(a) for a in node.args if isinstance(a, Ref)]
+        leading, row, column = result[:-2], result[-2:-1], result[-1:]
+        if row not in labels[0]:
+            labels, factors = labels[::-1], factors[::-1]
+        (summed, *more) = [c for c in labels[0] if c not in result]
+        sides = [(labels[0], f"{row}{summed}"), (labels[1], f"{summed}{column}")]
+        if more or any(sorted(own) != sorted(leading + last) or own[:-2] != leading for own, last in sides):
+            made: ast.expr = ast.Call(
+                ast.Attribute(ast.Name("torch"), "einsum"),
+                [ast.Constant(f"{','.join(labels)}->{result}"), *factors],
+                [],
+            )
+        else:
+            left, right = (
+                factor if own.endswith(last) else ast.Attribute(factor, "mT")
+                for factor, (own, last) in zip(factors, sides, strict=True)
+            )
+            made = ast.BinOp(left, ast.MatMult(), right)
+        return _method(made, "float") if self.narrow else made
+
+    def _factor(self, ref: Ref) -> ast.expr:
+        node = self.tape.node(ref)
+        if node.op != "round" or not isinstance(node.args[0], Ref):
+            return self._seen(ref)
+        dtype = self.kinds.get(str(node.attrs[0]))
+        return _method(self._arg(node.args[0]), "to", ast.Name(dtype)) if dtype else self._arg(node.args[0])
 
     def _expression(self, i: int) -> ast.expr:
         node = self.tape.nodes[i]
@@ -156,6 +223,10 @@ class Source:
             return self._arg(args[0])
         if op in VIEWS:
             return self._view(node)
+        if op == DOT:
+            return self._product(node)
+        if op in _ROOTS and isinstance(args[0], Ref) and self._is_number(self.tape.node(args[0])):
+            return ast.BinOp(self._arg(args[0]), ast.Pow(), ast.parse(_ROOTS[op], mode="eval").body)
         if op in REDUCTIONS:
             return self._reduction(i)
         mean = self._mean(node)
@@ -240,6 +311,8 @@ class Source:
 
     def _is_number(self, node: Node) -> bool:
         """Whether a value is made of sizes alone."""
+        if node.op == "place":
+            return _counted(node).op == "size"
         if any(isinstance(a, SizeOf) for a in node.args):
             return True
         below = [self.tape.node(a) for a in node.args if isinstance(a, Ref)]
@@ -301,7 +374,7 @@ class Source:
             source = further
         before, after = self.tape.node(source).shape, node.shape
         if node.op == "expand":
-            return _method(self._arg(source), "expand", ast.parse(self.sizes.whole(after), mode="eval").body)
+            return _method(self._seen(source), "expand", ast.parse(self.sizes.whole(after), mode="eval").body)
         if node.op == "permute":
             return self._permuted(node, source)
         inner = self.tape.node(source)
@@ -309,7 +382,7 @@ class Source:
             gone = {int(d) for d in inner.attrs}
             if after == tuple(d for i, d in enumerate(before) if i - len(before) not in gone):
                 return self._reduction(source.node, keep=False)
-        return self._resized(self._arg(source), before, after)
+        return self._resized(self._seen(source), before, after)
 
     def _resized(self, value: ast.expr, before: Shape, after: Shape) -> ast.expr:
         """Sizes of one that come or go, or a reshape to sizes that are written out."""
@@ -331,10 +404,10 @@ class Source:
         order = [int(d) for d in node.attrs]
         moved = [i for i, d in enumerate(order) if i != d]
         if len(moved) == 2:
-            return _method(self._arg(source), "transpose", *(_number(i - len(order)) for i in moved))
+            return _method(self._seen(source), "transpose", *(_number(i - len(order)) for i in moved))
         if (ELLIPSIS,) in node.shape:
             raise Refused("the gradient of a permutation of leading dimensions")
-        return _method(self._arg(source), "permute", *(_number(d) for d in order))
+        return _method(self._seen(source), "permute", *(_number(d) for d in order))
 
 
 def needed(tape: Tape, targets: Iterable[int], given: Mapping[int, object]) -> list[int]:

@@ -13,7 +13,7 @@ from kernelgen.backward.sizes import Sizes
 from kernelgen.backward.source import LINE, Source, laid_out, needed
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.build import Refused
-from kernelgen.frontend.graph import SCATTERS, VIEWS
+from kernelgen.frontend.graph import DOT, SCATTERS, VIEWS
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorSpec
@@ -31,19 +31,36 @@ class Derived:
     """Where its quartet goes below the forward's."""
     gradients: tuple[str, ...]
     """The inputs of the forward whose gradients are its first outputs."""
+    multiplied: str = ""
+    """The dtype, or its variable, of its products of matrices; empty where it has none."""
 
 
-def derived(spec: OperatorSpec, tape: Tape, parts: tuple[Part, ...]) -> tuple[Derived, ...]:
-    """The specs of all parts, in the order in which they run. Raises Refused where a part cannot be written out."""
+def saving(spec: OperatorSpec, tape: Tape) -> Derived | None:
+    """The forward that saves what its gradients need beside inputs and outputs; None where they need nothing else."""
+    if not tape.saved:
+        return None
+    part = Part((), tape.saved, (), tuple(tape.forward.items()))
+    writer = _Writer(spec, tape, part, f"{spec.name}_forward", f"{spec.folder or spec.name}/forward", {})
+    text = writer.text()
+    return Derived(parse_spec(text, f"{writer.name}.yaml"), text, "forward", ())
+
+
+def derived(
+    spec: OperatorSpec, tape: Tape, parts: tuple[Part, ...], forward: Derived | None = None
+) -> tuple[Derived, ...]:
+    """The specs of all parts, in the order in which they run. `forward`: where it saves what they need. Raises Refused
+    where a part cannot be written out."""
     made: dict[int, TensorSpec] = {}
+    kept = forward.spec.outputs if forward else ()
     found = []
     for number, part in enumerate(parts):
         suffix = "_".join(["backward", *([n for n, _ in part.gradients] if number else [])])
-        writer = _Writer(spec, tape, part, f"{spec.name}_{suffix}", f"{spec.folder or spec.name}/{suffix}", made)
+        writer = _Writer(spec, tape, part, f"{spec.name}_{suffix}", f"{spec.folder or spec.name}/{suffix}", made, kept)
         text = writer.text()
         made |= writer.saved
         path = f"{writer.name}.yaml"
-        found.append(Derived(parse_spec(text, path), text, suffix, tuple(n for n, _ in part.gradients)))
+        gradients = tuple(n for n, _ in part.gradients)
+        found.append(Derived(parse_spec(text, path), text, suffix, gradients, writer.multiplied()))
     return tuple(found)
 
 
@@ -51,24 +68,34 @@ class _Writer:
     """Writes the spec of one part; `known` are the tensors that parts before it have saved, by node."""
 
     def __init__(
-        self, spec: OperatorSpec, tape: Tape, part: Part, name: str, folder: str, known: Mapping[int, TensorSpec]
+        self,
+        spec: OperatorSpec,
+        tape: Tape,
+        part: Part,
+        name: str,
+        folder: str,
+        known: Mapping[int, TensorSpec],
+        kept: Iterable[TensorSpec] = (),
     ) -> None:
+        """`kept`: what the forward has saved."""
         self.spec, self.tape, self.part, self.name, self.folder = spec, tape, part, name, folder
         self.saved: dict[int, TensorSpec] = {}
         taken = {t.name for t in (*spec.inputs, *spec.outputs, *known.values())}
         for i in part.saved:
             self.saved[i] = self._saved(i, taken)
         given = {i: known[i] for i in part.given}
-        self.targets = [*(i for _, i in part.gradients), *part.saved]
+        self.targets = [*(i for _, i in part.results), *(i for _, i in part.gradients), *part.saved]
         used = [i for i in needed(tape, self.targets, given) if tape.nodes[i].op == "input"]
         self.nodes = {i: str(tape.nodes[i].attrs[0]) for i in used} | {i: t.name for i, t in given.items()}
         read = set(self.nodes.values())
         own = {t.name: t for t in spec.inputs}
         outputs = [TensorSpec(f"grad_{o.name}", o.shape, o.dtype) for o in spec.outputs]
+        declared = {o.name: o for o in spec.outputs}
         self.outputs = [
+            *(replace(declared[n], role="data") for n, _ in part.results),
             *(TensorSpec(f"grad_{n}", own[n].shape, own[n].dtype) for n, _ in part.gradients), *self.saved.values()
         ]  # fmt: skip
-        inputs = [t for t in (*outputs, *spec.inputs) if t.name in read] + list(given.values())
+        inputs = [t for t in (*outputs, *spec.inputs, *kept) if t.name in read] + list(given.values())
         inputs += self._likes(inputs, [own[n] for n, _ in part.gradients])
         for entry in (e for t in inputs for e in t.shape):
             if is_expression(entry) and not is_multiple(str(entry)):
@@ -130,14 +157,18 @@ class _Writer:
 
     def _summary(self) -> str:
         names = [n for n, _ in self.part.gradients]
+        if self.part.results:
+            return f"{self.spec.name} with the logsumexp of its scores, which its gradients need"
         what = f"the gradient of {' and of '.join(names)}" if names else "what its gradients need of every row"
         return f"Backward of {self.spec.name}: {what}"
 
     def _reference(self) -> str:
         sizes = Sizes(self._forward_first())
-        source = Source(self.tape, sizes, self.nodes, ["torch", "F", "math", "dtype", self.name])
-        results = {i: f"grad_{n}" for n, i in self.part.gradients}
+        results = {i: f"grad_{n}" for n, i in self.part.gradients} | {i: n for n, i in self.part.results}
         body, kinds = self._casts()
+        reserved = ["torch", "F", "math", "dtype", self.name]
+        narrow = [i for i, name in self.nodes.items() if name in self._wide()] if self._multiplies() else []
+        source = Source(self.tape, sizes, self.nodes, reserved, narrow, kinds)
         source.write({**results, **{i: t.name for i, t in self.saved.items()}})
         returned = [(t.name, f"{t.name}.to({kinds[t.dtype]})" if t.dtype in kinds else t.name) for t in self.outputs]
         lines = [*body, *source.lines, f"return {', '.join(text for _, text in returned)}"]
@@ -154,11 +185,7 @@ class _Writer:
         if self._only_moves():
             return [], {}
         dtypes = dict(self.spec.dtypes)
-        wide = [
-            t.name
-            for t in self.inputs
-            if t.role != "like" and any("float" in d and d != "float32" for d in dtypes.get(t.dtype, (t.dtype,)))
-        ]
+        wide = [] if self._multiplies() else self._wide()
         lines, kinds = [], {}
         for tensor in self.outputs:
             if tensor.dtype == "float32" or tensor.dtype in kinds:
@@ -172,6 +199,26 @@ class _Writer:
         cast = f"{', '.join(wide)} = {', '.join(f'{n}.float()' for n in wide)}"
         lines += [cast] if wide and len(cast) <= LINE else [f"{n} = {n}.float()" for n in wide]
         return lines, kinds
+
+    def _wide(self) -> list[str]:
+        """The inputs that float32 is made of."""
+        dtypes = dict(self.spec.dtypes)
+        return [
+            t.name
+            for t in self.inputs
+            if t.role != "like" and any("float" in d and d != "float32" for d in dtypes.get(t.dtype, (t.dtype,)))
+        ]
+
+    def multiplied(self) -> str:
+        """The dtype, or its variable, in which it multiplies."""
+        if not self._multiplies():
+            return ""
+        return self.tape.multiplied_as or next(t.dtype for t in self.inputs if t.name in self._wide())
+
+    def _multiplies(self) -> bool:
+        """Whether it has products of matrices, whose factors are in the inputs' own dtype."""
+        given = dict.fromkeys(self.nodes)
+        return any(self.tape.nodes[i].op == DOT for i in needed(self.tape, self.targets, given))
 
     def _only_moves(self) -> bool:
         """Whether elements are what they were in another place, or a number everywhere."""

@@ -29,6 +29,14 @@ class Tape(Builder):
         """Views and numbers that get a statement of their own."""
         self.hints: dict[int, str] = {}
         """What values without a name may be called."""
+        self.delta: int | None = None
+        """Of attention: what its rows' gradients and results come to, which one part computes for the others."""
+        self.saved: tuple[int, ...] = ()
+        """What the forward saves beside its outputs."""
+        self.forward: dict[str, int] = {}
+        """The outputs of a forward that saves something."""
+        self.multiplied_as = ""
+        """The dtype in which a reference multiplies, if it says so."""
         self.known = {_key(node): Ref(i) for i, node in reversed(list(enumerate(graph.nodes)))}
 
     def _add(self, node: Node) -> Ref:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 LINE = 88
 """ruff format's default line length."""
@@ -73,9 +74,8 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
 
 def _parts(text: str, *signs: str) -> list[str]:
     """Cut before every operator that no bracket encloses."""
-    depth, parts, start = 0, [], 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
+    parts, start = [], 0
+    for i, depth in _depths(text):
         if depth == 0 and text.startswith(signs, i):
             parts.append(text[start:i])
             start = i + 1
@@ -84,20 +84,27 @@ def _parts(text: str, *signs: str) -> list[str]:
 
 def closing(text: str) -> int:
     """Where the bracket that encloses `text` closes."""
-    depth = 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if depth < 0:
-            return i
-    return len(text)
+    return next((i for i, depth in _depths(text) if depth < 0), len(text))
 
 
 def split_top(text: str) -> list[str]:
     """Split at the commas that no bracket encloses."""
-    parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
+    parts, start = [], 0
+    for i, depth in _depths(text):
+        if text[i] == "," and depth == 0:
             parts.append(text[start:i].strip())
             start = i + 1
     return [p for p in (*parts, text[start:].strip()) if p]
+
+
+def _depths(text: str) -> Iterator[tuple[int, int]]:
+    """The places outside of strings, each with how many brackets are open behind it."""
+    depth, quote = 0, ""
+    for i, char in enumerate(text):
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "\"'":
+            quote = char
+        else:
+            depth += (char in "([{") - (char in ")]}")
+            yield i, depth

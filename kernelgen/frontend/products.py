@@ -91,6 +91,30 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
     return with_nodes(graph, b, moved)
 
 
+def unturned(graph: Graph) -> Graph:
+    """The graph with factors of products as they lie in memory: which of their dimensions come last, equations say."""
+    nodes = list(graph.nodes)
+    uses = Counter(a.node for node in nodes for a in node.args if isinstance(a, Ref))
+    for i, node in enumerate(nodes):
+        source = node.args[0] if node.op == "round" else None
+        if isinstance(source, Ref) and nodes[source.node].op == "permute" and uses[source.node] == 1:
+            turned = nodes[source.node]  # what is rounded after it is turned may be rounded before
+            (inner,) = (a for a in turned.args if isinstance(a, Ref))
+            nodes[source.node] = replace(node, args=(inner,), shape=nodes[inner.node].shape)
+            nodes[i] = replace(turned, args=(source,))
+        if node.op != DOT:
+            continue
+        operands, _, result = node.equation.partition("->")
+        args, labels = [a for a in node.args if isinstance(a, Ref)], operands.split(",")
+        for n, ref in enumerate(args):
+            if nodes[ref.node].op == "permute":
+                (args[n],) = (a for a in nodes[ref.node].args if isinstance(a, Ref))
+                order = [int(d) for d in nodes[ref.node].attrs]
+                labels[n] = "".join(labels[n][order.index(d)] for d in range(len(order)))
+        nodes[i] = replace(node, args=tuple(args), equation=f"{','.join(labels)}->{result}")
+    return replace(graph, nodes=tuple(nodes))
+
+
 def _parts(node: Node, args: Sequence[object]) -> tuple[tuple[Ref, Ref], Ref | None] | None:
     """The two factors, and what is added to their product."""
     refs = [a for a in args if isinstance(a, Ref)]

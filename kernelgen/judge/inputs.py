@@ -30,6 +30,8 @@ _WHOLE = (1.0, -math.inf)
 _FINITE = {"specials": "normal", "ties": "zero-one"}
 """What fills an input that is finite in the place of what is not."""
 
+_LARGE = 2.0**14
+"""The spread of large floats: squares and cubes of these are finite in float32."""
 _MASK = 2**64 - 1
 
 
@@ -66,7 +68,7 @@ def make(operator: Operator, case: Case, *, distribution: str, seed: int, device
         if not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
             generator = torch.Generator(device).manual_seed(derive_seed(seed, position))
             kind = _FINITE.get(distribution, distribution) if tensor.finite else distribution
-            fill(tensor, case, target, kind, generator)
+            fill(tensor, case, target, kind, generator, operator.large)
         buffers.append(buffer)
     return tuple(buffers)
 
@@ -100,30 +102,38 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype, layout: Layout, device:
     return Buffer(view, flat, (start, stop)), target
 
 
-def fill(tensor: Tensor, case: Case, target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
-    """Fill `target` in place, whatever its strides, without a temporary of its size; indices are uniform."""
+def fill(
+    tensor: Tensor,
+    case: Case,
+    target: torch.Tensor,
+    distribution: str,
+    generator: torch.Generator,
+    large: float = _LARGE,
+) -> None:
+    """Fill `target` in place, whatever its strides, without a temporary of its size; indices are uniform. `large`: the
+    spread of large floats."""
     if tensor.below is not None:
         target.random_(0, max(math.prod(case.dims(tensor.below)), 1), generator=generator)
     elif target.dtype == torch.float8_e4m3fn:  # torch has no random numbers of it
         wide = torch.empty(target.shape, dtype=torch.float32, device=target.device)
-        _fill_float(wide, distribution, generator)
+        _fill_float(wide, distribution, generator, large)
         target.copy_(wide.clamp_(-448, 448))
     elif target.dtype.is_floating_point:
-        _fill_float(target, distribution, generator)
+        _fill_float(target, distribution, generator, large)
     elif target.dtype == torch.bool:
         target.random_(0, 2, generator=generator)
     else:
         _fill_integer(target, distribution, generator)
 
 
-def _fill_float(target: torch.Tensor, distribution: str, generator: torch.Generator) -> None:
+def _fill_float(target: torch.Tensor, distribution: str, generator: torch.Generator, large: float) -> None:
     if distribution == "uniform":
         target.uniform_(0, 1, generator=generator)
     elif distribution == "zero-one":
         target.random_(0, 2, generator=generator)
     elif distribution == "large":
         # far beyond where exp overflows, with squares and cubes that stay finite in fp32
-        target.normal_(0, 2.0**10 if target.dtype == torch.float16 else 2.0**14, generator=generator)
+        target.normal_(0, min(large, 2.0**10 if target.dtype == torch.float16 else large), generator=generator)
     elif distribution == "equal rows" and target.ndim >= 2:
         row = torch.empty((*target.shape[:-1], 1), dtype=target.dtype, device=target.device)
         target.copy_(row.normal_(0, 1, generator=generator).expand(target.shape))

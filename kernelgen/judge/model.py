@@ -120,6 +120,8 @@ class Operator:
     """The results must be bit-identical with the baseline's: data is moved, not computed."""
     tolerance_factor: float = 1.0
     """Multiplies the error bound; for operators whose author accepts more error than PyTorch makes."""
+    large: float = 2.0**14
+    """The spread of floats that are to be large, in float16 2**10 at most."""
     terms: tuple[str, ...] = ()
     """Inputs as large as the terms that results are differences of, as a gradient's are the incoming gradients: noise
     is measured by the largest element of these where no result is larger."""

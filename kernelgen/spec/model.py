@@ -24,7 +24,17 @@ WRITING = ("llm",)
 ON_REQUEST = (*WRITING, "tune")
 """Strategies that a spec or a command must name: they need something that not everybody has, or more time."""
 
-FAMILIES = ("pointwise", "reduction", "scan", "selection", "scatter", "convolution", "matmul", "attention")
+FAMILIES = (
+    "pointwise",
+    "reduction",
+    "scan",
+    "selection",
+    "scatter",
+    "convolution",
+    "matmul",
+    "attention",
+    "attention_backward",
+)
 """What `type:` may name; whether the reference really lowers to it is the frontend's to say."""
 
 CUSTOM = "custom"

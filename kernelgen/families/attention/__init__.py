@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelgen.families.attention import kernels, library, lowering, schedules
-from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.attention.lowering import AttentionBody, TilesBody
 from kernelgen.families.attention.writer import boxable, multiplies_float32
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
@@ -56,21 +56,21 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     return (kernels.walked(spec, own, schedule, name),)
 
 
-def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
+def sizes_of(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
     """Queries, keys, problems of a batch, the size of a head, and the bytes of an element."""
-    own = _own(body)
+    assert isinstance(body, TilesBody)
     whats = {
         "m": ("queries", "{} queries"), "n": ("keys", "{} keys"), "batch": ("heads of a batch", "{} heads of a batch"),
         "d": ("elements of a head", "heads of {} elements"),
     }  # fmt: skip
     found = []
     for name, said in whats.items():
-        extent = own.extent(name)
-        factors = tuple(own.lowered.space.axes[a] for a in extent.axes)
+        extent = body.extent(name)
+        factors = tuple(body.lowered.space.axes[a] for a in extent.axes)
         if factors:
             found.append(NamedSize(extent.size, factors, extent.size, *said))
-    each = f"{own.factor.name}.element_size()"
-    return (*found, NamedSize("itemsize", (), each, "bytes of an element", "elements of {} bytes", own.factor.dtype))
+    each = f"{body.factor.name}.element_size()"
+    return (*found, NamedSize("itemsize", (), each, "bytes of an element", "elements of {} bytes", body.factor.dtype))
 
 
 def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
@@ -108,9 +108,9 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     )
 
 
-def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
+def too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
     """Tiles are counted in int32, and so is what begins the last of them; a tile holds all elements of a head."""
-    extents = [e for e in _own(body).layout.extents if e.runs]
+    extents = [e for e in body.layout.extents if e.runs]
     sizes = list(dict.fromkeys(e.size for e in extents))
     heads = list(dict.fromkeys(e.size for e in extents if e.name in ("d", "e")))
     large = f"max({', '.join(sizes)}) > 2**30"
@@ -126,6 +126,6 @@ LONGEST_HEAD = 1024
 
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
-    body=_body, notes=_notes, too_large=_too_large, sizes=_sizes, products=_products,
+    body=_body, notes=_notes, too_large=too_large, sizes=sizes_of, products=_products,
     holds=schedules.holds,
 )  # fmt: skip

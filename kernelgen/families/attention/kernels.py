@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from math import log
 
+from kernelgen.families.attention.bounds import Bounds, plus, scalar
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.masks import Affine, Mask, Term, mask_of
+from kernelgen.families.attention.masks import Mask, mask_of
 from kernelgen.families.attention.pattern import Condition
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
 from kernelgen.families.values import Use
-from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -25,21 +25,12 @@ _SCALE = ir.Name("scale_log2")
 _BLOCK_M, _BLOCK_N = ir.Name("BLOCK_M"), ir.Name("BLOCK_N")
 
 
-def _whole(op: str, *args: ir.Expr) -> ir.Expr:
-    return ir.Apply(op, args, ())
-
-
-def _plus(base: ir.Expr, number: int) -> ir.Expr:
-    if not number:
-        return base
-    return _whole("add" if number > 0 else "sub", base, ir.Number(abs(number)))
-
-
 class Walk:
     """The walk of one program over the keys, from its queries to its stores."""
 
     def __init__(self, writer: Writer, *, divided: bool = False, joins: bool = False) -> None:
         """`divided`: it is a part of the keys, from `part_start` to `part_end`. `joins`: it is over such parts."""
+        assert isinstance(writer.body, AttentionBody)
         self.writer = writer
         self.divided = divided
         self.joins = joins
@@ -51,6 +42,7 @@ class Walk:
         self.mask: Mask = mask_of(
             self.body.lowered.values, self.softmax.conditions, self.body.lowered.space, extents["m"], extents["n"]
         )
+        self.bounds = Bounds(writer, ir.Name("first_row"), _BLOCK_M, self._end)
         names = self.body.names.of
         self.out = ir.Name(names[self.softmax.product], (self.m, self.e))
         self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))
@@ -76,7 +68,7 @@ class Walk:
         w, s = self.writer, self.softmax
         lets, query = w.factor(s.query, (self.m, self.d), self.d)
         self.query = self._aligned(s.query, s.key, query)
-        total = None if s.hidden_is_zero else _whole("eq", ir.Name("N"), ir.Number(0))
+        total = None if s.hidden_is_zero else scalar("eq", ir.Name("N"), ir.Number(0))
         start, begun = self.carry.begin(total)
         if total is not None:  # a sum of 1 leaves zeros where there are no keys at all, as a product over none is
             begun = ir.Let(begun.names, begun.value, "without any key the result is 0, and so it is divided by 1")
@@ -97,15 +89,16 @@ class Walk:
     def _factors(self) -> tuple[ir.Stmt, ...]:
         """What scores are multiplied by in the exponents of two."""
         scale = self.softmax.scale
+        factor = 1.0 if self.softmax.of_two else LOG2_E
         if not scale.times and not scale.over:
-            self.scale = ir.Number(scale.number * LOG2_E)
+            self.scale = ir.Number(scale.number * factor)
             return ()
         builder = self.writer.builder
         lets = builder.lets((*scale.times, *scale.over), ())
-        whole: ir.Expr = ir.Number(scale.number * LOG2_E)
+        whole: ir.Expr = ir.Number(scale.number * factor)
         for op, others in (("mul", scale.times), ("div", scale.over)):
             for i in others:
-                whole = _whole(op, whole, builder.value(i, ()))
+                whole = scalar(op, whole, builder.value(i, ()))
         self.scale = _SCALE
         return (*lets, ir.Let((_SCALE.text,), whole, "exponentials are powers of two: the factor holds log2(e)"))
 
@@ -120,17 +113,19 @@ class Walk:
         end = ir.Name("end") if upper else self._end
         statements: list[ir.Stmt] = [*lets]
         if upper:
-            statements.append(ir.Let(("end",), self._least([self._limit(limit, last=True) for limit in upper])))
+            statements.append(
+                ir.Let(("end",), self.bounds.least([self.bounds.limit(limit, last=True) for limit in upper]))
+            )
         if lower:
-            first = self._greatest([self._limit(limit, last=False) for limit in lower])
-            statements.append(ir.Let(("first",), _whole("mul", _whole("int_div", first, _BLOCK_N), _BLOCK_N)))
+            first = self.bounds.greatest([self.bounds.limit(limit, last=False) for limit in lower])
+            statements.append(ir.Let(("first",), scalar("mul", scalar("int_div", first, _BLOCK_N), _BLOCK_N)))
             return (*statements, self.loop(ir.Name("first"), end, masked=True, comment=self._said()))
         if self.mask.opaque:
             return (*statements, self.loop(begin, end, masked=True, comment=self._said()))
-        full = self._least([self._limit(limit, last=False) for limit in upper])
+        full = self.bounds.least([self.bounds.limit(limit, last=False) for limit in upper])
         if self.divided or any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
-            full = _whole("whole_max", full, begin)
-        rounded = _whole("mul", _whole("int_div", full, _BLOCK_N), _BLOCK_N)
+            full = scalar("whole_max", full, begin)
+        rounded = scalar("mul", scalar("int_div", full, _BLOCK_N), _BLOCK_N)
         inside = self.loop(begin, ir.Name("full_end"), masked=False, comment=self._said())
         edge = "the block at the edge of the mask, and what is left" if upper else "what is left of the keys"
         outside = self.loop(ir.Name("full_end"), end, masked=True, comment=edge)
@@ -158,42 +153,6 @@ class Walk:
 
     def _mentioned(self) -> list[int]:
         return [t.of for b in self.mask.bounds for t in b.limit.terms if isinstance(t.of, int)]
-
-    def _limit(self, limit: Affine, *, last: bool) -> ir.Expr:
-        """Where the keys of the first or the last row of the tile end or begin."""
-        number, parts = limit.number, list[tuple[int, ir.Expr]]()
-        if limit.m:
-            later = last is (limit.m > 0)
-            parts.append((limit.m, ir.Name("first_row")))
-            if later:
-                parts.append((limit.m, _BLOCK_M))
-                number -= limit.m
-        parts += [(t.sign, self._term(t)) for t in limit.terms]
-        parts.sort(key=lambda part: part[0] < 0)
-        found: ir.Expr | None = None
-        for sign, part in parts:
-            if found is None:
-                found = part if sign > 0 else _whole("sub", ir.Number(number), part)
-                number = number if sign > 0 else 0
-            else:
-                found = _whole("add" if sign > 0 else "sub", found, part)
-        return ir.Number(number) if found is None else _plus(found, number)
-
-    def _term(self, term: Term) -> ir.Expr:
-        builder = self.writer.builder
-        return self.writer.places.place(term.of) if isinstance(term.of, Expr) else builder.value(term.of, ())
-
-    def _least(self, limits: list[ir.Expr]) -> ir.Expr:
-        found: ir.Expr = self._end
-        for limit in limits:
-            found = _whole("whole_min", limit, found)
-        return found
-
-    def _greatest(self, limits: list[ir.Expr]) -> ir.Expr:
-        found: ir.Expr = ir.Number(0)
-        for limit in limits:
-            found = _whole("whole_max", limit, found)
-        return found
 
     def _ends_with_mask(self) -> bool:
         """Whether the mask hides what is beyond the last key: of the last row it leaves no more keys than rows."""
@@ -277,7 +236,9 @@ class Walk:
     def finish(self) -> tuple[ir.Stmt, ...]:
         """The weighted sums divided by the weights' own, and what is computed from them."""
         s, builder = self.softmax, self.writer.builder
-        row_max = ir.Apply("mul", (self.greatest(), ir.Number(log(2))), self.carry.row_max.shape)
+        row_max: ir.Expr = self.greatest()
+        if not s.of_two:
+            row_max = ir.Apply("mul", (row_max, ir.Number(log(2))), row_max.shape)
         builder.known |= dict.fromkeys(s.row_sums, self.carry.row_sum) | {s.row_max: row_max, s.product: self.out}
         statement = self.body.lowered.values[s.product].statement
         builder.quoted |= {statement} if statement is not None else set()
@@ -296,14 +257,14 @@ def _place(writer: Writer, *, long_first: bool) -> tuple[ir.Stmt, ...]:
     """The batch and the tile of a program, and the numbers of its elements."""
     batched = bool(writer.body.extent("batch").runs)
     program: ir.Expr = ir.Program(0)
-    tile = _whole("int_mod", program, ir.Name("num_tiles")) if batched else program
-    tile = _whole("sub", _plus(ir.Name("num_tiles"), -1), tile) if long_first else tile
-    batch = ir.Cast(_whole("int_div", program, ir.Name("num_tiles")), "int64")
+    tile = scalar("int_mod", program, ir.Name("num_tiles")) if batched else program
+    tile = scalar("sub", plus(ir.Name("num_tiles"), -1), tile) if long_first else tile
+    batch = ir.Cast(scalar("int_div", program, ir.Name("num_tiles")), "int64")
     return (
-        ir.Let(("num_tiles",), _whole("cdiv", ir.Name("M"), _BLOCK_M)),
+        ir.Let(("num_tiles",), scalar("cdiv", ir.Name("M"), _BLOCK_M)),
         *((ir.Let(("batch",), batch), *writer.batches()) if batched else ()),
         ir.Let(("tile_m",), tile, "later rows see more keys: they begin first" if long_first else ""),
-        ir.Let(("first_row",), _whole("mul", ir.Name("tile_m"), _BLOCK_M)),
+        ir.Let(("first_row",), scalar("mul", ir.Name("tile_m"), _BLOCK_M)),
         *writer.numbers(writer.m, ir.Name("first_row")), *writer.parts("m", writer.m),
         *dict.fromkeys((*writer.numbers(writer.d, ir.Number(0)), *writer.numbers(writer.e, ir.Number(0)))),
     )  # fmt: skip
@@ -334,14 +295,14 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
     writer = Writer(spec, body)
     walk = Walk(writer, divided=True)
     names = {what: _memory(spec, what) for what in ("parts", "part_maxima", "part_sums")}
-    blocks = _whole("cdiv", _whole("cdiv", ir.Name("N"), _BLOCK_N), ir.Name("SPLITS"))
-    start = _whole("mul", ir.Name("part"), ir.Name("length"))
-    end = _whole("whole_min", _whole("add", ir.Name("part_start"), ir.Name("length")), ir.Name("N"))
+    blocks = scalar("cdiv", scalar("cdiv", ir.Name("N"), _BLOCK_N), ir.Name("SPLITS"))
+    start = scalar("mul", ir.Name("part"), ir.Name("length"))
+    end = scalar("whole_min", scalar("add", ir.Name("part_start"), ir.Name("length")), ir.Name("N"))
     walked = *walk.begin(), *walk.blocks()
     kept = zip(names.values(), (walk.out, walk.greatest(), walk.carry.row_sum), strict=True)
     inside = trimmed((
         *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
-        ir.Let(("length",), _whole("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
+        ir.Let(("length",), scalar("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
         ir.Let(("part_end",), end), *walked,
         *(ir.Store(_of_part(walk, tensor, v.shape), v, writer.mask(v.shape)) for tensor, v in kept),
     ))  # fmt: skip
@@ -403,8 +364,8 @@ def _of_part(walk: Walk, tensor: str, shape: ir.Shape) -> ir.Pointer:
     """Where what a part came to lies."""
     slot: ir.Expr = ir.Cast(ir.Name("part"), "int64")
     if walk.body.extent("batch").runs:
-        slot = _whole("add", _whole("mul", slot, ir.Name("BATCH")), ir.Name("batch"))
-    row = ir.Apply("add", (_whole("mul", slot, ir.Name("M")), ir.Name(walk.m.index, (walk.m,))), (walk.m,))
+        slot = scalar("add", scalar("mul", slot, ir.Name("BATCH")), ir.Name("batch"))
+    row = ir.Apply("add", (scalar("mul", slot, ir.Name("M")), ir.Name(walk.m.index, (walk.m,))), (walk.m,))
     if walk.e not in shape:
         return ir.Pointer(tensor, ((row, None),), shape)
     return ir.Pointer(tensor, ((row, walk.e.size), (ir.Name(walk.e.index, (walk.e,)), None)), shape)

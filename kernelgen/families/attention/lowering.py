@@ -64,40 +64,63 @@ from kernelgen.frontend.masks import OPERATION
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec, TensorSpec
 
-SIZES = {"batch": "BATCH", "m": "M", "n": "N", "d": "D", "e": "E"}
-INDICES = {"batch": "batch", "m": "rows", "n": "keys", "d": "dims", "e": "cols"}
+SIZES = {"batch": "BATCH", "m": "M", "n": "N", "d": "D", "e": "E", "shared": "SHARED"}
+INDICES = {"batch": "batch", "m": "rows", "n": "keys", "d": "dims", "e": "cols", "shared": "shared"}
 """The kernel's names for the lengths and the numbers of every extent: queries are rows, `d` counts the elements of a
-query or a key, `e` those of a value."""
+query or a key, `e` those of a value, `shared` the heads of queries that share one of keys and values."""
+SCALARS = ("batch", "shared")
+"""The extents that a tile does not run over: a program or a loop has one of them at a time."""
 _RESERVED = RESERVED | {
     *SIZES.values(), *INDICES.values(), "row_mask", "key_mask", "dim_mask", "col_mask", "tiles", "tile_m",
     "first_row", "start", "first", "last", "full_end", "end", "new_max", "correction", "scale_log2",
     "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_E", "SPLITS", "PRECISION", "part", "parts_ptr", "stats_ptr",
     "part_max", "part_sum", "part_out", "share", "exponentials", "num_tiles",
+    "tile_n", "first_key", "full_start", "lse_log2",
 }  # fmt: skip
 """What kernels of attention call values of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionBody(Body):
+class TilesBody(Body):
+    """What kernels over tiles of queries and keys are printed from."""
+
+    factor: TensorSpec
+    """A tensor of the dtype in which queries and keys are multiplied."""
+
+    def extent(self, name: str) -> Extent:
+        return next(e for e in self.layout.extents if e.name == name)
+
+    def sides(self) -> Mapping[int, str]:
+        """The factors of products, by what a tile of them is called."""
+        raise NotImplementedError
+
+    def rounds(self) -> bool:
+        """Whether what is computed of the scores is rounded before it is multiplied."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionBody(TilesBody):
     """What the kernels of attention are printed from."""
 
     softmax: Softmax
-    factor: TensorSpec
-    """A tensor of the dtype in which queries and keys are multiplied."""
     boxed: frozenset[str] = frozenset()
     """The tensors whose tiles descriptors can copy."""
     library: str = ""
     """The call of torch's that computes all there is; empty where there is none."""
 
-    def extent(self, name: str) -> Extent:
-        return next(e for e in self.layout.extents if e.name == name)
+    def sides(self) -> Mapping[int, str]:
+        return {self.softmax.query: "query", self.softmax.key: "key", self.softmax.value: "value"}
+
+    def rounds(self) -> bool:
+        return self.softmax.weights is not None
 
 
 def body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
     graph = in_memory_order(repeats_as_views(graph))
     roles = _roles(graph)
-    lowering = _AttentionLowering(spec, graph, roles)
+    lowering = AttentionLowering(spec, graph, roles)
     stored = []
     for output in graph.outputs:
         index = lowering.natural.get(output.node)
@@ -115,11 +138,12 @@ def body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     if softmax.weights is not None:
         softmax = replace(softmax, weights=variables.get(softmax.weights, softmax.weights))
     lowered = Lowered(roles.space, values, tuple(stored), has_reciprocals=lowering.has_reciprocals)
-    return _laid_out(spec, graph, lowered, softmax, _grouped(roles.extents, values, softmax))
+    plain = laid_out(spec, graph, lowered, _grouped(roles.extents, values, softmax))
+    return AttentionBody(**vars(plain), softmax=softmax, factor=factor_of(spec, lowered, softmax.query))
 
 
 @dataclass(frozen=True)
-class _Roles:
+class Roles:
     """The letters of both products by what they count."""
 
     first: int
@@ -132,15 +156,15 @@ class _Roles:
     """The products whose second operand comes first here: queries by keys, weights by values."""
 
 
-def _roles(graph: Graph) -> _Roles:
+def _roles(graph: Graph) -> Roles:
     first, second = (i for i, node in enumerate(graph.nodes) if node.op == DOT)
     after = _following(graph, first)
     weights = [a.node in after for a in graph.nodes[second].args if isinstance(a, Ref)]
     if sum(weights) != 1:
         raise Unlowerable("two products of which one is not between the weights of a softmax and values")
     apart = reshaped(graph)
-    letters = {i: _letters(graph, i, apart) for i in (first, second)}
-    (one, two, scored), (weighted, valued, result) = (_labels(graph.nodes[i]) for i in (first, second))
+    letters = {i: letters_of(graph, i, apart) for i in (first, second)}
+    (one, two, scored), (weighted, valued, result) = (labels(graph.nodes[i]) for i in (first, second))
     if not weights[0]:
         weighted, valued = valued, weighted
     if len(weighted) != len(scored):
@@ -182,7 +206,7 @@ def _roles(graph: Graph) -> _Roles:
     swapped = {first} if keys in one else set[int]()
     swapped |= set[int]() if weights[0] else {second}
     space = Space(tuple(axes), len(axes) - len(extents["d"]))
-    return _Roles(first, second, space, extents, {first: entries, second: of_second}, frozenset(swapped))
+    return Roles(first, second, space, extents, {first: entries, second: of_second}, frozenset(swapped))
 
 
 def _following(graph: Graph, first: int) -> set[int]:
@@ -193,27 +217,27 @@ def _following(graph: Graph, first: int) -> set[int]:
     return found
 
 
-def _letters(graph: Graph, number: int, apart: Mapping[object, Dim]) -> dict[str, Dim]:
+def letters_of(graph: Graph, number: int, apart: Mapping[object, Dim]) -> dict[str, Dim]:
     """The sizes of a product's letters."""
     node = graph.nodes[number]
     dims: dict[str, Dim] = {}
-    for labels, arg in zip(_labels(node), node.args, strict=False):
+    for operand, arg in zip(labels(node), node.args, strict=False):
         assert isinstance(arg, Ref)
-        for label, dim in zip(labels, graph.nodes[arg.node].shape, strict=True):
+        for label, dim in zip(operand, graph.nodes[arg.node].shape, strict=True):
             dims[label] = dim or dims.get(label, ())
     return {label: apart.get(canonical(dim), dim) for label, dim in dims.items()}
 
 
-def _labels(node: Node) -> tuple[str, str, str]:
+def labels(node: Node) -> tuple[str, str, str]:
     operands, _, result = node.equation.partition("->")
     first, _, second = operands.partition(",")
     return first, second, result
 
 
-class _AttentionLowering(Lowering):
+class AttentionLowering(Lowering):
     """Pulls indices back to the inputs, through two products."""
 
-    def __init__(self, spec: OperatorSpec, graph: Graph, roles: _Roles) -> None:
+    def __init__(self, spec: OperatorSpec, graph: Graph, roles: Roles) -> None:
         super().__init__(graph, roles.space, apart=False)
         self.roles = roles
         self.keys = frozenset(roles.extents["n"])
@@ -229,7 +253,7 @@ class _AttentionLowering(Lowering):
         """The axes of a value that is computed from the scores; None where it is not."""
         if node.op == DOT:
             entries = self.roles.entries[number]
-            return tuple(entries[c] if d else () for c, d in zip(_labels(node)[2], node.shape, strict=True))
+            return tuple(entries[c] if d else () for c, d in zip(labels(node)[2], node.shape, strict=True))
         read = [a.node for a in node.args if isinstance(a, Ref) and a.node in self.natural]
         if not read:
             return None
@@ -272,10 +296,10 @@ class _AttentionLowering(Lowering):
 
     def dot(self, number: int, node: Node) -> int:
         entries, uses = self.roles.entries[number], []
-        for labels, arg in zip(_labels(node), node.args, strict=False):
+        for operand, arg in zip(labels(node), node.args, strict=False):
             assert isinstance(arg, Ref)
             shape = self.graph.nodes[arg.node].shape
-            index = tuple(entries[c] if dim else () for c, dim in zip(labels, shape, strict=True))
+            index = tuple(entries[c] if dim else () for c, dim in zip(operand, shape, strict=True))
             uses.append(Use(self.value(arg.node, index)))
         axes = frozenset(a for dim in self.natural[number] for a in axes_of(dim))
         factors = tuple(uses[::-1] if number in self.roles.swapped else uses)
@@ -322,9 +346,8 @@ def _grouped(
     return extents | {"batch": tuple(a for a in extents["batch"] if a in moving), "m": shared}
 
 
-def _laid_out(
-    spec: OperatorSpec, graph: Graph, lowered: Lowered, softmax: Softmax, extents: Mapping[str, tuple[int, ...]]
-) -> AttentionBody:
+def laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, extents: Mapping[str, tuple[int, ...]]) -> Body:
+    """Where the elements of a tile lie. `extents`: the axes of the space by what they count."""
     values = lowered.values
     loads = [(i, v) for i, v in enumerate(values) if v.op == "load"]
     likes = {t.name for t in spec.inputs if t.role == "like"}
@@ -333,7 +356,10 @@ def _laid_out(
             raise Unlowerable(f"{value.tensor} is declared like, but its elements are read")
     reserved = _RESERVED | {f"{t.name}_desc" for t in (*spec.inputs, *spec.outputs)}
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | reserved
-    batch = set(extents["batch"])  # of a batch every size is a dimension: tensors need not hold them together
+    batch = {
+        *extents["batch"],
+        *extents.get("shared", ()),
+    }  # of a batch every size is a dimension: tensors need not hold them together
     alone = {a for v in values for e in expressions(v) for a in axes_of(e)} | (batch if len(batch) > 1 else set())
     each: list[Index] = [(axes,) for axes in extents.values() if axes]
     runs = collapse(
@@ -359,13 +385,12 @@ def _laid_out(
     single += tuple(run for e in found if len(e.runs) > 1 for run in e.runs)
     counted = [e for v in values for e in expressions(v)]
     sizes = size_parameters(counted, lowered.space.axes, single, taken)
-    plain = make_body(
+    return make_body(
         spec, lowered, graph.statements, Layout(outer, wholes, (), reads, (), stores, sizes, found), reserved=reserved
     )  # fmt: skip
-    return AttentionBody(**vars(plain), softmax=softmax, factor=_factor(spec, lowered, softmax.query))
 
 
-def _factor(spec: OperatorSpec, lowered: Lowered, number: int) -> TensorSpec:
+def factor_of(spec: OperatorSpec, lowered: Lowered, number: int) -> TensorSpec:
     """A tensor of the dtype in which a factor is multiplied."""
     value = lowered.values[number]
     tensors = (*spec.inputs, *spec.outputs)
@@ -401,7 +426,8 @@ def _access(spec: OperatorSpec, number: int, value: Value, extents: tuple[Extent
     """Where a tensor is read or written, in terms of the runs."""
     tensor = next(t for t in (*spec.inputs, *spec.outputs) if t.name == value.tensor)
     flat = flat_axes(value.index)
-    held = [(e, run) for e in extents for run in e.runs if set(run.axes) <= set(flat)]
+    named = {run.axes: (e, run) for e in extents for run in e.runs if set(run.axes) <= set(flat)}
+    held = list(named.values())
     runs: list[tuple[str | Expr, str, tuple[int, ...]]] = [(run.index, _suffix(e, run), run.axes) for e, run in held]
     runs += [(dim, str(d), (-1 - d,)) for d, dim in enumerate(value.index) if isinstance(dim, Expr)]
     if not runs:

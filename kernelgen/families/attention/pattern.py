@@ -59,6 +59,8 @@ class Softmax:
     """What weights are rounded to before they weigh values; None: they are float32."""
     divided: bool
     """Whether weights are divided by their sum before they weigh values, which may be done afterwards as well."""
+    of_two: bool
+    """Whether exponentials are powers of two in the reference already."""
     hidden_is_zero: bool
     """Whether a row that sees no key is zero instead of NaN."""
 
@@ -66,7 +68,7 @@ class Softmax:
 def softmax_of(values: Sequence[Value], outputs: Sequence[int]) -> tuple[tuple[Value, ...], Softmax, tuple[int, ...]]:
     """The values short of what the walk over keys does itself, the softmax among them, and the numbers of the outputs
     then. Raises Unlowerable where there is none."""
-    found = _Finder(list(values)).softmax()
+    found = Finder(list(values)).softmax()
     return _Pruned(found, outputs).result()
 
 
@@ -76,40 +78,44 @@ class _Found:
     softmax: Softmax
 
 
-class _Finder:
+class Finder:
+    """Looks at values by what they are made of; what it takes apart it adds to these."""
+
     def __init__(self, values: list[Value]) -> None:
         self.values = values
 
     def softmax(self) -> _Found:
         first, second = (i for i, v in enumerate(self.values) if v.op == "dot")
-        query, key = self._uses(self.values[first])
-        weights, value = self._uses(self.values[second])
+        query, key = self.uses(self.values[first])
+        weights, value = self.uses(self.values[second])
         rounded, zero, divided = None, False, False
         if self.values[weights].op == "round":
-            rounded, (weights,) = self.values[weights].attr, self._uses(self.values[weights])
+            rounded, (weights,) = self.values[weights].attr, self.uses(self.values[weights])
         if self.values[weights].op == "where":
             weights, zero = self._unhidden(weights), True
         if self.values[weights].op == "div":
-            numerator, denominator = self._uses(self.values[weights])
+            numerator, denominator = self.uses(self.values[weights])
             if self.values[denominator].op != "sum" or self.values[denominator].args != (Use(numerator),):
                 raise self._refused(weights)
             weights, divided = numerator, True
         logits, row_max = self._shifted(weights)
+        of_two = self.values[weights].op == "exp2"
         sums = [i for i, v in enumerate(self.values) if v.op == "sum" and self._is_sum(v, logits, row_max)]
-        conditions, inner = self._masked(logits)
-        scale, inner = self._scaled(inner)
+        conditions, inner = self.masked(logits)
+        scale, inner = self.scaled(inner)
         self.values[row_max] = replace(self.values[row_max], args=(Use(inner),))
         for i in [*sums, second]:  # the walk computes these itself
             self.values[i] = replace(self.values[i], args=(Use(row_max), *self.values[i].args[1:]))
         if self.values[first].name is None:
             self.values[first] = replace(self.values[first], name="scores" if inner == first else "products")
         softmax = Softmax(
-            query, key, value, first, inner, conditions, scale, row_max, tuple(sums), second, rounded, divided, zero
-        )
+            query, key, value, first, inner, conditions, scale, row_max, tuple(sums), second, rounded, divided, of_two,
+            zero,
+        )  # fmt: skip
         self.values[second] = replace(self.values[second], args=(Use(row_max), Use(value)))
         return _Found(self.values, softmax)
 
-    def _uses(self, value: Value) -> list[int]:
+    def uses(self, value: Value) -> list[int]:
         return [a.value for a in value.args if isinstance(a, Use)]
 
     def _refused(self, i: int) -> Unlowerable:
@@ -118,21 +124,21 @@ class _Finder:
     def _unhidden(self, i: int) -> int:
         """The weights in `where(row_max == -inf, 0, weights)`."""
         test, zero, weights = self.values[i].args
-        if not isinstance(test, Use) or not isinstance(weights, Use) or self._constant(zero) != 0:
+        if not isinstance(test, Use) or not isinstance(weights, Use) or self.constant(zero) != 0:
             raise self._refused(i)
         compared = self.values[test.value]
-        is_hidden = compared.op == "eq" and self._constant(compared.args[1]) == -math.inf
-        greatest = self._uses(compared)[:1]
+        is_hidden = compared.op == "eq" and self.constant(compared.args[1]) == -math.inf
+        greatest = self.uses(compared)[:1]
         if not is_hidden or not greatest or self.values[greatest[0]].op != "max":
             raise self._refused(i)
         return weights.value
 
     def _shifted(self, i: int) -> tuple[int, int]:
         """The logits in exp(logits - max(logits)), and that maximum."""
-        if self.values[i].op != "exp" or not self._uses(self.values[i]):
+        if self.values[i].op not in ("exp", "exp2") or not self.uses(self.values[i]):
             raise self._refused(i)
-        difference = self.values[self._uses(self.values[i])[0]]
-        uses = self._uses(difference)
+        difference = self.values[self.uses(self.values[i])[0]]
+        uses = self.uses(difference)
         if difference.op != "sub" or len(uses) != 2:
             raise self._refused(i)
         logits, shift = uses
@@ -144,35 +150,35 @@ class _Finder:
     def _maximum(self, shift: int, logits: int) -> int | None:
         """The maximum that exponents are less of: as it is, or 0 where it is infinite, as a logsumexp has it."""
         value = self.values[shift]
-        if value.op == "where" and self._constant(value.args[1]) == 0 and isinstance(value.args[2], Use):
+        if value.op == "where" and self.constant(value.args[1]) == 0 and isinstance(value.args[2], Use):
             shift = value.args[2].value
             value = self.values[shift]
         return shift if value.op == "max" and value.args == (Use(logits),) else None
 
     def _is_sum(self, total: Value, logits: int, row_max: int) -> bool:
-        (summed,) = self._uses(total)
+        (summed,) = self.uses(total)
         if self.values[summed].op == "round":  # where what is rounded weighs values: their sum is of what is not
-            (summed,) = self._uses(self.values[summed])
+            (summed,) = self.uses(self.values[summed])
         try:
             return self._shifted(summed) == (logits, row_max)
         except Unlowerable:
             return False
 
-    def _constant(self, operand: Operand) -> float | None:
+    def constant(self, operand: Operand) -> float | None:
         if isinstance(operand, Use):
             value = self.values[operand.value]
-            return self._constant(value.args[0]) if value.op == "const" else None
+            return self.constant(value.args[0]) if value.op == "const" else None
         return float(operand) if isinstance(operand, int | float) else None
 
     # masks
 
-    def _masked(self, i: int) -> tuple[tuple[Condition, ...], int]:
+    def masked(self, i: int) -> tuple[tuple[Condition, ...], int]:
         """The conditions under which logits are not minus infinity, and the logits where they hold."""
         value = self.values[i]
         if value.op == "where":
             found = self._chosen(i)
             if found is not None:
-                conditions, inner = self._masked(found[1])
+                conditions, inner = self.masked(found[1])
                 return (found[0], *conditions), inner
         if value.op in ("add", "sub", "mul", "div"):
             return self._within(i)
@@ -183,26 +189,26 @@ class _Finder:
         value = self.values[i]
         test, one, other = value.args
         assert isinstance(test, Use)
-        if self._constant(other) == -math.inf and isinstance(one, Use):
+        if self.constant(other) == -math.inf and isinstance(one, Use):
             return Condition(test.value, True, value.statement), one.value
-        if self._constant(one) == -math.inf and isinstance(other, Use):
+        if self.constant(one) == -math.inf and isinstance(other, Use):
             return Condition(test.value, False, value.statement), other.value
         return None
 
     def _within(self, i: int) -> tuple[tuple[Condition, ...], int]:
         """What is added to masked logits, or multiplies them by what is positive, may be taken of them unmasked."""
         value = self.values[i]
-        scored = [n for n, a in enumerate(value.args) if isinstance(a, Use) and self._is_scored(a.value)]
+        scored = [n for n, a in enumerate(value.args) if isinstance(a, Use) and self.is_scored(a.value)]
         args, conditions = list(value.args), tuple[Condition, ...]()
         if value.op == "add":
             added = [self._added(a.value) for n, a in enumerate(args) if n not in scored and isinstance(a, Use)]
             if len(scored) == 1 and added and added[0] is not None:
-                conditions, inner = self._masked(self._number(args[scored[0]]))
+                conditions, inner = self.masked(self._number(args[scored[0]]))
                 return (added[0], *conditions), inner
         elif scored != [0] or (value.op != "sub" and not self._is_positive(args[1])):
             return (), i
         for n in scored:
-            own, inner = self._masked(self._number(args[n]))
+            own, inner = self.masked(self._number(args[n]))
             args[n], conditions = Use(inner), (*conditions, *own)
         if not conditions:
             return (), i
@@ -218,14 +224,14 @@ class _Finder:
         value = self.values[i]
         if value.op != "where":
             return None
-        one, other = (self._constant(a) for a in value.args[1:])
+        one, other = (self.constant(a) for a in value.args[1:])
         test = value.args[0]
         assert isinstance(test, Use)
         if {one, other} != {0.0, -math.inf}:
             return None
         return Condition(test.value, one == 0.0, value.statement)
 
-    def _is_scored(self, i: int) -> bool:
+    def is_scored(self, i: int) -> bool:
         """Whether a value is computed from the scores."""
         todo, first = [i], next(n for n, v in enumerate(self.values) if v.op == "dot")
         seen: set[int] = set()
@@ -235,23 +241,23 @@ class _Finder:
                 return True
             if j not in seen:
                 seen.add(j)
-                todo += self._uses(self.values[j])
+                todo += self.uses(self.values[j])
         return False
 
     # scale
 
-    def _scaled(self, i: int) -> tuple[Scale, int]:
+    def scaled(self, i: int) -> tuple[Scale, int]:
         """The positive factor of logits, and the logits without it."""
         value = self.values[i]
-        scores = [n for n, a in enumerate(value.args) if isinstance(a, Use) and self._is_scored(a.value)]
+        scores = [n for n, a in enumerate(value.args) if isinstance(a, Use) and self.is_scored(a.value)]
         if value.op not in ("mul", "div") or len(scores) != 1 or (value.op == "div" and scores != [0]):
             return Scale(), i
         factor, rest = value.args[1 - scores[0]], value.args[scores[0]]
         assert isinstance(rest, Use)
         if not self._is_positive(factor):
             return Scale(), i
-        before, inner = self._scaled(rest.value)
-        number = self._constant(factor)
+        before, inner = self.scaled(rest.value)
+        number = self.constant(factor)
         over = value.op == "div"
         if number is not None:
             made = replace(before, number=before.number / number if over else before.number * number)
@@ -263,7 +269,7 @@ class _Finder:
 
     def _is_positive(self, operand: Operand) -> bool:
         """Whether a factor is a positive number or follows from sizes, which are."""
-        number = self._constant(operand)
+        number = self.constant(operand)
         if number is not None or not isinstance(operand, Use):
             return number is not None and 0 < number < math.inf
         value = self.values[operand.value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernelgen.families.access import Access, Extent
-from kernelgen.families.attention.lowering import AttentionBody
+from kernelgen.families.attention.lowering import SCALARS, AttentionBody, TilesBody
 from kernelgen.families.attention.masks import counted
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.frontend.graph import Atom
@@ -30,7 +30,7 @@ def axis_of(extent: Extent) -> ir.Axis:
     return ir.Axis(extent.size.lower(), index, _MASKS[index], _BLOCKS[extent.size], extent.size)
 
 
-def length(body: AttentionBody, name: str) -> int | None:
+def length(body: TilesBody, name: str) -> int | None:
     """The length of an extent, where the spec gives it as a number."""
     total = 1
     for a in body.extent(name).axes:
@@ -41,7 +41,7 @@ def length(body: AttentionBody, name: str) -> int | None:
     return total
 
 
-def power(body: AttentionBody, name: str) -> int | None:
+def power(body: TilesBody, name: str) -> int | None:
     """The power of two that holds an extent which the spec gives as a number."""
     known = length(body, name)
     return None if known is None else max(SMALLEST, 1 << (known - 1).bit_length())
@@ -50,7 +50,7 @@ def power(body: AttentionBody, name: str) -> int | None:
 class Writer:
     """Writes one kernel of attention: `boxed` says which tensors are copied by descriptors."""
 
-    def __init__(self, spec: OperatorSpec, body: AttentionBody, boxed: frozenset[str] = frozenset()) -> None:
+    def __init__(self, spec: OperatorSpec, body: TilesBody, boxed: frozenset[str] = frozenset()) -> None:
         self.spec = spec
         self.body = body
         self.boxed = boxed
@@ -58,7 +58,7 @@ class Writer:
         self.reads = {a.load: a for a in body.layout.accesses}
         self.types = {t.name: t.dtype for t in (*spec.inputs, *spec.outputs)}
         self.extents = {a: extent for extent in body.layout.extents for a in extent.axes}
-        of_space = {a: axis_of(extent) for a, extent in self.extents.items() if extent.name != "batch"}
+        of_space = {a: axis_of(extent) for a, extent in self.extents.items() if extent.name not in SCALARS}
         sizes = dict(body.layout.sizes)
         self.builder = Builder(body.lowered, body.names, body.statements, of_space, self._load, sizes)
         tile = tuple(dict.fromkeys((self.m, self.n, self.d, self.e)))
@@ -90,7 +90,7 @@ class Writer:
         found = {}
         for extent in self.body.layout.extents:
             for run in extent.runs:
-                shape = () if extent.name == "batch" else (axis_of(extent),)
+                shape = () if extent.name in SCALARS else (axis_of(extent),)
                 if len(run.axes) == 1:
                     found[run.axes[0]] = ir.Name(run.index, shape)
         return found
@@ -98,7 +98,7 @@ class Writer:
     def index(self, run: str) -> ir.Expr:
         """The numbers along one run of an extent."""
         extent = next(e for e in self.body.layout.extents if any(g.index == run for g in e.runs))
-        if extent.name == "batch":
+        if extent.name in SCALARS:
             return ir.Name(run)
         return ir.Name(run, (axis_of(extent),))
 
@@ -176,12 +176,12 @@ class Writer:
         """The outputs, after what they need."""
         tile = (self.m, self.e)
         found: list[ir.Stmt] = [*self.builder.lets((s.value for s, _ in self.body.layout.stores), tile)]
-        return (*found, *(self._store(stored, access) for stored, access in self.body.layout.stores))
+        return (*found, *(self.store(stored, access, tile) for stored, access in self.body.layout.stores))
 
-    def _store(self, stored: Stored, access: Access) -> ir.Stmt:
-        value = self.builder.value(stored.value, (self.m, self.e))
+    def store(self, stored: Stored, access: Access, tile: ir.Shape) -> ir.Stmt:
+        value = self.builder.value(stored.value, tile)
         own = {a for dim in stored.index for a in axes_of(dim)}
-        shape = tuple(x for x in (self.m, self.e) if own & self._axes(x))
+        shape = tuple(x for x in tile if own & self._axes(x))
         return ir.Store(self.pointer(access, shape), value, self.mask(shape))
 
     def _axes(self, axis: ir.Axis) -> set[int]:
@@ -206,8 +206,7 @@ class Writer:
         inside = self.builder.value(source, shape)
         if summed not in self.whole:  # what the reference makes of a zero beyond the end may be none
             inside = ir.Apply("where", (ir.Name(summed.mask, (summed,)), inside, ir.Number(0.0)), shape)
-        roles = {self.body.softmax.query: "query", self.body.softmax.key: "key", self.body.softmax.value: "value"}
-        side = ir.Name(f"{roles[i]}_tile", shape)
+        side = ir.Name(f"{self.body.sides()[i]}_tile", shape)
         whole = ir.Cast(inside, dtype_of(value)) if value.op == "round" else inside
         return (*lets, ir.Let((side.text,), whole)), side
 
@@ -270,7 +269,7 @@ def extents_of(body: AttentionBody, access: Access) -> list[str]:
     return [sizes.get(str(index), "") for index, _ in access.terms]
 
 
-def multiplies_float32(spec: OperatorSpec, body: AttentionBody) -> bool:
+def multiplies_float32(spec: OperatorSpec, body: TilesBody) -> bool:
     """Whether a product's factors may be float32, of which torch's setting says how they are multiplied."""
     kinds = dict(spec.dtypes).get(body.factor.dtype, (body.factor.dtype,))
-    return "float32" in kinds or body.softmax.weights is None
+    return "float32" in kinds or not body.rounds()

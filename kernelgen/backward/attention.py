@@ -1,0 +1,176 @@
+"""The gradients of attention, from the logsumexp of the scores that the forward saves.
+
+    weights = exp(scores - lse);  delta = sum(grad_out * out)
+    grad_value = weights.mT @ grad_out;  grad_scores = weights * (grad_out @ value.mT - delta)
+
+Neither the weights nor what they get are ever in memory: one kernel walks over the keys that a block of queries sees,
+for the gradient of queries and for delta, another over the queries that see a block of keys, for those of keys and
+values. The formula of Dao, Fu, Ermon, Rudra and Re ("FlashAttention", NeurIPS 2022, appendix B.4).
+
+The logsumexp is one of powers of two, by the very factor that all kernels multiply scores with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kernelgen.backward.tape import Tape
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref
+from kernelgen.frontend.products import unturned, with_products
+
+LSE, DELTA = "lse", "delta"
+"""What the forward saves beside its output, and what the gradient of the rows leaves for the others."""
+_LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Attention:
+    """One attention of a reference, by its nodes."""
+
+    product: int
+    """The product of weights and values."""
+    value: Ref
+    weights: Ref
+    """As they are multiplied."""
+    logits: Ref
+    row_sum: Ref
+    shown: tuple[int, ...]
+    """The views from the product to the output, and the output itself."""
+    output: str
+
+
+def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
+    """The graph with its attention as two products and a softmax; itself where that is not all that it multiplies."""
+    if not any(node.op == CALL for node in graph.nodes):
+        return graph, None
+    apart = unturned(with_products(graph))
+    products = [i for i, node in enumerate(apart.nodes) if node.op == DOT]
+    found = _attention(apart, products[1]) if len(products) == 2 else None
+    return (apart, found) if found and not any(node.op == CALL for node in apart.nodes) else (graph, None)
+
+
+def _attention(graph: Graph, product: int) -> Attention | None:
+    nodes = graph.nodes
+    for weights, value in (refs := _refs(nodes[product])), refs[::-1]:
+        at = weights
+        if nodes[at.node].op == "round":
+            (at,) = _refs(nodes[at.node])
+        softmax = _softmax(nodes, at)
+        outputs = {o.node: o.name for o in graph.outputs}
+        shown = [product]
+        while shown[-1] not in outputs:
+            after = [i for i, n in enumerate(nodes) if Ref(shown[-1]) in n.args]
+            if len(after) != 1 or nodes[after[0]].op not in VIEWS:
+                return None
+            shown += after
+        if softmax is not None:
+            return Attention(product, value, weights, *softmax, tuple(shown[1:]), outputs[shown[-1]])
+    return None
+
+
+def _softmax(nodes: Sequence[Node], weights: Ref) -> tuple[Ref, Ref] | None:
+    """Logits and the sum of exp(logits - max) / sum along the last dimension."""
+    quotient = nodes[weights.node]
+    if quotient.op != "div" or len(_refs(quotient)) != 2:
+        return None
+    numerator, total = _refs(quotient)
+    power, sums = nodes[numerator.node], nodes[total.node]
+    if power.op != "exp" or sums.op != "sum" or sums.args != (numerator,) or sums.attrs != (-1,):
+        return None
+    difference = nodes[_refs(power)[0].node]
+    if difference.op != "sub" or len(_refs(difference)) != 2:
+        return None
+    logits, greatest = _refs(difference)
+    return (logits, total) if nodes[greatest.node].op == "max" else None
+
+
+def _refs(node: Node) -> tuple[Ref, ...]:
+    return tuple(a for a in node.args if isinstance(a, Ref))
+
+
+def saved(tape: Tape, found: Attention) -> None:
+    """The forward once more in powers of two, with the logsumexp of its scores."""
+    product = tape.nodes[found.product]
+    powers = tape.map("mul", found.logits, _LOG2_E, name="powers")
+    row_max = tape.reduce("max", powers, (-1,), "row_max")
+    numerator = tape.map("exp2", tape.map("sub", powers, row_max), name="numerator")
+    row_sum = tape.reduce("sum", numerator, (-1,), "row_sum")
+    weights = tape.map("div", numerator, row_sum)
+    weights = tape.round(weights, tape.multiplied_as) if tape.multiplied_as else weights
+    first, second = (weights if a == found.weights else a for a in _refs(product))
+    shown = tape.dot(first, second, product.equation)
+    for i in found.shown:
+        shown = tape.view(tape.nodes[i].op, shown, tape.nodes[i].shape, tuple(int(d) for d in tape.nodes[i].attrs))
+    tape.call(shown, found.output)
+    tape.forward = {found.output: shown.node}
+    tape.saved = (tape.map("add", row_max, tape.map("log2", row_sum), name=LSE).node,)
+
+
+def gradients(tape: Tape, found: Attention, g: Ref, out: Ref) -> Iterator[tuple[int, Ref]]:
+    """What values and logits get. `g`: the gradient of the product; `out`: the product, as the forward saves it."""
+    node, weighed = tape.nodes[found.product], tape.node(found.weights)
+    tape.multiplied_as = str(weighed.attrs[0]) if weighed.op == "round" else ""
+    saved(tape, found)
+    shape = tape.node(found.row_sum).shape
+    seen, logits = _unmasked(tape, found.logits)
+    powers = tape.map("mul", logits, _LOG2_E, name="powers")
+    weights = tape.map("exp2", tape.map("sub", powers, tape.input(LSE, shape, "float")), name="weights")
+    for test, holds in seen:
+        weights = tape.map("where", test, *((weights, 0.0) if holds else (0.0, weights)), name="weights")
+    delta = tape.reduce("sum", tape.map("mul", g, out), (-1,), DELTA)
+    tape.delta = delta.node
+    first, second = (weights if a == found.weights else a for a in _refs(node))
+    of_first, of_second = products(tape, node.equation, first, second, g)
+    swapped = second == weights
+    grad_value, grad_weights = (of_first, of_second) if swapped else (of_second, of_first)
+    tape.call(grad_weights, "grad_weights")
+    yield found.value.node, grad_value
+    yield found.logits.node, tape.map("mul", weights, tape.map("sub", grad_weights, delta), name="grad_scores")
+
+
+def _unmasked(tape: Tape, logits: Ref) -> tuple[list[tuple[Ref, bool]], Ref]:
+    """The conditions under which logits are not minus infinity, each with whether it has to hold, and the logits."""
+    node = tape.node(logits)
+    if node.op == "where" and -math.inf in node.args[1:]:
+        test, kept = (a for a in node.args if isinstance(a, Ref))
+        conditions, inner = _unmasked(tape, kept)
+        return [(test, node.args[1] == kept), *conditions], inner
+    return [], logits
+
+
+def products(tape: Tape, equation: str, first: Ref, second: Ref, g: Ref) -> tuple[Ref, Ref]:
+    """What the factors of a product get: products themselves, out of which numbers are taken."""
+    operands, _, result = equation.partition("->")
+    one, other = operands.split(",")
+    scale, core = _apart(tape, g)
+    found = []
+    for own, labels, factor, its in ((first, one, second, other), (second, other, first, one)):
+        shape = tape.node(own).shape
+        kept = "".join(c for c, dim in zip(labels, shape, strict=True) if dim or c not in result)
+        made = tape.dot(_narrow(tape, core), _narrow(tape, factor), f"{result},{its}->{kept}")
+        made = tape.view("reshape", made, shape)
+        for number in scale:
+            made = tape.times(made, number)
+        found.append(made)
+    return found[0], found[1]
+
+
+def _narrow(tape: Tape, factor: Ref) -> Ref:
+    """A factor in the dtype in which the reference multiplies."""
+    at = factor
+    while tape.node(at).op in VIEWS:
+        (at,) = _refs(tape.node(at))
+    return tape.round(factor, tape.multiplied_as) if tape.multiplied_as and tape.node(at).op != "input" else factor
+
+
+def _apart(tape: Tape, g: Ref) -> tuple[list[Arg], Ref]:
+    """Numbers of the program that a gradient is multiplied by, and the rest of it."""
+    node = tape.node(g)
+    if node.op == "mul":
+        for one, other in (node.args, node.args[::-1]):
+            if isinstance(other, Ref) and (not isinstance(one, Ref) or not tape.node(one).shape):
+                numbers, core = _apart(tape, other)
+                return [one, *numbers], core
+    return [], g

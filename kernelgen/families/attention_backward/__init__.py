@@ -1,0 +1,70 @@
+"""The gradients of attention: neither weights nor what they get are ever in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kernelgen.families.attention import sizes_of, too_large
+from kernelgen.families.attention.writer import multiplies_float32
+from kernelgen.families.attention_backward import kernels, lowering, schedules
+from kernelgen.families.attention_backward.lowering import GradientBody
+from kernelgen.families.family import Family, Table
+from kernelgen.families.kernel import Body
+from kernelgen.plan import Chip, Product, Schedule
+from kernelgen.spec.model import OperatorSpec
+from kernelgen.tile import ir
+
+NAME = "attention_backward"
+
+
+def _own(body: Body) -> GradientBody:
+    assert isinstance(body, GradientBody)
+    return body
+
+
+def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
+    return (kernels.walked(spec, _own(body), schedule, name),)
+
+
+def _first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
+    return schedules.first_table(_own(body))
+
+
+def _starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
+    return schedules.starts(_own(body))
+
+
+def _notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
+    own = _own(body)
+    said = ["the weights are computed again, block after block, from the logsumexp that the forward has saved"]
+    if own.rounds():
+        said.append("what is multiplied again is rounded before, as the reference rounds it")
+    if multiplies_float32(spec, own):
+        said.append(
+            "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32"
+        )
+    return tuple(said)
+
+
+def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
+    own = _own(body)
+    of = {
+        name: tuple(own.lowered.space.axes[a] for a in own.extent(name).axes)
+        for name in ("batch", "shared", "m", "n", "d", "e")
+    }
+    batch, dtype = of["batch"] + of["shared"], own.factor.dtype
+    found = []
+    for i in (*own.inner, *own.outer):
+        own_axes = own.lowered.values[i].axes
+        if i in own.inner:
+            found.append(Product(own.names.of[i], batch, of["m"], of["n"], of["d"], dtype))
+        else:
+            head = of["d"] if own_axes & set(own.extent("d").axes) else of["e"]
+            found.append(Product(own.names.of[i], batch, of[own.kept], head, of[own.walked], dtype))
+    return tuple(found)
+
+
+FAMILY = Family(
+    NAME, lowering.takes, schedules.every(build), lambda body: (schedules.WALK,), _first_table, _starts,
+    body=lowering.body, notes=_notes, too_large=too_large, sizes=sizes_of, products=_products,
+)  # fmt: skip

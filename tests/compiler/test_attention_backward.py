@@ -1,0 +1,124 @@
+"""The gradients of attention: two kernels that make the weights again, held against autograd in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from references import Sample, load, plan_of, sample
+
+from kernelgen import frontend, render
+from kernelgen.backward import Backward, backward
+from kernelgen.errors import UnsupportedError
+from kernelgen.judge.interpreter import as_on_a_gpu
+from kernelgen.judge.oracle import as_tuple
+from kernelgen.plan import KernelPlan, TableRow
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+WITHIN = {"float32": 4e-6, "float16": 4e-3}
+"""What a gradient may be off by, as a part of the largest."""
+SIZES = {"B": 2, "H": 2, "S": 37, "L": 53, "D": 24, "E": 40}
+
+
+@pytest.fixture(autouse=True)
+def _interpreter() -> None:
+    as_on_a_gpu()
+
+
+def attention(lines: str, inputs: dict[str, str] | None = None, out: str = "B H S E") -> Sample:
+    given = {"q": "B H S D", "k": "B H L D", "v": "B H L E"} | (inputs or {})
+    used = " ".join((*given.values(), out)).replace("*", " ").split()
+    return sample(lines, given, {"out": out}, {name: size for name, size in SIZES.items() if name in used})
+
+
+SDPA = "return F.scaled_dot_product_attention"
+PLACES = "row = torch.arange(q.shape[2], device=q.device)[:, None]\ncol = torch.arange(k.shape[2], device=q.device)\n"
+SCORES = "s = q @ k.mT * q.shape[-1] ** -0.5\n"
+WEIGH = "return torch.softmax(s, -1).to(q.dtype) @ v"
+SQUARE = {"k": "B H S D", "v": "B H S E"}
+GROUPED = {"q": "B 6 S D", "k": "B 2 L D", "v": "B 2 L E"}
+FORMS = {
+    "full": attention(f"{SDPA}(q, k, v)"),
+    "causal": attention(f"{SDPA}(q, k, v, is_causal=True)", SQUARE),
+    "more keys than queries, causal": attention(f"{SDPA}(q, k, v, is_causal=True)"),
+    "of a scale": attention(f"{SDPA}(q, k, v, scale=0.3)"),
+    "heads that share keys": attention(f"{SDPA}(q, k, v, enable_gqa=True)", GROUPED, "B 6 S E"),
+    "shared and causal": attention(f"{SDPA}(q, k, v, is_causal=True, enable_gqa=True)", GROUPED, "B 6 S E"),
+    "of two dimensions": attention(f"{SDPA}(q, k, v)", {"q": "S D", "k": "L D", "v": "L E"}, "S E"),
+    "written out": attention(f"{PLACES}{SCORES}s = s.masked_fill(col > row, float('-inf'))\n{WEIGH}", SQUARE),
+    "a window": attention(
+        f"{PLACES}{SCORES}s = s.masked_fill((col > row) | (row - col >= 8), float('-inf'))\n{WEIGH}", SQUARE
+    ),
+    "a soft cap": attention(f"{SCORES}s = 5.0 * torch.tanh(s / 5.0)\n{WEIGH}"),
+}  # fmt: skip
+
+
+def derived(found: Sample) -> Backward:
+    spec = found.spec()
+    return backward(spec, frontend.trace(spec)[0])
+
+
+def kernels(made: Backward) -> Iterator[Callable[..., Any]]:
+    """The forward that saves, then the gradients, in small blocks."""
+    for part in made.parts:
+        plan = plan_of(part.spec)
+        assert isinstance(plan, KernelPlan), [k.family for k in plan.kernels]
+        schedule = plan.table[-1].schedule.replace(BLOCK_M=16, BLOCK_N=16)
+        yield getattr(load(render.triton_source(plan.with_table((TableRow((), schedule),)))), part.spec.name)
+
+
+def computed(made: Backward, known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    for part, kernel in zip(made.parts, kernels(made), strict=True):
+        results = as_tuple(kernel(*(known[t.name] for t in part.spec.inputs)))
+        known = known | dict(zip((o.name for o in part.spec.outputs), results, strict=True))
+    return known
+
+
+def inputs_of(found: Sample, dtype: str) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(found.source()))
+    tensors = (*found.inputs, *(replace(o, name=f"grad_{o.name}") for o in found.outputs))
+    return {
+        t.name: torch.randn([eval(str(s), {}, dict(found.sizes[0])) for s in t.shape], generator=generator)
+        .to(getattr(torch, dtype)).to(DEVICE)
+        for t in tensors
+    }  # fmt: skip
+
+
+def by_autograd(found: Sample, known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math")}
+    exec(found.source(), scope)
+    leaves = {t.name: known[t.name].double().requires_grad_() for t in found.inputs}
+    out = scope["op"](*leaves.values())
+    grads = torch.autograd.grad(out, list(leaves.values()), known["grad_out"].double())
+    return {f"grad_{name}": g for name, g in zip(leaves, grads, strict=True)}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_gradients_agree_with_autograd(name: str) -> None:
+    found = FORMS[name]
+    dtype = ("float32", "float16")[len(name) % 2]
+    known = inputs_of(found, dtype)
+    got, right = computed(derived(found), known), by_autograd(found, known)
+    assert right
+    for gradient, exact in right.items():
+        off = float((got[gradient].double() - exact).abs().max())
+        assert off <= WITHIN[dtype] * float(exact.abs().max()), (gradient, dtype, off)
+
+
+def test_blocks_that_a_mask_hides_are_not_read() -> None:
+    """Queries before the last block of keys have gradients of 0 of these, whatever they are."""
+    found = FORMS["causal"]
+    known = inputs_of(found, "float32")
+    known["grad_out"][:, :, :32] = torch.nan
+    got = computed(derived(found), known)
+    assert bool(got["grad_k"][:, :, 32:].isfinite().all())
+    assert bool(got["grad_v"][:, :, 32:].isfinite().all())
+    assert bool(got["grad_q"][:, :, 32:].isfinite().all())
+
+
+def test_the_gradient_of_a_bias_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="the gradient of what is added to the scores of attention"):
+        derived(attention(f"{SCORES}s = s + m\n{WEIGH}", {"m": "H S L"}))
