@@ -29,7 +29,7 @@ def by_vectors(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
         else:
             own, factor = writer.factor(i, writer.builder.shape(i, shape))
             lets += own
-            factors[i] = ir.Cast(factor, "float32")
+            factors[i] = ir.Part(ir.Cast(factor, "float32"), "", "factor")
     writer.builder.known = known
     totals = {dot: ir.Name(writer.of_product(dot, "products"), shape) for dot in body.dots}
     added: list[ir.Let | ir.Update] = []
