@@ -515,7 +515,7 @@ def test_shipped_references_return_what_is_declared(path: Path) -> None:
     scope = {"torch": torch, "F": torch.nn.functional, "math": math, "random_mask": random_mask}
     exec(spec.reference, scope)
     small = [case for case in spec.accuracy if all(math.prod(case.shape(t.shape)) < 100_000 for t in spec.inputs)]
-    assert len(small) >= 4
+    assert len(small) >= 3
     for case in small:
         arguments = [torch.zeros(case.shape(t.shape), dtype=getattr(torch, case.dtype(t.dtype))) for t in spec.inputs]
         found = scope[spec.name](*arguments)  # type: ignore[operator]

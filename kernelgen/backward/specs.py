@@ -264,6 +264,6 @@ def _timed(spec: OperatorSpec, kinds: set[str]) -> list[tuple[str, list[str]]]:
     found = []
     for name, values in spec.dtypes:
         timed = [v for v in values if any(dict(c.dtypes)[name] == v for c in spec.performance)]
-        if name in kinds and len(timed) < len(values):
+        if name in kinds and 0 < len(timed) < len(values):
             found.append((name, timed))
     return found
