@@ -35,7 +35,8 @@ class Names:
         pure = {d for d in range(len(shape)) if self._is_elastic(shape[d])}
         if chosen & pure and not pure <= chosen:
             return tuple(attrs)
-        named = sorted(repr(self._name(shape, d)) for d in chosen - pure)
+        several = {d for d in chosen - pure if shape[d]}  # one element is its own sum
+        named = sorted(repr(self._name(shape, d)) for d in several)
         return (*named, *(["..."] if chosen & pure and self.rest else []), *others)
 
     def indexing(self, indexing: Indexing, operand: tuple[Dim, ...], result: tuple[Dim, ...]) -> tuple[object, ...]:
