@@ -16,6 +16,9 @@ from marks import COLLECTED, SLOW
 # The search's matrices are small: threads over them cost more than they save, most on a busy machine. Read when numpy is
 # imported, by this process and by those that tests start.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Nor do small tensors gain by threads, which spin while they wait: where other tests have the cores, the judge took 5.8
+# seconds of a core instead of 0.4. Read when torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile("kernelgen", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kernelgen")
