@@ -174,9 +174,11 @@ def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
     variance = squares * per_product + exact * exact * (at.sum**2 * called.length / 3)
     uneven = squares - exact * exact / max(called.length, 1)
     alike = (at.sum * exact) ** 2 * called.length
-    variance += torch.where(uneven <= alike, alike * (called.length / 48), 0)
+    are_alike = uneven <= alike
+    variance += torch.where(are_alike, alike * (called.length / 48), 0)
     most = math.inf
-    if at == Precision(_FLOAT32) and exact.numel() >= POOL:
+    # sums of equal products in pairs are exact: torch's own error tells nothing of others there
+    if at == Precision(_FLOAT32) and exact.numel() >= POOL and not bool(are_alike.any()):
         most = LOOSEST / K * _largest(called.product(a.float(), b.float()).double() - exact)
     return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 
 class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -24,8 +24,8 @@ class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 class InOrder(TorchFunctionMode):
     """Under which results are the same wherever they are computed: what torch selects in any order (`topk` with
-    sorted=False) is sorted, and attention without heads or keys, which divides by zero on a GPU, or gives None (torch
-    2.11), is what it is on a CPU."""
+    sorted=False) is sorted, and attention without heads or keys, where torch 2.11 divides by zero or gives None, is
+    computed by its formula."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -33,6 +33,9 @@ class InOrder(TorchFunctionMode):
         if func in (torch.topk, torch.Tensor.topk):
             return func(*args[:4], **{**(kwargs or {}), "sorted": True})
         if func is torch.nn.functional.scaled_dot_product_attention and not all(x.numel() for x in args[:3]):
-            there = tree_map_only(torch.Tensor, torch.Tensor.cpu, (args, kwargs or {}))
-            return func(*there[0], **there[1]).to(args[0].device)
+            shape = (*args[0].shape[:-1], args[2].shape[-1])
+            if 0 in shape:
+                return args[0].new_empty(shape)
+            with sdpa_kernel(SDPBackend.MATH):
+                return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

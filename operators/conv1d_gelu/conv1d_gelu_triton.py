@@ -45,12 +45,10 @@ def _tile_of(number, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 @triton.jit
 def conv1d_gelu_after_kernel(
     convolved_ptr,
-    bias_ptr,
     out_ptr,
     M,
     N,
     L,
-    stride_bias_j,
     stride_out_b,
     stride_out_j,
     stride_out_l,
@@ -80,14 +78,9 @@ def conv1d_gelu_after_kernel(
         mask=row_mask[:, None] & col_mask[None, :],
         other=0.0,
     ).to(tl.float32)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_j,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    y = product + bias[None, :]
     # return F.gelu(y, approximate='tanh')
-    out = y * _sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
+    two_u = 1.5957691216057308 * (product + 0.044715 * product * product * product)
+    out = product * _sigmoid(two_u)
     tl.store(
         out_ptr
         + images[:, None] * stride_out_b
@@ -512,17 +505,15 @@ def conv1d_gelu(
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is torch.nn.functional.conv1d:
             convolved = torch.nn.functional.conv1d(
-                x.detach(), weight.detach(), padding="same"
+                x.detach(), weight.detach(), bias.detach(), padding="same"
             )
             grid = (cdiv(M, 64) * cdiv(N, 64),)
             conv1d_gelu_after_kernel[grid](
                 convolved,
-                bias,
                 out,
                 M,
                 N,
                 L,
-                bias.stride(0),
                 out.stride(0),
                 out.stride(1),
                 out.stride(2),

@@ -25,6 +25,7 @@ def tensor(name, shape, **kwargs):
         "rows": None,
         "below": None,
         "uniform": False,
+        "finite": False,
         **kwargs,
     }
 

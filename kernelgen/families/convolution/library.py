@@ -26,9 +26,12 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
     if schedule["channels_last"]:
         hosts[0] += f".contiguous(memory_format=torch.{'channels_last_3d' if body.rank == 3 else 'channels_last'})"
     if not body.is_library:
-        result = _result_of(spec)
-        call = ir.LibraryCall(function, body.call.replace(", {2}", "").format(*hosts), result)
-        return call, _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result)
+        result, convolved, called = _result_of(spec), body.dot, body.call.replace(", {2}", "")
+        if (found := _biased(body)) is not None:  # the call adds its bias before it rounds
+            convolved, added = found
+            hosts, called = [*hosts, f"{body.lowered.values[added].tensor}.detach()"], body.call
+        after = _after(spec, body, schedule, name.replace("_kernel", "_after_kernel"), result, convolved)
+        return ir.LibraryCall(function, called.format(*hosts), result), after
     (stored,) = body.lowered.outputs
     bias = added_bias(body, stored)
     hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
@@ -60,6 +63,18 @@ def added_bias(body: ConvolutionBody, stored: Stored) -> int | None:
     return other if body.lowered.values[other].op == "load" else None
 
 
+def _biased(body: ConvolutionBody) -> tuple[int, int] | None:
+    """The sum of the product with the call's own bias, and the load of that, where nothing else reads the product."""
+    values = body.lowered.values
+    readers = [i for i, v in enumerate(values) if Use(body.dot) in v.args]
+    if "{2}" not in body.call or len(readers) != 1 or any(o.value == body.dot for o in body.lowered.outputs):
+        return None
+    (total,) = readers
+    others = [a.value for a in values[total].args if isinstance(a, Use) and a.value != body.dot]
+    is_sum = values[total].op == "add" and len(others) == 1 and values[others[0]].op == "load"
+    return (total, others[0]) if is_sum else None
+
+
 def _result_of(spec: OperatorSpec) -> str:
     """What the result of torch's call is called."""
     name = "convolved"
@@ -68,8 +83,10 @@ def _result_of(spec: OperatorSpec) -> str:
     return name
 
 
-def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str) -> ir.Kernel:
-    """What follows the convolution, by the strides of its result and of the outputs."""
+def _after(
+    spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str, result: str, convolved: int
+) -> ir.Kernel:
+    """What follows the call, which computed the value `convolved`, by the strides of its result and of the outputs."""
     writer = ConvolutionWriter(spec, body, turns=False)
     m, n = writer.m, writer.tiled.n
     channel = writer.index(body.extent("n").runs[0].index) if len(body.extent("n").runs) == 1 else ir.Name("cols", (n,))
@@ -83,6 +100,7 @@ def _after(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: 
     loaded = ir.Cast(ir.Load(pointer, writer.mask((m, n))), "float32")
     carry = writer.carry()
     writer.all_finished()
+    writer.builder.known[convolved] = carry
     inside = trimmed((
         *own_tile(body, ir.Apply("cdiv", (ir.Name("M"), ir.Name("BLOCK_M")), ())), *writer.pixel_numbers(),
         *writer.numbers(body.extent("n"), n, "tile_n"), ir.Let((carry.text,), loaded), *writer.stores(),
