@@ -11,13 +11,100 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
+import functools
+
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
 def attention_kernel(
+    q_desc,
+    k_desc,
+    v_desc,
+    out_ptr,
+    M,
+    N,
+    D,
+    E,
+    H,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    BLOCK_E: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(M, BLOCK_M)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // H
+    batch_h = batch % H
+    tile_m = tl.program_id(0) % num_tiles
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    cols = tl.arange(0, BLOCK_E).to(tl.int64)
+    col_mask = cols < E
+    q = q_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_row, 0],
+    ).reshape(BLOCK_M, BLOCK_D)
+    # exponentials are powers of two: the factor holds log2(e)
+    scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
+    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    # without any key the result is 0, and so it is divided by 1
+    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
+    out = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
+    full_end = N // BLOCK_N * BLOCK_N
+    # return F.scaled_dot_product_attention(q, k, v)
+    for start in range(0, full_end, BLOCK_N):
+        k = k_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = v_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_E)
+        out = out * correction[:, None]
+        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
+        row_max = new_max
+    # what is left of the keys
+    for start in range(full_end, N, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        key_mask = keys < N
+        k = k_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        scores = tl.dot(q, k.T, input_precision=PRECISION)
+        scores = tl.where(key_mask[None, :], scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
+        correction = tl.exp2((row_max - new_max) * scale_log2)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = v_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_E)
+        out = out * correction[:, None]
+        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
+        row_max = new_max
+    out = out / row_sum[:, None]
+    tl.store(
+        out_ptr
+        + batch_b * H * M * E
+        + batch_h * M * E
+        + rows[:, None] * E
+        + cols[None, :],
+        out,
+        mask=row_mask[:, None] & col_mask[None, :],
+    )
+
+
+@triton.jit
+def attention_tiles_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -164,34 +251,67 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most queries and bytes of an element that a line serves (None: any), its kernel,
-# and how to launch it.
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def fit_descriptors(*tensors: torch.Tensor) -> bool:
+    """Whether tiles of these tensors can be copied by descriptors.
+
+    Elements lie side by side, rows begin at multiples of 16 bytes.
+    """
+    return has_copy_engine(tensors[0].device) and all(
+        t.numel() > 0
+        and t.stride(-1) == 1
+        and t.data_ptr() % 16 == 0
+        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
+        for t in tensors
+    )
+
+
+# The most queries, elements of a head, elements of a head's values and bytes of an
+# element that a line serves (None: any), its kernel, and how to launch it.
 SCHEDULES = (
     (
         16,
+        128,
+        128,
         2,
         attention_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
-        None,
+        512,
+        128,
+        128,
         2,
         attention_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        512,
+        128,
+        128,
         None,
-        None,
-        attention_kernel,
+        attention_tiles_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
     ),
+    (None, None, None, None, torch.nn.functional.scaled_dot_product_attention, {}),
 )
 
 
-def pick_schedule(M: int, itemsize: int):
+def pick_schedule(M: int, D: int, E: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_D, max_E, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
+            continue
+        if max_D is not None and D > max_D:
+            continue
+        if max_E is not None and E > max_E:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
             continue
@@ -258,6 +378,14 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             "attention: v.shape[2] must equal k.shape[2], got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
+    if v.shape[-1] > 1024:
+        raise ValueError(
+            f"attention: needs v.shape[-1] <= 1024, got v {tuple(v.shape)}"
+        )
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -281,34 +409,69 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
             "attention: at most 2**30 queries or keys and 1024 elements a head, got "
             f"{BATCH}, {M}, {N}, {D}, {E}"
         )
-    kernel, options = pick_schedule(M, q.element_size())
+    kernel, options = pick_schedule(M, D, E, q.element_size())
+    if kernel is attention_kernel and not fit_descriptors(q, k, v):
+        kernel = attention_tiles_kernel  # no boxes in memory
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
-        tiles_m = cdiv(M, options["BLOCK_M"])
-        kernel[(tiles_m * BATCH,)](
-            q,
-            k,
-            v,
-            out,
-            M,
-            N,
-            D,
-            E,
-            H,
-            q.stride(0),
-            q.stride(1),
-            q.stride(2),
-            q.stride(3),
-            k.stride(0),
-            k.stride(1),
-            k.stride(2),
-            k.stride(3),
-            v.stride(0),
-            v.stride(1),
-            v.stride(2),
-            v.stride(3),
-            BLOCK_D=max(16, next_power_of_2(D)),
-            BLOCK_E=max(16, next_power_of_2(E)),
-            PRECISION=precision(),
-            **options,
-        )
+        if kernel is attention_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            q_desc = TensorDescriptor.from_tensor(
+                q, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(D))]
+            )
+            k_desc = TensorDescriptor.from_tensor(
+                k, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
+            )
+            v_desc = TensorDescriptor.from_tensor(
+                v, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(E))]
+            )
+            kernel[(tiles_m * BATCH,)](
+                q_desc,
+                k_desc,
+                v_desc,
+                out,
+                M,
+                N,
+                D,
+                E,
+                H,
+                BLOCK_D=max(16, next_power_of_2(D)),
+                BLOCK_E=max(16, next_power_of_2(E)),
+                PRECISION=precision(),
+                **options,
+            )
+        elif kernel is attention_tiles_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            kernel[(tiles_m * BATCH,)](
+                q,
+                k,
+                v,
+                out,
+                M,
+                N,
+                D,
+                E,
+                H,
+                q.stride(0),
+                q.stride(1),
+                q.stride(2),
+                q.stride(3),
+                k.stride(0),
+                k.stride(1),
+                k.stride(2),
+                k.stride(3),
+                v.stride(0),
+                v.stride(1),
+                v.stride(2),
+                v.stride(3),
+                BLOCK_D=max(16, next_power_of_2(D)),
+                BLOCK_E=max(16, next_power_of_2(E)),
+                PRECISION=precision(),
+                **options,
+            )
+        elif kernel is torch.nn.functional.scaled_dot_product_attention:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q.detach(),
+                k.detach(),
+                v.detach(),
+            ).contiguous()
     return out

@@ -61,6 +61,10 @@ def check_inputs(
             "attention_alibi: slopes.shape must be (q.shape[1],), got shapes "
             f"{tuple(slopes.shape)} and {tuple(q.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention_alibi: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
 
 
 def attention_alibi(

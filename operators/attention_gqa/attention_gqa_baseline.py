@@ -45,6 +45,10 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             f"attention_gqa: v.shape must equal k.shape, got shapes {tuple(v.shape)} "
             f"and {tuple(k.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention_gqa: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
 
 
 def attention_gqa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

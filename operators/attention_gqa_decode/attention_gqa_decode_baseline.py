@@ -75,6 +75,10 @@ def check_inputs(
             "attention_gqa_decode: v.shape must equal k.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention_gqa_decode: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
 
 
 def attention_gqa_decode(

@@ -119,6 +119,10 @@ def check_inputs(
             "attention_paged_decode: lengths.shape must be (q.shape[0],), got shapes "
             f"{tuple(lengths.shape)} and {tuple(q.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention_paged_decode: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
 
 
 def attention_paged_decode(

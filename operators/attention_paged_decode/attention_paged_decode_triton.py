@@ -286,36 +286,50 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most heads of a batch that a line serves, its kernel, and how to launch it.
+# The most heads of a batch and elements of a head that a line serves (None: any), its
+# kernel, and how to launch it.
 SCHEDULES = (
     (
         16,
+        128,
         attention_paged_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 32, "num_stages": 3, "num_warps": 4},
     ),
     (
         64,
+        128,
         attention_paged_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 16, "num_stages": 3, "num_warps": 4},
     ),
     (
         256,
+        128,
         attention_paged_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 8, "num_stages": 3, "num_warps": 4},
     ),
     (
         None,
+        128,
         attention_paged_decode_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        None,
+        None,
+        attention_paged_decode_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 4},
     ),
 )
 
 
-def pick_schedule(size: int):
-    """The kernel and the launch options for `size` heads of a batch."""
-    for most, kernel, options in SCHEDULES:
-        if most is None or size <= most:
-            return kernel, options
+def pick_schedule(BATCH: int, D: int):
+    """The kernel and the launch options of the first line that serves these sizes."""
+    for max_BATCH, max_D, kernel, options in SCHEDULES:
+        if max_BATCH is not None and BATCH > max_BATCH:
+            continue
+        if max_D is not None and D > max_D:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -424,6 +438,10 @@ def check_inputs(
             "attention_paged_decode: lengths.shape must be (q.shape[0],), got shapes "
             f"{tuple(lengths.shape)} and {tuple(q.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention_paged_decode: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
 
 
 def attention_paged_decode(
@@ -453,7 +471,7 @@ def attention_paged_decode(
             f"a head, got {BATCH}, {M}, {N}, {D}"
         )
     q_view = q.reshape(B, 8, M, D)
-    kernel, options = pick_schedule(BATCH)
+    kernel, options = pick_schedule(BATCH, D)
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         tiles_m = cdiv(M, options["BLOCK_M"])
         parts = torch.empty(

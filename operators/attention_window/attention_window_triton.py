@@ -229,34 +229,46 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most queries and bytes of an element that a line serves (None: any), its kernel,
-# and how to launch it.
+# The most queries, elements of a head and bytes of an element that a line serves (None:
+# any), its kernel, and how to launch it.
 SCHEDULES = (
     (
         16,
+        128,
         2,
         attention_window_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
         None,
+        128,
         2,
         attention_window_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
         None,
+        128,
         None,
         attention_window_tiles_kernel,
         {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
     ),
+    (
+        None,
+        None,
+        None,
+        attention_window_tiles_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
+    ),
 )
 
 
-def pick_schedule(M: int, itemsize: int):
+def pick_schedule(M: int, D: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_D, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
+            continue
+        if max_D is not None and D > max_D:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
             continue
@@ -295,6 +307,10 @@ def check_inputs(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
             "attention_window: v.shape must equal q.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(q.shape)}"
         )
+    if q.shape[-1] > 1024:
+        raise ValueError(
+            f"attention_window: needs q.shape[-1] <= 1024, got q {tuple(q.shape)}"
+        )
 
 
 def attention_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -315,7 +331,7 @@ def attention_window(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch
             "attention_window: at most 2**30 queries or keys and 1024 elements a "
             f"head, got {BATCH}, {M}, {N}, {D}"
         )
-    kernel, options = pick_schedule(M, q.element_size())
+    kernel, options = pick_schedule(M, D, q.element_size())
     if kernel is attention_window_kernel and not fit_descriptors(q, k, v):
         kernel = attention_window_tiles_kernel  # no boxes in memory
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device

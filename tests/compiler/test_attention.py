@@ -218,6 +218,21 @@ def test_lengths_from_1_to_300_and_heads_of_any_size() -> None:
         assert float(off) <= 2e-5, (schedule, length, head)
 
 
+@pytest.mark.parametrize("queries", [1, 20])
+def test_the_last_line_of_the_table_has_heads_of_any_size(queries: int) -> None:
+    """The lines before it are for heads of up to 128 elements, whose tiles are larger."""
+    found = attention(f"{SCORES}{WEIGH}", {"q": f"B H {queries} D"}, f"B H {queries} E")
+    plan = kernel_of(found)
+    *usual, last = plan.table
+    assert all({"D": 128, "E": 128}.items() <= dict(row.upto).items() for row in usual)
+    assert not last.upto
+    q, k, v = (
+        torch.randn(1, 2, length, size, device=DEVICE) for length, size in ((queries, 160), (19, 160), (19, 130))
+    )
+    op = load(render.triton_source(plan)).op
+    assert float((op(q, k, v).double() - exact(found, [q, k, v])[0]).abs().max()) <= 2e-5
+
+
 REFUSED = {
     "heads that do not divide": ("(q, k, v, enable_gqa=True)", {"q": "B 30 S D", "k": "B 8 L D", "v": "B 8 L E"}, "B 30 S E"),
     "a mask of another shape": ("(q, k, v, attn_mask=m)", {"m": "L S: bool"}, "B H S E"),

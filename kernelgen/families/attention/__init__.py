@@ -62,12 +62,13 @@ def sizes_of(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:
     whats = {
         "m": ("queries", "{} queries"), "n": ("keys", "{} keys"), "batch": ("heads of a batch", "{} heads of a batch"),
         "d": ("elements of a head", "heads of {} elements"),
+        "e": ("elements of a head's values", "values of {} elements"),
     }  # fmt: skip
-    found = []
+    found: list[NamedSize] = []
     for name, said in whats.items():
         extent = body.extent(name)
         factors = tuple(body.lowered.space.axes[a] for a in extent.axes)
-        if factors:
+        if factors and all(size.name != extent.size for size in found):
             found.append(NamedSize(extent.size, factors, extent.size, *said))
     each = f"{body.factor.name}.element_size()"
     return (*found, NamedSize("itemsize", (), each, "bytes of an element", "elements of {} bytes", body.factor.dtype))

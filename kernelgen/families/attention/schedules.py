@@ -101,6 +101,18 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 
 def first_table(body: AttentionBody) -> Table:
+    """Of heads whose size is no number, the table is one of up to 128 elements; what holds all others follows."""
+    found = _table(body)
+    sizes = {body.extent(name).size: 128 for name in "de" if power(body, name) is None}
+    if not sizes:
+        return found
+    last = _SPLIT if found[-1].schedule.variant == SPLIT else _TILES
+    last = _LIBRARY if body.library else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1)
+    known = found[:-1] if found[-1].schedule == last else found
+    return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
+
+
+def _table(body: AttentionBody) -> Table:
     """Float32 takes half of the block, for its elements are twice as large, and so do heads beyond 128."""
     head = max(power(body, "d") or 128, power(body, "e") or 128)
     best = _BOXES if body.boxed else _TILES
