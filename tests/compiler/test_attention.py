@@ -218,16 +218,18 @@ def test_lengths_from_1_to_300_and_heads_of_any_size() -> None:
         assert float(off) <= 2e-5, (schedule, length, head)
 
 
-@pytest.mark.parametrize("queries", [1, 20])
-def test_the_last_line_of_the_table_has_heads_of_any_size(queries: int) -> None:
+@pytest.mark.parametrize(("lines", "queries"), [(f"{SDPA}(q, k, v, enable_gqa=True)", 1), (f"{SCORES}{WEIGH}", 20)])
+def test_the_last_line_of_the_table_has_heads_of_any_size(lines: str, queries: int) -> None:
     """The lines before it are for heads of up to 128 elements, whose tiles are larger."""
-    found = attention(f"{SCORES}{WEIGH}", {"q": f"B H {queries} D"}, f"B H {queries} E")
-    plan = kernel_of(found)
+    shapes = {**GROUPED, "q": "B 6 1 D"} if queries == 1 else {"q": "B 6 20 D", "k": "B 6 L D", "v": "B 6 L E"}
+    plan = kernel_of(found := attention(lines, shapes, f"B 6 {queries} E"))
     *usual, last = plan.table
     assert all({"D": 128, "E": 128}.items() <= dict(row.upto).items() for row in usual)
     assert not last.upto
+    heads = 2 if queries == 1 else 6
     q, k, v = (
-        torch.randn(1, 2, length, size, device=DEVICE) for length, size in ((queries, 160), (19, 160), (19, 130))
+        torch.randn(1, count, length, size, device=DEVICE)
+        for count, length, size in ((6, queries, 160), (heads, 19, 160), (heads, 19, 130))
     )
     op = load(render.triton_source(plan)).op
     assert float((op(q, k, v).double() - exact(found, [q, k, v])[0]).abs().max()) <= 2e-5
