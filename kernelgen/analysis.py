@@ -12,8 +12,7 @@ from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import DOT, REDUCTIONS
-from kernelgen.frontend.operations import OPERATIONS
-from kernelgen.frontend.recurrent import OPERATIONS as RECURRENT
+from kernelgen.frontend.operations import OPERATIONS, RECURRENT
 from kernelgen.plan import Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
 

@@ -9,14 +9,12 @@ from __future__ import annotations
 import types
 from typing import Any
 
-import torch
-
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.convolutions import CONVOLUTIONS, convolution
 from kernelgen.frontend.export import kind
 from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
+from kernelgen.frontend.operations import RECURRENT
 from kernelgen.frontend.products import equation
-from kernelgen.frontend.recurrent import OPERATIONS
 from kernelgen.frontend.rule import Call, Refused, Result
 
 _FUNCTIONAL = "torch.nn.functional"
@@ -26,7 +24,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     "aten.linear.default": (f"{_FUNCTIONAL}.linear", "projected"),
     **{f"aten.{name}.default": (f"torch.{name}", "product") for name in ("matmul", "mm", "bmm", "addmm", "baddbmm")},
     **{f"aten.{name}.{kind}": (f"{_FUNCTIONAL}.{name}", "convolved") for name in _CONVOLUTIONS for kind in _KINDS},
-    **{f"kernelgen_reference.{name}.default": (f"torch.{name}", "hidden") for name in OPERATIONS},
+    **{f"kernelgen_reference.{name}.default": (f"torch.{name}", "hidden") for name in RECURRENT},
     "aten.einsum.default": ("torch.einsum", "product"),
     "aten.scaled_dot_product_attention.default": (f"{_FUNCTIONAL}.scaled_dot_product_attention", "attended"),
 }  # fmt: skip
@@ -36,6 +34,8 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
 def any_call(b: Builder, node: Any, call: Call) -> Result:
     """An operation without a rule that torch does not decompose, as a call of torch's. Raises Refused as `torch_call`
     does, and for one that draws, that depends on values or that reads no tensor."""
+    import torch  # a second, which whoever only looks at plans does not wait for
+
     op, _, overload = str(node.target).removeprefix("aten.").partition(".")
     unknown = (torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
     if any(tag in node.target.tags for tag in unknown) or not node.all_input_nodes:
@@ -47,6 +47,8 @@ def any_call(b: Builder, node: Any, call: Call) -> Result:
 
 def torch_call(b: Builder, node: Any, call: Call) -> Result:
     """The call as a node; raises Refused for one whose arguments are not tensors in memory and constants."""
+    import torch
+
     function, noun = FUNCTIONS[str(node.target)]
     if call.dtype != "float":
         raise Refused(f"{function} of integers")

@@ -13,7 +13,6 @@ from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.calls import FUNCTIONS, any_call, in_memory, torch_call
 from kernelgen.frontend.constructors import check_device, is_unset
-from kernelgen.frontend.decompositions import decomposed
 from kernelgen.frontend.export import dim, dims, kind
 from kernelgen.frontend.graph import Atom, Ref, SizeOf
 from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
@@ -124,6 +123,8 @@ def _decomposed(b: Builder, node: Any, values: dict[Any, Any], symbols: dict[Any
 
     known = {id(n.meta["val"]): values[n] for n in node.all_input_nodes if isinstance(values.get(n), Ref)}
     args, kwargs = tuple(map(traced, node.args)), {k: traced(v) for k, v in node.kwargs.items()}
+    from kernelgen.frontend.decompositions import decomposed  # imports torch
+
     return decomposed(b, node.target, args, kwargs, known, lower)
 
 

@@ -242,3 +242,7 @@ def _value(operation: Operation, args: tuple[float, ...]) -> float | None:
         return operation.python(*args) if operation.python else None
     except (ValueError, OverflowError, ZeroDivisionError):
         return None
+
+
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Recurrent layers that stay calls, by the names of torch's functions."""

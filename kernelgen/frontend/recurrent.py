@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from kernelgen.frontend.operations import RECURRENT
+
 _REST = "bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first"
 _ONE = f"(Tensor x, Tensor h, Tensor[] weights, {_REST}) -> (Tensor, Tensor)"
 
@@ -87,7 +89,7 @@ def _outputs(x: Any, h: Any, rest: Any) -> Any:
     return x.new_empty((*x.shape[:-1], directions * h.shape[-1]))
 
 
-OPERATIONS: dict[str, Any] = {"lstm": _lstm, "gru": _gru, "rnn_tanh": _rnn_tanh, "rnn_relu": _rnn_relu}
+OPERATIONS: dict[str, Any] = dict(zip(RECURRENT, (_lstm, _gru, _rnn_tanh, _rnn_relu), strict=True))
 """By the names of torch's functions."""
 
 

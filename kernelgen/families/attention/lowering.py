@@ -7,6 +7,7 @@ from is pulled back to the inputs; scores and what follows from them keep their 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -81,7 +82,7 @@ _RESERVED = RESERVED | {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TilesBody(Body):
+class TilesBody(Body, ABC):
     """What kernels over tiles of queries and keys are printed from."""
 
     factor: TensorSpec
@@ -90,13 +91,13 @@ class TilesBody(Body):
     def extent(self, name: str) -> Extent:
         return next(e for e in self.layout.extents if e.name == name)
 
+    @abstractmethod
     def sides(self) -> Mapping[int, str]:
         """The factors of products, by what a tile of them is called."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rounds(self) -> bool:
         """Whether what is computed of the scores is rounded before it is multiplied."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
