@@ -25,7 +25,7 @@ def failed(before: State, seen: tuple[Seen, ...], tried: list[Tried], outcome: O
     slow = [one for one in tried if one.evaluation.status is Status.OK and one.score is not None and one.score <= 1]
     for one in sorted(slow, key=lambda one: -(one.score or 0.0))[:MENTIONED]:
         if why := _measured_reason(one, seen):
-            lines.append(f"{where(before.plan.table, one.proposal.row)}{one.proposal.what}: {one.score:.3f}x: {why}")
+            lines.append(f"{where(before.plan.table, one.proposal.row)}{one.proposal.what}: {one.score:.3f}x, {why}")
     kinds: dict[Status, list[Tried]] = {}
     for one in tried:
         if one.evaluation.status is not Status.OK:
@@ -42,7 +42,7 @@ def _measured_reason(one: Tried, seen: tuple[Seen, ...]) -> str:
     new = [facts for label, facts in one.evaluation.facts if label == timing.case]
     old = next((list(s.facts) for s in seen if s.timing.case == timing.case), [])
     found = differences(old, new)
-    return f"{timing.speedup:.3f}x on {timing.case}: {found}" if found else ""
+    return f"at worst {timing.speedup:.3f}x on {timing.case}: {found}" if found else ""
 
 
 def differences(old: Sequence[StaticFacts], new: Sequence[StaticFacts]) -> str:
