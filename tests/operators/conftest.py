@@ -1,5 +1,6 @@
 """Selects the interpreter before any kernel is imported, where there is no GPU."""
 
+import threading
 from typing import Any
 
 from kernelgen import judge
@@ -10,6 +11,8 @@ import triton.language as tl  # noqa: E402
 import triton.runtime.interpreter as interpreter  # noqa: E402
 
 _patch, _done = interpreter._patch_lang, set[str]()
+_parsing = threading.Lock()
+"""Python 3.11 cannot parse in two threads at once (python/cpython issue 106905), and programs may run side by side."""
 
 
 def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -18,7 +21,9 @@ def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
     if tl.core in function.fn.__globals__.values() and function.fn.__module__ not in _done:
         _done.add(function.fn.__module__)
         _patch(function.fn)
-    return function.rewrite()(*args, **kwargs)
+    with _parsing:
+        program = function.rewrite()
+    return program(*args, **kwargs)
 
 
 interpreter.InterpretedFunction.__call__ = _call
