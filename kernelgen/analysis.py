@@ -45,7 +45,7 @@ class ProductWork:
     columns: int
     summed: int
     dtype: str
-    """Of what is multiplied, which says on which units that may run."""
+    """Of what is multiplied, which says on which units that may run; `tf32` or `tf32x3` of float32 that is so split."""
     itemsize: int
 
     @property
@@ -134,7 +134,10 @@ def product_work(product: Product, case: Case) -> ProductWork:
         prod(case.shape(factors)) for factors in (product.batch, product.rows, product.columns, product.summed)
     )
     dtype = case.dtype(product.dtype)
-    return ProductWork(product.name, batch, rows, columns, summed, dtype, ITEMSIZE[dtype])
+    split = dtype == "float32" and product.precision not in ("", "ieee")
+    return ProductWork(
+        product.name, batch, rows, columns, summed, product.precision if split else dtype, ITEMSIZE[dtype]
+    )
 
 
 def flops(body: Body, case: Case) -> int:

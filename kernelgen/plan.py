@@ -122,6 +122,8 @@ class Product:
     """To which operands are rounded before they are multiplied: a dtype or its variable."""
     kept: str = ""
     """The dtype to which rounding operands costs about what the sums are off by, where no operand is rounded."""
+    precision: str = ""
+    """How float32 is multiplied; empty: as torch is set."""
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,7 @@ def _judged(
         "exact": exact,
         "stored": "",
         "multiplied": "",
+        "as_tf32": spec.precision == "tf32",
         "any_order": False,
     }
 

@@ -228,7 +228,7 @@ def test_block_style_and_windows_line_ends_read_the_same() -> None:
         ("max_rounds: 3", "max_rounds: §0", "'max_rounds' must be at least 1, got '0'"),
         ("max_rounds: 3", "max_rounds: §3.0", "'max_rounds' needs a whole number"),
         ("max_rounds: 3", "deterministic: §no", "unknown word 'no'; known: true, false"),
-        ("max_rounds: 3", "precision: §tf64", "unknown precision 'tf64'; known: ieee, tf32x3"),
+        ("max_rounds: 3", "precision: §tf64", "unknown precision 'tf64'; known: ieee, tf32x3, tf32"),
         ("max_rounds: 3", "folder: §../scale", "'../scale' is not a folder below operators/"),
         ("max_rounds: 3", "folder: §/tmp", "'/tmp' is not a folder below operators/"),
     ],

@@ -53,10 +53,11 @@ class Peaks:
     """Where the figures are from."""
 
     def product_flops(self, dtype: str) -> float:
-        """Operations a second of products of matrices of a dtype, or of float32 read as "tf32", summed in fp32; float32
-        itself is multiplied without the matrix units."""
+        """Operations a second of products of matrices of a dtype, or of float32 read as "tf32" or as "tf32x3", three
+        products of that, summed in fp32; float32 itself is multiplied without the matrix units."""
         matrix = {"tf32": self.tf32_tensor_flops, "float16": self.fp16_tensor_flops, "bfloat16": self.fp16_tensor_flops}
         matrix |= {"float8_e4m3fn": self.fp8_tensor_flops, "float8_e5m2": self.fp8_tensor_flops}
+        matrix["tf32x3"] = self.tf32_tensor_flops / 3
         return matrix.get(dtype, self.fp32_flops)
 
     def in_flight_bytes(self) -> float:

@@ -68,12 +68,13 @@ class Precision:
     """Unit roundoff of the sum."""
 
 
-def precision(name: str, dtype: torch.dtype, device: str) -> Precision:
-    """That of a call on operands of a dtype, as torch is set. `device`: whose setting counts."""
+def precision(name: str, dtype: torch.dtype, device: str, *, as_tf32: bool = False) -> Precision:
+    """That of a call on operands of a dtype, as torch is set, or of TF32. `device`: whose setting counts."""
     own = torch.finfo(dtype).eps / 2
     if dtype == torch.float64:
         return Precision(own, sum=own)
-    read = _SET.get(_float32_precision(name == "convolution", device), 0.0) if dtype == torch.float32 else 0.0
+    setting = "tf32" if as_tf32 else _float32_precision(name == "convolution", device)
+    read = _SET.get(setting, 0.0) if dtype == torch.float32 else 0.0
     return Precision(read or own, read)
 
 

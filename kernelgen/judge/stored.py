@@ -45,6 +45,8 @@ class Storing:
     """They are the kernel's own: the sums are not rounded."""
     multiplies: bool = False
     """Some are: float32 is multiplied as CUDA's products are set to."""
+    as_tf32: bool = False
+    """float32 is multiplied as TF32, whatever torch is set to."""
     noted: list[Pair] | None = None
     """Where the operands of every sum of products are noted."""
     hidden: Sequence[Pair] = ()
@@ -63,7 +65,7 @@ class Stored(EagerMode):
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
         self._errors, self._wrong = storing.errors, storing.wrong
         self._noted, self._hidden = storing.noted, iter(storing.hidden)
-        self._on_cuda = storing.ours or storing.multiplies
+        self._on_cuda, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
 
@@ -75,7 +77,7 @@ class Stored(EagerMode):
             result = func(*args, **kwargs)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._on_cuda else next(x.device.type for x in args if isinstance(x, torch.Tensor))
-        at = precision(name, self._dtype, device)
+        at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         if self._called:
             return self._own(func, args, kwargs)

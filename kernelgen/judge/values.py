@@ -75,7 +75,8 @@ class _Run:
         if dtype is None:
             return None
         ours = not self.operator.stored
-        return Storing(dtype, ours=ours, multiplies=bool(self.operator.multiplied), known=self.known)
+        multiplies, as_tf32 = bool(self.operator.multiplied), self.operator.as_tf32
+        return Storing(dtype, ours=ours, multiplies=multiplies, as_tf32=as_tf32, known=self.known)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ BUILTINS_IN_USE = frozenset(
 """Python builtins that generated wrappers call; a tensor of that name would hide them."""
 
 
-_AS_TORCH = "kernels multiply in tf32 where torch.backends.cuda.matmul.fp32_precision says so: leave precision out"
 _ANY_INT = "unknown dtype 'int'; did you mean 'int32' or 'int64'?"
 
 
@@ -173,8 +172,6 @@ def role(value: object) -> str:
 
 
 def precision(value: object) -> str:
-    if value == "tf32":
-        raise fail(value, _AS_TORCH)
     return one_of(value, "precision", PRECISIONS)
 
 

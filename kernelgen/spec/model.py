@@ -40,8 +40,9 @@ FAMILIES = (
 CUSTOM = "custom"
 """What `family:` may name: no family writes the kernel, a language model does."""
 
-PRECISIONS = ("ieee", "tf32x3")
-"""How products of float32 are made: of all bits, or as three products on tensor cores, with errors no larger."""
+PRECISIONS = ("ieee", "tf32x3", "tf32")
+"""How products of float32 are made: of all bits; as three products on tensor cores, with errors no larger; as one, of
+operands of 10 bits behind the first."""
 ROLES = ("data", "like", "parameter", "constant", "scale")
 
 DTYPES = (

@@ -148,8 +148,8 @@ class SpecFile(_Entry):
     )
     precision: Precision | None = Field(
         default=None,
-        description="How kernels multiply float32: ieee, or tf32x3, three products on tensor cores; as torch is set if "
-        "not given.",
+        description="How kernels multiply float32: ieee, tf32x3, three products on tensor cores, or tf32, one; as "
+        "torch is set if not given.",
     )
     module: FreeText | None = Field(
         default=None,

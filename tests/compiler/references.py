@@ -27,6 +27,7 @@ from kernelgen.spec.sizes import check_size, is_expression
 FLOATS = ("float16", "float32")
 DISTRIBUTIONS = ("normal", "specials")
 LAYOUTS: tuple[Any, ...] = ("contiguous", "transposed", "sliced", "offset", "expanded")
+_JUDGED = ("exact", "stored", "multiplied", "as_tf32", "any_order")
 _FOLDER = Path(tempfile.mkdtemp(prefix="kernelgen-compiler-"))
 _NUMBER = itertools.count()
 
@@ -149,7 +150,7 @@ def failures(found: Sample, *, thorough: bool = True, most: int | None = None, v
         text = render.triton_source(plan.with_table((TableRow((), schedule),)))
         operator = judge.Operator(
             name="op", kernel=load(text).op, baseline=baseline.op, reference=baseline.reference,
-            **_tensors(plan), **{key: render._operator(plan)[key] for key in ("exact", "stored", "multiplied", "any_order")},
+            **_tensors(plan), **{key: render._operator(plan)[key] for key in _JUDGED},
         )  # fmt: skip
         one = next(picked)
         for case in [one] if one else itertools.product(found.sizes, spec.dtype_bindings(), LAYOUTS[:1], DISTRIBUTIONS):

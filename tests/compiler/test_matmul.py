@@ -481,6 +481,15 @@ def test_a_spec_says_how_float32_is_multiplied(torch_multiplies: str, precision:
     assert torch.equal(made.isinf(), wanted.isinf())
 
 
+def test_a_spec_may_ask_for_tf32_whatever_torch_is_set_to() -> None:
+    found = product("return a @ b", TWO, dtypes=(("T", ("float32",)),))
+    plan = plan_of(replace(found.spec(), precision="tf32"))
+    op, tensors = of("tiles", plan), inputs_of(found, AWKWARD, "float32")
+    (wanted,) = exact(found, tensors)
+    assert 1e-5 < float((op(*tensors) - wanted).abs().max() / wanted.abs().max()) < 1e-2
+    assert render._operator(plan)["as_tf32"]
+
+
 def of_variant(variant: str, plan: KernelPlan) -> Schedule:
     return next(s for s in schedules(plan) if s.variant == variant)
 

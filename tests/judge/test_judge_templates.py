@@ -37,6 +37,7 @@ def texts(name="softmax", exact=False, cases=None):
         "outputs": [tensor("out", ("...", "D"), rows=0)],
         "exact": exact,
         "stored": None,
+        "as_tf32": False,
         "multiplied": "",
         "any_order": None,
     }

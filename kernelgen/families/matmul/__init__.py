@@ -105,6 +105,7 @@ _SAID = {
     None: "float32 is multiplied as torch does: in TF32 where torch.backends.cuda.matmul.fp32_precision is tf32",
     "ieee": "float32 is multiplied with all its bits, however torch is set",
     "tf32x3": "float32 is multiplied as three products of TF32, which keep what float32 keeps, however torch is set",
+    "tf32": "float32 is multiplied as TF32, with 10 bits behind the first of a mantissa, however torch is set",
 }
 
 
@@ -125,7 +126,8 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
         tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
     )
     kept = _KEPT if "float8" in own.factor.dtype else ""
-    return tuple(Product(own.names.of[dot], batch, rows, columns, summed, own.factor.dtype, kept) for dot in own.dots)
+    common = batch, rows, columns, summed, own.factor.dtype, kept, spec.precision or ""
+    return tuple(Product(own.names.of[dot], *common) for dot in own.dots)
 
 
 _KEPT = "float16"
