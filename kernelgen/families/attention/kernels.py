@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from math import log
 
-from kernelgen.families.attention.bounds import Bounds, plus, scalar
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.masks import Mask, mask_of
-from kernelgen.families.attention.pattern import Condition
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
+from kernelgen.families.bounds import Bounds, plus, scalar
+from kernelgen.families.masks import Condition, Mask, mask_of
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -42,7 +41,7 @@ class Walk:
         self.mask: Mask = mask_of(
             self.body.lowered.values, self.softmax.conditions, self.body.lowered.space, extents["m"], extents["n"]
         )
-        self.bounds = Bounds(writer, ir.Name("first_row"), _BLOCK_M, self._end)
+        self.bounds = Bounds(writer.term, ir.Name("first_row"), _BLOCK_M, self._end)
         names = self.body.names.of
         self.out = ir.Name(names[self.softmax.product], (self.m, self.e))
         self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.masks import Affine, Bound, mask_of
 from kernelgen.families.attention.writer import extents_of, length
+from kernelgen.families.masks import Affine, Bound, mask_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.attention import FUNCTION
 from kernelgen.frontend.indices import Expr

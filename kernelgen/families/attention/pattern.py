@@ -12,20 +12,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from kernelgen.families.masks import Condition
 from kernelgen.families.values import Operand, Unlowerable, Use, Value
 from kernelgen.frontend import indices as ix
 
 _POSITIVE = ("rsqrt", "sqrt", "exp")
 """Functions that are positive, of sizes."""
-
-
-@dataclass(frozen=True)
-class Condition:
-    """Where scores count: where a value is true, or where it is not."""
-
-    value: int
-    holds: bool
-    statement: int | None
 
 
 @dataclass(frozen=True)

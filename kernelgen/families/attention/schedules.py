@@ -6,11 +6,11 @@ Sizes of tiles follow what was measured on an H200 (sm_90, 132 SMs) in float16; 
 from __future__ import annotations
 
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.masks import Mask, mask_of
 from kernelgen.families.attention.writer import length, power
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
+from kernelgen.families.masks import Mask, mask_of
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule, table_row
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kernelgen.families.access import Access, Extent
 from kernelgen.families.attention.lowering import SCALARS, AttentionBody, TilesBody
-from kernelgen.families.attention.masks import counted
+from kernelgen.families.masks import Term, counted
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.frontend.graph import Atom
 from kernelgen.frontend.indices import Condition, Expr
@@ -115,6 +115,10 @@ class Writer:
         runs = self.body.extent(name).runs
         whole = ir.Name(axis.index, (axis,))
         return tuple(ir.Let((g.index,), taken_apart(runs, i, whole)) for i, g in enumerate(runs) if len(runs) > 1)
+
+    def term(self, term: Term) -> ir.Expr:
+        """What a mask's bound adds, without its sign."""
+        return self.places.place(term.of) if isinstance(term.of, Expr) else self.builder.value(term.of, ())
 
     def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
         terms = []

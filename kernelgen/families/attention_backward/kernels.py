@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kernelgen.families.attention.bounds import Bounds, plus, scalar
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
 from kernelgen.families.attention_backward.lowering import GradientBody
+from kernelgen.families.bounds import Bounds, plus, scalar
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -35,7 +35,7 @@ class Walk:
         self.values, self.names = body.lowered.values, body.names.of
         self.mask = body.mask()
         self.start = ir.Name("first_row" if body.kept == "m" else "first_key")
-        self.bounds = Bounds(writer, self.start, ir.Name(self.kept.block), ir.Name(self.walked.size))
+        self.bounds = Bounds(writer.term, self.start, ir.Name(self.kept.block), ir.Name(self.walked.size))
         self.scale: ir.Expr = _SCALE
         self.factors: dict[int, ir.Expr] = {}
         """The factors of products by value, as they are multiplied."""

@@ -18,9 +18,9 @@ from kernelgen.families.attention.lowering import (
     laid_out,
     letters_of,
 )
-from kernelgen.families.attention.masks import Mask, mask_of
-from kernelgen.families.attention.pattern import Condition, Finder, Scale
+from kernelgen.families.attention.pattern import Finder, Scale
 from kernelgen.families.dtypes import element_types
+from kernelgen.families.masks import Condition, Mask, mask_of
 from kernelgen.families.stages import in_memory_order, reshaped
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value
 from kernelgen.frontend.attention import repeats_as_views

@@ -11,13 +11,21 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.families.attention.pattern import Condition
 from kernelgen.families.values import Space, Use, Value
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Expr
 
 _OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Where something counts: where a value is true, or where it is not."""
+
+    value: int
+    holds: bool
+    statement: int | None
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernelgen.families.attention.masks import Affine, Term
-from kernelgen.families.attention.writer import Writer
-from kernelgen.frontend.indices import Expr
+from kernelgen.families.masks import Affine, Term
 from kernelgen.tile import ir
 
 
@@ -24,7 +23,8 @@ def plus(base: ir.Expr, number: int) -> ir.Expr:
 class Bounds:
     """Of a tile that begins at `first` and has `block` elements; a walk ends at `end` whatever a mask says."""
 
-    writer: Writer
+    term: Callable[[Term], ir.Expr]
+    """What writes a term, without its sign."""
     first: ir.Name
     block: ir.Name
     end: ir.Name
@@ -38,7 +38,7 @@ class Bounds:
             if later:
                 parts.append((limit.m, self.block))
                 number -= limit.m
-        parts += [(t.sign, self._term(t)) for t in limit.terms]
+        parts += [(t.sign, self.term(t)) for t in limit.terms]
         parts.sort(key=lambda part: part[0] < 0)
         found: ir.Expr | None = None
         for sign, part in parts:
@@ -48,10 +48,6 @@ class Bounds:
             else:
                 found = scalar("add" if sign > 0 else "sub", found, part)
         return ir.Number(number) if found is None else plus(found, number)
-
-    def _term(self, term: Term) -> ir.Expr:
-        builder = self.writer.builder
-        return self.writer.places.place(term.of) if isinstance(term.of, Expr) else builder.value(term.of, ())
 
     def least(self, limits: list[ir.Expr]) -> ir.Expr:
         found: ir.Expr = self.end
