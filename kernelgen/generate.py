@@ -122,8 +122,8 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     table = _saved(folder)
     if not table:
         return plan
-    if custom.is_proposed(plan.with_table(table)):
-        return plan.with_table(table) if _proposed_fits(plan, table) else plan
+    if custom.is_foreign(table):
+        return plan.with_table(table) if _foreign_fits(plan.spec, table) else plan
     fitted = tuple(filter(None, (_fitted(plan, row) for row in table)))
     if len(fitted) < len(table):
         return plan
@@ -143,8 +143,8 @@ def _saved(folder: Path) -> tuple[TableRow, ...]:
     manifest = read_manifest(folder)
     table = manifest.table if manifest else ()
     for number, row in enumerate(table):
-        proposed = row.schedule.variant == custom.PROPOSED
-        wrong = custom.misshapen(row.schedule) if proposed else families.unknown(row.schedule)
+        foreign = row.schedule.variant in custom.FOREIGN
+        wrong = custom.misshapen(row.schedule) if foreign else families.unknown(row.schedule)
         if wrong:
             raise damaged(folder, f"schedules[{number}]: {wrong}")
     return table
@@ -165,13 +165,14 @@ def _custom(spec: OperatorSpec, root: Path, chip: Chip | None) -> Plan:
 def is_unwritten(spec: OperatorSpec, root: Path) -> bool:
     """Whether a language model has to write the kernel first."""
     table = _saved(folder_of(spec, root))
-    return spec.family == CUSTOM and not (table and _proposed_fits(custom.plan_of(spec), table))
+    return spec.family == CUSTOM and not (table and _foreign_fits(spec, table))
 
 
-def _proposed_fits(plan: Plan, table: tuple[TableRow, ...]) -> bool:
-    """A proposed kernel is checked again: it was written for one reference, and the manifest may have been changed."""
+def _foreign_fits(spec: OperatorSpec, table: tuple[TableRow, ...]) -> bool:
+    """Such a kernel is checked again: it was written for one reference, and the manifest may have been changed."""
+    read = custom.adopted_source if table[0].schedule.variant == custom.ADOPTED else custom.answer_of
     try:
-        custom.answer_of(plan.spec, table[0].schedule)
+        read(spec, table[0].schedule)
     except custom.Refused:
         return False
     return len(table) == 1
@@ -226,6 +227,20 @@ def check_sound(made: Sequence[Made]) -> None:
                     f"{spec.path}: the generated {name} is wrong at line {found[0]}; nothing was written. "
                     "This is a fault of kernelgen: please report it with the spec; --force writes the files"
                 )
+
+
+def check_adoptable(spec: OperatorSpec, root: Path, where: str, text: str) -> None:
+    """Raise UsageError for an edited `_triton.py` that is no Python or no longer has the operator's interface."""
+    files = {name: read_text(folder_of(spec, root) / name) or "" for name in _quartet_names(spec)}
+    if found := lint.findings(text):
+        raise UsageError(f"{where}:{found[0]}")
+    for row in interface_agreement(spec, files | {f"{spec.name}_triton.py": text}):
+        if not row.agrees:
+            raise UsageError(f"{where}: {row.item} must stay as generated: {', '.join(said for _, said in row.said)}")
+
+
+def _quartet_names(spec: OperatorSpec) -> tuple[str, ...]:
+    return tuple(f"{spec.name}_{part}.py" for part in ("triton", "baseline", "accuracy", "performance"))
 
 
 def check_unedited(folders: Sequence[Path]) -> None:
@@ -341,9 +356,7 @@ def _spec_path(spec: OperatorSpec, folder: Path) -> str:
 
 def interface_agreement(spec: OperatorSpec, files: dict[str, str]) -> tuple[Agreement, ...]:
     """Whether the four files agree on the function's name, parameters, types, return and input checks."""
-    kernel, baseline, accuracy, performance = (
-        f"{spec.name}_{part}.py" for part in ("triton", "baseline", "accuracy", "performance")
-    )
+    kernel, baseline, accuracy, performance = _quartet_names(spec)
     trees = {name: ast.parse(files[name]) for name in (kernel, baseline, accuracy, performance)}
     functions = {name: _function(trees[name], spec.name) for name in (kernel, baseline)}
     checks = {name: _function(trees[name], "check_inputs") for name in (kernel, baseline)}

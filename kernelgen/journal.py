@@ -115,16 +115,7 @@ class Journal:
 
     def source(self, name: str) -> str:
         """The source stored under a hash; raises JournalError where it is missing or no longer what it was."""
-        path = self.candidates / f"{name}.py"
-        try:
-            text = path.read_bytes().decode()
-        except OSError as error:
-            raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            text = ""
-        if source_hash(text) != name:
-            raise JournalError(f"{path}: was changed after it was stored")
-        return text
+        return source(self.folder, name)
 
     @property
     def candidates(self) -> Path:
@@ -139,6 +130,20 @@ def read(folder: Path) -> tuple[Record, ...]:
     """The records of a run without opening it for writing; a torn last line is left out."""
     path = folder / FILE
     return tuple(_parse(path, _content(path))[0])
+
+
+def source(folder: Path, name: str) -> str:
+    """The source that a run stored under a hash; raises JournalError where it is missing or no longer what it was."""
+    path = folder / "candidates" / f"{name}.py"
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise JournalError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        text = ""
+    if source_hash(text) != name:
+        raise JournalError(f"{path}: was changed after it was stored")
+    return text
 
 
 def runs(folder: Path) -> tuple[Path, ...]:

@@ -54,7 +54,9 @@ def render(template: str, **context: Any) -> str:
 
 def triton_source(plan: Plan) -> str:
     """The text of NAME_triton.py. Raises custom.Refused for a proposed kernel that breaks its form."""
-    if isinstance(plan, WrittenPlan) or custom.is_proposed(plan):
+    if plan.table and plan.table[0].schedule.variant == custom.ADOPTED:
+        return custom.adopted_source(plan.spec, plan.table[0].schedule)
+    if isinstance(plan, WrittenPlan) or custom.is_foreign(plan.table):
         return _proposed_source(plan)
     from kernelgen.definition import step_notes
 

@@ -151,6 +151,6 @@ def test_the_good_answer_is_kept_and_every_other_one_explained(server: ModelServ
     assert result.model.startswith(f"{spent(journal.read(result.folder)).requests} requests")
     # the kernel can be made again from spec and manifest, and nowhere is the key
     assert generate.stale(load_spec(tmp_path / "shift.yaml"), tmp_path / "operators") == ()
-    assert custom.is_proposed(again(tmp_path))
+    assert custom.is_foreign(again(tmp_path).table)
     assert not any(KEY in path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
     assert set(server.keys) == {f"Bearer {KEY}"}

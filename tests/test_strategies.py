@@ -32,7 +32,7 @@ def joined(*histories: History) -> History:
 
 
 def test_every_module_is_found_by_its_name() -> None:
-    assert set(strategies()) == {*STRATEGIES, *ON_REQUEST}
+    assert set(strategies()) == {*STRATEGIES, *ON_REQUEST, "adopt"}
 
 
 @pytest.mark.parametrize("name", WALKERS)

@@ -24,6 +24,7 @@ from kernelgen.cli import (
     optimize,
     report,
     tune,
+    versions,
 )
 from kernelgen.cli.terminal import EMITTED, emit
 from kernelgen.errors import (
@@ -72,6 +73,8 @@ for _command in (
     export.export,
     report.report,
     gate.gate,
+    versions.compare,
+    versions.restore,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 

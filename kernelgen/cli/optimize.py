@@ -71,6 +71,9 @@ Jobs = Annotated[str | None, typer.Option("--jobs", metavar="N", help="Compile p
 Strategies = Annotated[
     list[str] | None, typer.Option("--strategy", metavar="NAME", help="Only this strategy, such as llm.")
 ]
+Adopt = Annotated[
+    Path | None, typer.Option("--adopt", metavar="FILE", help="Judge and time this edited kernel; keep it if faster.")
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")]
 
 
@@ -88,6 +91,7 @@ def optimize(
     candidates: Candidates = None,
     jobs: Jobs = None,
     fresh: Fresh = False,
+    adopt: Adopt = None,
     strategy: Strategies = None,
     model: Model = None,
     base_url: BaseUrl = None,
@@ -113,9 +117,11 @@ def optimize(
     here = find(settings.device, settings.arch)
     asked = _Asked(
         settings, here, tuple(strategy or ()), tuple(dtype or ()), tuple(only or ()), tuple(skip or ()), force, fresh,
-        dry_run, json,
+        dry_run, json, adopt,
     )  # fmt: skip
     meant = meant_specs(names or [], every, root_of(here))
+    if adopt is not None and len(meant) > 1:
+        raise UsageError("--adopt: a kernel is of one operator")
     if len(meant) > 1:
         return _several(meant, asked)
     code, document = _one(meant[0], asked)
@@ -138,6 +144,7 @@ class _Asked:
     fresh: bool
     dry_run: bool
     json: bool
+    adopt: Path | None = None
 
 
 def _several(names: list[str], asked: _Asked) -> int:
@@ -181,15 +188,35 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generate.plan_of(spec, options.operators, chip)
     _check_strategies(plan)
+    if asked.adopt is not None:
+        options = replace(options, rounds=1, adopted=_edited(asked.adopt, plan, options.operators))
     result = played(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, asked.json)
-    code = 0 if result.works else WrongOrSlowError.exit_code
+    kept = not asked.adopt or any(one.kept for one in result.rounds[1:])
+    code = 0 if result.works and kept else WrongOrSlowError.exit_code
     if not asked.json:
         show_result(result, quartet)
+        if not kept:
+            print(f"  {asked.adopt} is not adopted: {result.rounds[-1].headline}")
         return code, None
     from kernelgen.report import story
 
     told = story(spec.name, quartet.file("triton"), result.folder.parent)
     return code, {**to_json(result), "cases": to_json(told.cases), "candidates": to_json(told.tried)}
+
+
+def _edited(file: Path, plan: Plan, root: Path) -> str:
+    """The text of an edited kernel. Raises UsageError for one that cannot take the current one's place."""
+    from kernelgen import generate
+    from kernelgen.files import read_text
+    from kernelgen.render import triton_source
+
+    text = read_text(file)
+    if text is None:
+        raise UsageError(f"--adopt {file}: no such file")
+    if text == triton_source(plan):
+        raise UsageError(f"--adopt {file}: is the current kernel; nothing was edited")
+    generate.check_adoptable(plan.spec, root, str(file), text)
+    return text
 
 
 def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:

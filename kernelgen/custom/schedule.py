@@ -1,18 +1,24 @@
-"""An answer as a schedule: the journal, the manifest and the rounds carry it like any other tunable decision."""
+"""A kernel that no family wrote as a schedule: the journal, the manifest and the rounds carry it like any other tunable
+decision. A model's is an answer, which we wrap; one that a person edited is the whole file."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 
 from kernelgen.custom.form import Answer, Refused, from_json, to_json
 from kernelgen.files import parse_json
-from kernelgen.plan import Plan, Schedule, TableRow, WrittenPlan
+from kernelgen.plan import Schedule, TableRow, WrittenPlan
 from kernelgen.spec.model import OperatorSpec
 
 PROPOSED = "proposed"
 """The variant of a schedule that holds a whole answer."""
+ADOPTED = "adopted"
+"""The variant of a schedule that holds a whole `_triton.py`, as a person left it."""
+FOREIGN = (PROPOSED, ADOPTED)
+"""What no family wrote: it has no parameters and serves all sizes."""
 
 
 def meaning(spec: OperatorSpec) -> str:
@@ -42,13 +48,27 @@ def answer_of(spec: OperatorSpec, schedule: Schedule) -> Answer:
     return from_json(data, spec)
 
 
+def adopted_table(spec: OperatorSpec, source: str) -> tuple[TableRow, ...]:
+    """The schedule table of a `_triton.py` that a person edited: one line."""
+    return (TableRow((), Schedule.make(ADOPTED, source=source, meaning=meaning(spec))),)
+
+
+def adopted_source(spec: OperatorSpec, schedule: Schedule) -> str:
+    """The inverse of `adopted_table`. Raises Refused where the spec has come to mean something else."""
+    if schedule.variant != ADOPTED or schedule.get("meaning") != meaning(spec):
+        raise Refused(("the kernel was edited for another interface or reference",))
+    return str(schedule["source"])
+
+
 def misshapen(schedule: Schedule) -> str | None:
-    """Why a schedule cannot be what `schedule_of` made; None if it can. What the kernel says is for `answer_of`."""
-    values = dict(schedule.values)
-    if {name: type(value) for name, value in values.items()} != {"answer": str, "meaning": str}:
-        return f"{PROPOSED} needs the texts answer and meaning"
+    """Why a schedule cannot be what this module made; None if it can. What the kernel says is for `answer_of`."""
+    values, held = dict(schedule.values), "answer" if schedule.variant == PROPOSED else "source"
+    if {name: type(value) for name, value in values.items()} != {held: str, "meaning": str}:
+        return f"{schedule.variant} needs the texts {held} and meaning"
     if not re.fullmatch("[0-9a-f]{16}", str(values["meaning"])):
         return "meaning is no hash of 16 hex digits"
+    if schedule.variant == ADOPTED:
+        return None
     try:
         parse_json(str(values["answer"]))
     except ValueError as error:
@@ -56,9 +76,9 @@ def misshapen(schedule: Schedule) -> str | None:
     return None
 
 
-def is_proposed(plan: Plan) -> bool:
-    """Whether the plan's kernel is one that no family wrote; it then serves all sizes."""
-    return any(row.schedule.variant == PROPOSED for row in plan.table)
+def is_foreign(table: Iterable[TableRow]) -> bool:
+    """Whether a table's kernel is one that no family wrote; it then serves all sizes."""
+    return any(row.schedule.variant in FOREIGN for row in table)
 
 
 def table_of(spec: OperatorSpec, answer: Answer) -> tuple[TableRow, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelgen.custom import ADOPTED
 from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.evaluate import Candidate
 from kernelgen.llm.author import Failure
@@ -58,7 +59,8 @@ def checked(bench: Bench, tried: Tried) -> Evaluation:
     """A candidate's evaluation once it passed the accuracy test too, if it would be a winner: fast means nothing
     where the results are wrong."""
     found = tried.evaluation
-    if (tried.score or 0.0) <= 1:
+    edited = tried.proposal.table[0].schedule.variant == ADOPTED and found.status is Status.OK
+    if (tried.score or 0.0) <= 1 and not edited:  # a person wants to know whether it is right, however fast it is
         return found
     verified = verify(bench, tried.candidate)
     if verified.status is Status.OK:

@@ -10,6 +10,7 @@ from typing import Any
 from kernelgen import custom
 from kernelgen.devices import Device
 from kernelgen.evaluate import Evaluator
+from kernelgen.files import read_text
 from kernelgen.journal import Journal
 from kernelgen.llm import Author
 from kernelgen.optimize.model import Options, Reporter
@@ -47,6 +48,11 @@ class Bench:
         return self.plan.spec.performance
 
     @property
+    def is_edited_in_place(self) -> bool:
+        """Whether the file to adopt is the kernel's own, which is left as it is until it is kept."""
+        return bool(self.options.adopted) and read_text(self.triton_file) == self.options.adopted
+
+    @property
     def source(self) -> Source:
         return "measured" if self.device.measures else "predicted"
 
@@ -64,14 +70,14 @@ def families_compiler() -> Compiler:
     from kernelgen.render import triton_source
 
     def space(plan: Plan, row: int, cases: tuple[Case, ...]) -> tuple[Parameter, ...]:
-        proposed = plan.table[row].schedule.variant == custom.PROPOSED
-        return () if isinstance(plan, WrittenPlan) or proposed else families.space(plan, row, cases)
+        foreign = plan.table[row].schedule.variant in custom.FOREIGN
+        return () if isinstance(plan, WrittenPlan) or foreign else families.space(plan, row, cases)
 
     def legal(plan: Plan, schedule: Schedule, case: Case) -> str | None:
-        if custom.is_proposed(plan) and len(plan.table) > 1:
-            return "a proposed kernel serves all sizes or none"
-        proposed = schedule.variant == custom.PROPOSED
-        return None if isinstance(plan, WrittenPlan) or proposed else families.legal(plan, schedule, case)
+        if custom.is_foreign(plan.table) and len(plan.table) > 1:
+            return "a kernel that no family wrote serves all sizes or none"
+        foreign = schedule.variant in custom.FOREIGN
+        return None if isinstance(plan, WrittenPlan) or foreign else families.legal(plan, schedule, case)
 
     def legality(plan: Plan, cases: tuple[Case, ...]) -> Callable[[Schedule], str | None]:
         return (lambda schedule: None) if isinstance(plan, WrittenPlan) else families.legality(plan, cases)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kernelgen.custom import is_proposed
 from kernelgen.definition import step_notes
 from kernelgen.diagnose import Advice, Diagnosis, Seen
 from kernelgen.llm.author import refusals
@@ -14,7 +13,7 @@ from kernelgen.optimize.outcome import Outcome, times
 from kernelgen.optimize.search import Tried
 from kernelgen.optimize.state import State
 from kernelgen.optimize.words import (
-    PROPOSED_BY,
+    WRITTEN_BY,
     Pair,
     accuracy,
     aims,
@@ -37,6 +36,7 @@ from kernelgen.optimize.words import (
 )
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.spec.model import CUSTOM
+from kernelgen.strategies import adopt
 
 COLUMNS = ("previous µs", "new µs", "speedup")
 START_COLUMNS = ("eager µs", "kernel µs", "speedup")
@@ -59,8 +59,8 @@ def start_entry(bench: Bench, state: State, verified: Evaluation, figures: Evalu
     ]
     notes = "; ".join(step_notes(state.plan))
     points += [("torch's part" if state.plan.calls else "Kernels", cell(notes))] if notes else []
-    if is_proposed(state.plan):
-        points.append(("Kernel", PROPOSED_BY + (" (family: custom)" if bench.plan.family == CUSTOM else "")))
+    if whose := WRITTEN_BY.get(state.plan.table[0].schedule.variant):
+        points.append(("Kernel", whose + (" (family: custom)" if bench.plan.family == CUSTOM else "")))
     points += [
         ("Simulated, the speed of no NPU", f"{cell(case)}: {time:.0f} µs") for case, time in figures.simulated_us
     ]
@@ -163,7 +163,7 @@ def _points(
     points = [
         ("Problem", cell(f"{diagnosis.bottleneck} on {diagnosis.case}: {why}{profile}")),
         ("Idea", cell(f"{idea or why}. Searched: {searched}" if searched else idea or why)),
-        ("Expected", f"at most {gain(advice.gain)} (predicted)"),
+        ("Expected", "not predicted" if advice.strategy == adopt.NAME else f"at most {gain(advice.gain)} (predicted)"),
     ]
     if outcome.kept:
         assert outcome.figures is not None

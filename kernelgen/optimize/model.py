@@ -43,6 +43,8 @@ class Options:
     """Where asking it ends."""
     tuning: Tuning = field(default_factory=Tuning)
     """How far the strategy `tune` goes."""
+    adopted: str = ""
+    """A `_triton.py` that a person edited: the run's only candidate."""
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,8 @@ def _step(candidate: Candidate, table: Table, cases: tuple[Case, ...], evaluatio
 def _nothing(tried: list[Tried]) -> str:
     """Why there was no winner."""
     if not any(one.evaluation.status is Status.OK for one in tried):
-        return "no candidate worked"
+        alone = tried[0].evaluation if len(tried) == 1 else None
+        return f"{alone.status}: {alone.message}" if alone else "no candidate worked"
     slowed = [one for one in tried if (one.score or 0) > 1 and one.slows]
     if slowed:
         return f"what was faster in the mean was slower for {slowed[0].slows[0]}"

@@ -47,6 +47,7 @@ def resume_key(plan: Plan, device: Device, options: Options) -> str:
         cases=[case.label for case in plan.spec.performance],
         candidates=options.candidates,
         strategies=list(plan.spec.optimization_strategies),
+        **({"adopted": source_hash(options.adopted)} if options.adopted else {}),
         **(
             {"tuning": asdict(replace(options.tuning, remembered=()))}
             if tune.NAME in plan.spec.optimization_strategies
@@ -71,7 +72,8 @@ def open_run(plan: Plan, device: Device, compiler: Compiler, options: Options) -
     if found is not None:
         opened = Journal.open(found)
         path = triton_file(plan, options)
-        if not options.force and path.is_file() and _hash(path) not in fold(plan, compiler, opened.records()).past:
+        past = {*fold(plan, compiler, opened.records()).past, source_hash(options.adopted)}
+        if not options.force and path.is_file() and _hash(path) not in past:
             opened.close()
             raise _not_ours(plan, path)
         return opened, True
@@ -79,6 +81,8 @@ def open_run(plan: Plan, device: Device, compiler: Compiler, options: Options) -
     key = resume_key(plan, device, options)
     begun = Journal.open(folder / journal.run_name(key))
     source = begun.store(compiler.source(plan.with_table(table)))
+    if options.adopted:
+        begun.store(options.adopted)
     begun.append(
         "run",
         {
@@ -94,7 +98,7 @@ def open_run(plan: Plan, device: Device, compiler: Compiler, options: Options) -
 def starting_table(plan: Plan, compiler: Compiler, options: Options) -> Table:
     """The table of the kernel on the disk: as generated, or as an earlier run of this operator left it."""
     path = triton_file(plan, options)
-    if not path.is_file() or _hash(path) == source_hash(compiler.source(plan)):
+    if not path.is_file() or _hash(path) in (source_hash(compiler.source(plan)), source_hash(options.adopted)):
         return plan.table
     present = _hash(path)
     for table in _known_tables(logs_folder(plan, options), present):
@@ -110,6 +114,8 @@ def restore(bench: Bench, state: State) -> None:
     played = [record.data["entry"] for record in bench.journal.records("round")]
     if played:
         log.update(bench.log_file, head(bench.journal.records()), played)
+    if bench.is_edited_in_place and _hash(bench.triton_file) != state.hash:
+        return
     if not bench.triton_file.is_file() or _hash(bench.triton_file) != state.hash:
         write_atomic(bench.triton_file, bench.journal.source(state.hash))
     generate.record(state.plan, bench.triton_file.parent)
@@ -131,4 +137,5 @@ def _not_ours(plan: Plan, path: Path) -> KernelgenError:
     """Why a kernel that is neither as generated nor as a run left it may not be built on."""
     if path.name in manifest.generated(path.parent) and path.name not in manifest.hand_edited(path.parent):
         return StaleError(f"{path}: no longer matches its spec; run `kernelgen new {plan.spec.name}` first")
-    return HandEditedError(f"{path}: was changed by hand; --force overwrites it, `kernelgen new` writes it afresh")
+    adopt = f"`kernelgen optimize {plan.spec.name} --adopt {path}` judges and times it"
+    return HandEditedError(f"{path}: was changed by hand; {adopt}, --force overwrites it")

@@ -25,11 +25,12 @@ from kernelgen.optimize.outcome import figures, gains, incumbent, settle, times
 from kernelgen.optimize.search import Tried
 from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
 from kernelgen.outcomes import Counters, StaticFacts, Status, evaluation_from_json, to_json
-from kernelgen.strategies import Context, Proposal, strategies
+from kernelgen.strategies import Context, Proposal, adopt, strategies
 from kernelgen.strategies.context import changes
 
 WORTH_A_SECOND_WAVE = 1 + MARGIN
 """A search that found more than this looks once more, from where it got to."""
+ADOPTED_WHY = "a person edited the kernel"
 FEW = 2
 """With so many candidates a strategy is taken to realise half of what it promises."""
 
@@ -99,7 +100,7 @@ def play(bench: Bench, state: State) -> str | None:
 
 def publish(bench: Bench, data: dict[str, Any]) -> None:
     """What follows from a committed round: the kernel's file, its place in the manifest, the log. Twice is as once."""
-    if data["kept"]:
+    if data["kept"] and not (data["round"] == 0 and bench.is_edited_in_place):
         text = bench.journal.source(data["hash"])
         if read_text(bench.triton_file) != text:
             write_atomic(bench.triton_file, text)
@@ -158,6 +159,8 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
     if recorded is not None:
         pairs = search.load_choice(bench.journal, bench.plan, recorded)
         return Advice(**recorded["advice"]), tuple(proposal for proposal, _ in pairs)
+    if bench.options.adopted:
+        return Advice(adopt.NAME, 1.0, ADOPTED_WHY), adopt.propose(_context(bench, state, diagnosis, 1))
     found: list[Choice] = []
     for advice in diagnosis.ranked:
         if advice.strategy not in strategies() or authored.is_authored(advice.strategy):
@@ -187,8 +190,9 @@ def _promise(choice: Choice) -> float:
 
 def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:
     return Context(
-        state.plan, state.cases, diagnosis, state.history, bench.compiler, limit, bench.author, bench.options.tuning
-    )
+        state.plan, state.cases, diagnosis, state.history, bench.compiler, limit, bench.author, bench.options.tuning,
+        bench.options.adopted,
+    )  # fmt: skip
 
 
 def _search(
@@ -267,7 +271,7 @@ def _wave(
     now = incumbent(bench, state, state.cases)
     for made, evaluation in bench.evaluator.search([made for _, made in waiting.values()], now) if waiting else ():
         proposal = waiting[made.source_hash][0]
-        if authored.is_authored(advice.strategy):
+        if authored.is_authored(advice.strategy) or advice.strategy == adopt.NAME:
             evaluation = authored.checked(bench, Tried(proposal, made, evaluation))
         data = {
             "round": number, "wave": wave, "hash": made.source_hash, "table": table_to_json(proposal.table),

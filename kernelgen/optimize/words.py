@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from kernelgen import __version__
-from kernelgen.custom import PROPOSED
+from kernelgen.custom import ADOPTED, PROPOSED
 from kernelgen.diagnose import BANDWIDTH, Advice, Diagnosis, Seen, bandwidth_utilisation
 from kernelgen.llm import spent
 from kernelgen.log import CaseRow, Standing, TriedRow, cell
@@ -26,7 +26,11 @@ from kernelgen.strategies.context import Table
 Pair = tuple[str, str]
 """A name and a value as they are shown."""
 
-PROPOSED_BY = "device code written by a language model, behind a wrapper of kernelgen's"
+WRITTEN_BY = {
+    PROPOSED: "device code written by a language model, behind a wrapper of kernelgen's",
+    ADOPTED: "a kernel that a person edited",
+}
+"""Of schedules that no family made."""
 
 
 def diff(name: str, before: str, after: str) -> str:
@@ -132,8 +136,8 @@ def evidence_rows(bench: Bench, seen: tuple[Seen, ...], diagnosis: Diagnosis) ->
 
 def change_type(bench: Bench, before: State, outcome: Outcome) -> str:
     """Which kind of change it is; performance parameters never touch the interface or what is computed."""
-    if any(row.schedule.variant == PROPOSED for row in outcome.proposed):
-        return PROPOSED_BY
+    if whose := WRITTEN_BY.get(outcome.proposed[0].schedule.variant):
+        return whose
     more = " and the kernel's structure" if _restructured(bench, before, outcome) else ""
     return f"performance parameters{more}: only `{bench.plan.spec.name}_triton.py` changes"
 

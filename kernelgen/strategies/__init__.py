@@ -29,4 +29,5 @@ class Strategy(Protocol):
 @cache
 def strategies() -> Mapping[str, Strategy]:
     """Every strategy by name."""
-    return {name: cast(Strategy, importlib.import_module(f"{__name__}.{name}")) for name in (*STRATEGIES, *ON_REQUEST)}
+    names = (*STRATEGIES, *ON_REQUEST, "adopt")
+    return {name: cast(Strategy, importlib.import_module(f"{__name__}.{name}")) for name in names}

@@ -112,6 +112,8 @@ class Context:
     author: Author | None = None
     """A language model, where one was asked for."""
     tuning: Tuning = Tuning()
+    adopted: str = ""
+    """A `_triton.py` that a person edited."""
 
     def bound(self, row: int) -> tuple[Case, ...]:
         """The performance cases that a row of the current table serves."""
