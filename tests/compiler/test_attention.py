@@ -109,6 +109,27 @@ FORMS = {
         f"{SCORES}lse = torch.logsumexp(s.float(), -1)\nreturn torch.softmax(s, -1).to(q.dtype) @ v, lse",
         outputs={"lse": "B H S: float32"},
     ),
+    "sinks": attention(
+        f"{PLACES}{SCORES}s = s.masked_fill(col > row, float('-inf'))\n"
+        "z = m[:, None, None].expand(q.shape[0], -1, q.shape[2], 1)\n"
+        "w = torch.softmax(torch.cat([s, z], dim=-1), dim=-1)[..., :-1]\nreturn w.to(q.dtype) @ v", {"m": "H"},
+    ),
+    "sinks before the scores": attention(
+        f"{SCORES}z = m[:, None, None].expand(q.shape[0], -1, q.shape[2], 1)\n"
+        "w = torch.softmax(torch.cat([z, s], dim=-1), dim=-1)[..., 1:]\nreturn w.to(q.dtype) @ v", {"m": "H"},
+    ),
+    "sinks in the logsumexp": attention(
+        f"{SCORES}lse = torch.logaddexp(torch.logsumexp(s, -1, keepdim=True), m[:, None, None])\n"
+        "return torch.exp(s - lse).to(q.dtype) @ v", {"m": "H"},
+    ),
+    "sinks that are taken off at the end": attention(
+        f"{SCORES}lse = torch.logsumexp(s, -1, keepdim=True)\n"
+        "return torch.softmax(s, -1).to(q.dtype) @ v * torch.sigmoid(lse - m[:, None, None])", {"m": "H"},
+    ),
+    "a softmax off by one": attention(
+        f"{SCORES}top = s.amax(-1, keepdim=True).clamp(min=0)\ne = torch.exp(s - top)\n"
+        "return (e / (e.sum(-1, keepdim=True) + torch.exp(-top))).to(q.dtype) @ v"
+    ),
     "joined heads": attention(
         f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y.transpose(1, 2).reshape(q.shape[0], q.shape[2], -1)",
         out="B S H*E",

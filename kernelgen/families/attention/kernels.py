@@ -67,7 +67,7 @@ class Walk:
         w, s = self.writer, self.softmax
         lets, query = w.factor(s.query, (self.m, self.d), self.d)
         self.query = self._aligned(s.query, s.key, query)
-        total = None if s.hidden_is_zero else scalar("eq", ir.Name("N"), ir.Number(0))
+        total = None if s.hidden_is_zero or not s.divided else scalar("eq", ir.Name("N"), ir.Number(0))
         start, begun = self.carry.begin(total)
         if total is not None:  # a sum of 1 leaves zeros where there are no keys at all, as a product over none is
             begun = ir.Let(begun.names, begun.value, "without any key the result is 0, and so it is divided by 1")

@@ -62,6 +62,7 @@ from kernelgen.frontend.graph import (
 )
 from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
+from kernelgen.frontend.parted import without_joins
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec, TensorSpec
 
@@ -119,7 +120,7 @@ class AttentionBody(TilesBody):
 
 def body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
     """Raises Unlowerable where one kernel cannot compute the graph."""
-    graph = in_memory_order(repeats_as_views(graph))
+    graph = in_memory_order(repeats_as_views(without_joins(graph)))
     roles = _roles(graph)
     lowering = AttentionLowering(spec, graph, roles)
     stored = []

@@ -85,12 +85,20 @@ class Finder:
             rounded, (weights,) = self.values[weights].attr, self.uses(self.values[weights])
         if self.values[weights].op == "where":
             weights, zero = self._unhidden(weights), True
+        after: list[tuple[str, int]] = []
         if self.values[weights].op == "div":
             numerator, denominator = self.uses(self.values[weights])
-            if self.values[denominator].op != "sum" or self.values[denominator].args != (Use(numerator),):
-                raise self._refused(weights)
-            weights, divided = numerator, True
-        logits, row_max = self._shifted(weights)
+            divided = self.values[denominator].op == "sum" and self.values[denominator].args == (Use(numerator),)
+            after += [] if divided else [("div", denominator)]
+            weights = numerator
+        logits, shift = self._difference(weights)
+        row_max = self._maximum(shift, logits)
+        if row_max is None:
+            row_max, factor = self._shifted_anew(weights, logits, shift)
+            after.insert(0, ("mul", factor))
+        if (zero and not divided) or any(self._varies(i) for _, i in after):
+            raise self._refused(weights)
+        second = self._followed(second, after)
         of_two = self.values[weights].op == "exp2"
         sums = [i for i, v in enumerate(self.values) if v.op == "sum" and self._is_sum(v, logits, row_max)]
         conditions, inner = self.masked(logits)
@@ -125,19 +133,64 @@ class Finder:
             raise self._refused(i)
         return weights.value
 
-    def _shifted(self, i: int) -> tuple[int, int]:
-        """The logits in exp(logits - max(logits)), and that maximum."""
+    def _difference(self, i: int) -> tuple[int, int]:
+        """The logits in exp(logits - shift), and what is taken from them."""
         if self.values[i].op not in ("exp", "exp2") or not self.uses(self.values[i]):
             raise self._refused(i)
         difference = self.values[self.uses(self.values[i])[0]]
         uses = self.uses(difference)
         if difference.op != "sub" or len(uses) != 2:
             raise self._refused(i)
-        logits, shift = uses
+        return uses[0], uses[1]
+
+    def _shifted(self, i: int) -> tuple[int, int]:
+        """The logits in exp(logits - max(logits)), and that maximum."""
+        logits, shift = self._difference(i)
         row_max = self._maximum(shift, logits)
         if row_max is None:
             raise self._refused(i)
         return logits, row_max
+
+    def _varies(self, i: int) -> bool:
+        """Whether a value changes from key to key."""
+        first, second = (v.axes for v in self.values if v.op == "dot")
+        return bool(self.values[i].axes & (first - second))
+
+    def _shifted_anew(self, power: int, logits: int, shift: int) -> tuple[int, int]:
+        """The maximum of logits from which something else is taken, such as a logsumexp, or the larger one of their
+        maximum and a sink; and what exponentials of logits less the maximum are multiplied by for those."""
+        value, op = self.values[power], self.values[power].op
+        row_max = next((i for i, v in enumerate(self.values) if v.op == "max" and v.args == (Use(logits),)), None)
+        first, second = (v.axes for v in self.values if v.op == "dot")
+        rows = self.values[logits].axes - (first - second)
+        if row_max is None:
+            row_max = self._made(Value("max", (Use(logits),), "float", rows, "row_max"))
+        less = self._made(Value("sub", (Use(row_max), Use(shift)), "float", rows | self.values[shift].axes))
+        factor = self._made(Value(op, (Use(less),), "float", self.values[less].axes, None, value.statement))
+        sums = [i for i, v in enumerate(self.values) if v.op == "sum" and Use(power) in v.args]
+        if sums:
+            less = self._made(Value("sub", (Use(logits), Use(row_max)), "float", self.values[logits].axes))
+            own = self._made(Value(op, (Use(less),), "float", self.values[less].axes))
+        for i in sums:
+            total = self._made(replace(self.values[i], args=(Use(own),)))
+            self.values[i] = Value("mul", (Use(total), Use(factor)), "float", self.values[factor].axes)
+        return row_max, factor
+
+    def _followed(self, second: int, after: Sequence[tuple[str, int]]) -> int:
+        """The second product, where it has been multiplied or divided by what its weights were."""
+        if not after:
+            return second
+        product, axes = self.values[second], self.values[second].axes
+        found = last = self._made(product)
+        for op, i in after[:-1]:
+            last = self._made(Value(op, (Use(last), Use(i)), "float", axes, None, product.statement))
+        op, i = after[-1]
+        self.values[second] = Value(op, (Use(last), Use(i)), "float", axes, None, product.statement)
+        return found
+
+    def _made(self, value: Value) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
 
     def _maximum(self, shift: int, logits: int) -> int | None:
         """The maximum that exponents are less of: as it is, or 0 where it is infinite, as a logsumexp has it."""
