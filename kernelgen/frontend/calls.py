@@ -64,7 +64,7 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
     if call.shapes:
         return _parts(b, node, call, operands, text, noun)
     shapes = [b.node(ref).shape for ref in operands if isinstance(ref, Ref)]
-    windows = convolution(call, shapes) if function in CONVOLUTIONS else None
+    windows = convolution(function, call, shapes) if function in CONVOLUTIONS else None
     attrs = (call.torch_dtype, text, noun)
     return b.torch_call(operands, call.shape, attrs, equation(text, shapes), convolution=windows)
 

@@ -14,20 +14,23 @@ from kernelgen.frontend.graph import DOT, Convolution, Dim, Node, Ref
 from kernelgen.frontend.indices import Condition, Expr, Indexing
 from kernelgen.frontend.rule import Call
 
-CONVOLUTIONS = tuple(f"torch.nn.functional.conv{d}d" for d in (1, 2, 3))
+_TRANSPOSED = tuple(f"torch.nn.functional.conv_transpose{d}d" for d in (1, 2, 3))
+CONVOLUTIONS = (*(f"torch.nn.functional.conv{d}d" for d in (1, 2, 3)), *_TRANSPOSED)
 _PLACES, _TAPS = "xyz", "rst"
 """Letters of the dimensions of space in the result, and of those of a window."""
 
 
-def convolution(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> Convolution | None:
+def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) -> Convolution | None:
     """How the windows of a call lie; None where that is not known as numbers, or there is no batch.
 
     `shapes`: of the input and of the weight.
     """
     given, weight = shapes[:2]
     rank = len(weight) - 2
+    transposed = function in _TRANSPOSED
     window = [_number(dim) for dim in weight[2:]]
-    strides, dilation = (_each(call.get(i, name, 1), rank) for i, name in ((3, "stride"), (5, "dilation")))
+    places = ((3, "stride"), (7, "dilation")) if transposed else ((3, "stride"), (5, "dilation"))
+    strides, dilation = (_each(call.get(i, name, 1), rank) for i, name in places)
     groups = call.get(6, "groups", 1)
     if len(given) != rank + 2 or None in window or not strides or not dilation or not isinstance(groups, int):
         return None
@@ -40,9 +43,11 @@ def convolution(call: Call, shapes: Sequence[tuple[Dim, ...]]) -> Convolution | 
         behind = [n - b if padding == "same" else 0 for n, b in zip(reach, before, strict=True)]
     else:
         before = behind = _each(padding, rank)
-    if not before and rank:
+    if transposed:
+        behind = _each(call.get(5, "output_padding", 0), rank)
+    if not (before and behind) and rank:
         return None
-    return Convolution(tuple(strides), tuple(before), tuple(behind), tuple(dilation), groups)
+    return Convolution(tuple(strides), tuple(before), tuple(behind), tuple(dilation), groups, transposed)
 
 
 def _each(given: object, rank: int) -> list[int]:
@@ -59,6 +64,8 @@ def _number(dim: Dim) -> int | None:
 
 def _parts(dim: Dim, count: int) -> Dim | None:
     """A size divided by a number; None where that is no size."""
+    if count == 1:
+        return dim
     whole = prod(a for a in dim if isinstance(a, int))
     if whole % count:
         return None
@@ -74,7 +81,10 @@ def products(nodes: Sequence[Node], node: Node, args: Sequence[Ref]) -> tuple[No
     given, weight, *bias = args
     x, w = made[given.node], made[weight.node]
     rank, groups = len(w.shape) - 2, windows.groups
-    batch, out, taps, channels = node.shape[0], node.shape[2:], w.shape[2:], w.shape[1]
+    batch, out, taps = node.shape[0], node.shape[2:], w.shape[2:]
+    of_group = _parts(w.shape[0], groups)
+    assert of_group is not None
+    channels = of_group if windows.transposed else w.shape[1]
 
     def add(new: Node) -> Ref:
         made.append(new)
@@ -88,10 +98,8 @@ def products(nodes: Sequence[Node], node: Node, args: Sequence[Ref]) -> tuple[No
     read = add(Node(
         "index", (given,), shape, "float", x.name, node.statement, (), indexing, convolution=windows
     ))  # fmt: skip
-    right = f"j c {_TAPS[:rank]}".replace(" ", "")
+    right = f"{'cj' if windows.transposed else 'jc'}{_TAPS[:rank]}"
     if groups > 1:
-        of_group = _parts(w.shape[0], groups)
-        assert of_group is not None
         across = ix.plus(ix.times(ix.axis(-rank - 3), ix.size(of_group)), ix.axis(-rank - 2))
         rest = tuple(ix.axis(d - rank - 1) for d in range(rank + 1))
         weight = add(Node(
@@ -101,7 +109,7 @@ def products(nodes: Sequence[Node], node: Node, args: Sequence[Ref]) -> tuple[No
         right = f"g{right}"
     g = "g" if groups > 1 else ""
     equation = f"{g}b{_PLACES[:rank]}{_TAPS[:rank]}c,{right}->b{g}j{_PLACES[:rank]}"
-    result = (batch, *group, made[weight.node].shape[len(group)], *out)
+    result = (batch, *group, w.shape[1] if windows.transposed else of_group, *out)
     name = None if bias or groups > 1 else node.name
     total = add(Node(
         DOT, (read, weight), result, "float", name, node.statement, (node.attrs[1],), None, equation, windows
@@ -127,8 +135,14 @@ def _places(
         channel = ix.plus(ix.times(ix.axis(first - 1), ix.size(channels)), channel)
     places, conditions = [ix.axis(first), channel], []
     for d in range(rank):
-        at = ix.times(ix.axis(first + 1 + d), ix.number(windows.stride[d]))
-        at = ix.plus(at, ix.times(ix.axis(d - rank - 1), ix.number(windows.dilation[d])) if taps[d] else ix.number(0))
+        pixel = ix.axis(first + 1 + d)
+        tap = ix.times(ix.axis(d - rank - 1), ix.number(windows.dilation[d])) if taps[d] else ix.number(0)
+        if windows.transposed:
+            place, within = _spread(windows, d, pixel, tap, _number(taps[d]) or 1, ix.size(shape[2 + d]))
+            places.append(place)
+            conditions += within
+            continue
+        at = ix.plus(ix.times(pixel, ix.number(windows.stride[d])), tap)
         at = ix.plus(at, ix.number(-windows.padding[d]))
         if windows.padding[d] > 0:
             conditions.append(Condition(at, ">=", ix.number(0)))
@@ -136,3 +150,19 @@ def _places(
             conditions.append(Condition(at, "<", ix.size(shape[2 + d])))
         places.append(at)
     return places, conditions
+
+
+def _spread(
+    windows: Convolution, d: int, pixel: Expr, tap: Expr, window: int, size: Expr
+) -> tuple[Expr, list[Condition]]:
+    """The element that a tap of a transposed convolution spreads to a pixel, and where there is one: an element lands
+    at every multiple of the stride."""
+    stride, padding, reach = windows.stride[d], windows.padding[d], windows.dilation[d] * (window - 1)
+    landed = ix.minus(ix.plus(pixel, ix.number(padding)), tap)
+    place = ix.quotient(landed, ix.number(stride))
+    found = [Condition(ix.remainder(landed, ix.number(stride)), "<", ix.number(1))] if stride > 1 else []
+    if reach - padding >= stride:
+        found.append(Condition(place, ">=", ix.number(0)))
+    if reach - padding + windows.behind[d] >= stride:
+        found.append(Condition(place, "<", size))
+    return place, found

@@ -14,12 +14,12 @@ OPERATOR = judge.Operator(
     baseline=conv_transpose2d_bias_baseline.conv_transpose2d_bias,
     reference=conv_transpose2d_bias_baseline.reference,
     inputs=(
-        judge.Tensor("x", ("B", "C", "H", "W"), "T"),
+        judge.Tensor("x", ("B", "C", "H", "W"), "T", rows=0),
         judge.Tensor("weight", ("C", "J", 4, 4), "T"),
         judge.Tensor("bias", ("J", 1, 1), "T"),
     ),
-    outputs=(judge.Tensor("out", ("B", "J", "2 * H", "2 * W"), "T"),),
-    stored="T",  # what lies in memory around torch's calls is rounded to it
+    outputs=(judge.Tensor("out", ("B", "J", "2 * H", "2 * W"), "T", rows=0),),
+    multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
 )
 
 CASES = (

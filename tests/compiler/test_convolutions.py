@@ -72,6 +72,41 @@ FORMS = {
     "mean of the channels": of(
         "return F.conv2d(x, w, b, padding=1).mean(1)", {"x": "B C H W", "w": "24 C 3 3", "b": "24"}, "B H W", SMALL
     ),
+    "transposed": of(
+        "return torch.relu(F.conv_transpose2d(x, w, stride=2, padding=1) + b)",
+        {"x": "B C H W", "w": "C J 4 4", "b": "J 1 1"}, "B J 2*H 2*W", SMALL, ODD,
+    ),
+    "transposed by the stride": of(
+        "return F.conv_transpose2d(x, w, b, stride=2)", {"x": "B C H W", "w": "C J 2 2", "b": "J"}, "B J 2*H 2*W", SMALL
+    ),
+    "transposed, phases of unlike taps": of(
+        "return F.conv_transpose2d(x, w, b, stride=(2, 3), padding=1, output_padding=(1, 0))",
+        {"x": "B C H W", "w": "C J 3 4", "b": "J"}, "B J 2*H 3*W-1", SMALL, ODD,
+    ),
+    "transposed without strides": of(
+        "return F.conv_transpose2d(x, w, b)", {"x": "B C H W", "w": "C J 3 2", "b": "J"}, "B J H+2 W+1", SMALL, ODD
+    ),
+    "transposed with dilation": of(
+        "return F.conv_transpose1d(x, w, stride=3, dilation=2)", {"x": "B C L", "w": "C J 4"}, "B J 3*L+4",
+        {"B": 2, "C": 8, "L": 5, "J": 6}, {"B": 1, "C": 3, "L": 1, "J": 17},
+    ),
+    "transposed, phases that no tap reaches": of(
+        "return F.gelu(F.conv_transpose1d(x, w, b, stride=2, padding=1, dilation=2))",
+        {"x": "B C L", "w": "C J 3", "b": "J"}, "B J 2*L+1", {"B": 2, "C": 8, "L": 5, "J": 6},
+    ),
+    "transposed, fewer taps than the stride": of(
+        "return F.conv_transpose2d(x, w, b, stride=(3, 2), output_padding=(2, 0))",
+        {"x": "B C H W", "w": "C J 1 3", "b": "J"}, "B J 3*H 2*W+1", SMALL,
+    ),
+    "transposed volume in groups": of(
+        "return torch.relu(F.conv_transpose3d(x, w, b, stride=(2, 1, 2), padding=1, output_padding=(1, 0, 0), groups=2)) + r",
+        {"x": "B 8 D H W", "w": "8 J 3 3 4", "b": "2*J", "r": "B 2*J 2*D H 2*W"}, "B 2*J 2*D H 2*W",
+        {**SMALL, "D": 3, "J": 3},
+    ),
+    "transposed, least of the channels": of(
+        "return F.conv_transpose2d(x, w, b, stride=2).amin(1)",
+        {"x": "B C H W", "w": "C 24 3 3", "b": "24"}, "B 2*H+1 2*W+1", SMALL,
+    ),
 }  # fmt: skip
 
 

@@ -93,6 +93,10 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     batch, rows, columns, summed = (
         tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
     )
+    if own.windows.transposed:  # every element of the input is multiplied by all taps
+        given = str(own.lowered.values[own.factors[0]].tensor)
+        images, _, *space = next(t.shape for t in spec.inputs if t.name == given)
+        rows = (images, *space)
     return (Product(own.names.of[own.dot], batch, rows, columns, summed, own.factor.dtype),)
 
 

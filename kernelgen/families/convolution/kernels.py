@@ -13,9 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import MappingProxyType
 
 from kernelgen.families.access import Access, Group
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
+from kernelgen.families.convolution.phases import Phases, own_phase, phases_of
 from kernelgen.families.matmul.writer import PRECISION, Tiled, Writer, multiplies_float32
 from kernelgen.families.values import Value
 from kernelgen.frontend.indices import Condition, Expr
@@ -57,6 +59,8 @@ class ConvolutionWriter(Writer):
         self.turns = turns and not folded
         """Whether it reads a turned input and a packed weight, which the wrapper makes."""
         self.given, self.weight = self.factors()
+        self.phases: dict[str, Phases] = {p.d: p for p in phases_of(body)} if turns else {}
+        """By the dimension of space."""
         self.places: dict[Expr, ir.Name] = {}
         """Places of the input that have a name."""
         self.inside: ir.Expr | None = None
@@ -127,27 +131,67 @@ class ConvolutionWriter(Writer):
             self.value(self.given).index[2:], space, self.axes_of_space(), SPACE[self.body.rank], strict=True
         )
         for entry, first, axis, d in of_space:
-            if isinstance(entry, Expr):
+            if d in self.phases:
+                found.append((ir.Name(f"in_{d}"), self.seen(d, first)))
+            elif isinstance(entry, Expr):
                 found.append((ir.Name(f"in_{d}"), self.placed(entry, {axis: first})))
             else:
                 found.append((first, first))
         return found
 
+    def seen(self, d: str, place: ir.Expr) -> ir.Expr:
+        """What a tap brings to a pixel, by the number of that in its phase."""
+        tap = ir.Name(f"tap_{d}") if f"tap_{d}" in self.body.taps else ir.Number(0)
+        return self.phases[d].seen(place, tap)
+
     def packed(self, access: Access, shape: ir.Shape) -> ir.Expr:
-        """The weights of a step, by output channel: steps follow one another as what they read does."""
+        """The weights of a step, by output channel: steps follow one another as what they read does, or taps do of
+        which a step skips some."""
         k, n = self.tiled.k, self.tiled.n
-        start = ir.Apply("mul", (ir.Name("step"), ir.Name(k.block)), ())
+        start: ir.Expr = ir.Apply("mul", (ir.Name("step"), ir.Name(k.block)), ())
+        start = ir.Name("first_weight") if self.skips else start
         if self.boxes:
             return ir.Transposed(ir.Box(f"{access.tensor}_desc", (ir.Name("first_col"), start), (n, k)))
         row = self.value(access.load).index[0]
-        channel = self.position(row) if isinstance(row, Expr) else self.index(self.body.extent("n").runs[0].index)
+        if self.body.windows.transposed:
+            channel = self.channel()
+        else:
+            channel = self.position(row) if isinstance(row, Expr) else self.index(self.body.extent("n").runs[0].index)
         terms = (channel, f"stride_{access.tensor}_row"), (ir.Range(k, start), None)
         return ir.Load(ir.Pointer(access.tensor, terms, shape), ir.Name(n.mask, (n,)), 0.0)
+
+    def channel(self) -> ir.Expr:
+        """The output channel, counted through all groups."""
+        runs, n = self.body.extent("n").runs, self.tiled.n
+        own = self.index(runs[0].index) if len(runs) == 1 else ir.Name(n.index, (n,))
+        if not self.body.extent("batch").runs:
+            return own
+        first = ir.Apply("mul", (ir.Name("group"), ir.Name(n.size)), ())
+        return ir.Apply("add", (first, own), (n,))
+
+    @property
+    def skips(self) -> bool:
+        """Whether steps are of some taps alone."""
+        return bool(self.phases and self.body.taps)
+
+    def first_weight(self) -> ir.Let:
+        """Where the packed weights of a step begin, by the place of its tap in the window."""
+        first, *rest = self.body.taps
+        place: ir.Expr = ir.Name(first)
+        for tap in rest:
+            place = ir.Apply("mul", (place, _size(self.body.run(tap))), ())
+            place = ir.Apply("add", (place, ir.Name(tap)), ())
+        start = ir.Apply("mul", (ir.Apply("mul", (place, ir.Name("blocks")), ()), ir.Name(self.tiled.k.block)), ())
+        return ir.Let(("first_weight",), ir.Apply("add", (start, ir.Name("first_channel")), ()))
 
     def made(self) -> tuple[tuple[str, str], ...]:
         """What the wrapper makes of the input and the weight before the launch."""
         given, weight = (self.reads[i].tensor for i in (self.given, self.weight))
-        packed = f'packed_weight({weight}, options["BLOCK_K"])'
+        groups, by_output = self.body.windows.groups, weight
+        if self.body.windows.transposed:
+            parted = f"{weight}.unflatten(0, ({groups}, -1)).transpose(1, 2).flatten(0, 1)"
+            by_output = parted if groups > 1 else f"{weight}.transpose(0, 1)"
+        packed = f'packed_weight({by_output}, options["BLOCK_K"])'
         return (self.turned(given), f"channels_last({given})"), (self.turned(weight), packed)
 
     def turned(self, tensor: str) -> str:
@@ -219,10 +263,35 @@ class ConvolutionWriter(Writer):
             first, ir.Let((m.index,), ir.Range(m, ir.Name("first_row"))),
             ir.Let((m.mask,), ir.Apply("lt", (rows, ir.Name(m.size)), (m,))),
         ]  # fmt: skip
+        sizes = self.places_of(extent.runs)
         for position, run in enumerate(extent.runs):
-            number = _taken_apart(rows, extent.runs, position)
-            found.append(ir.Let((run.index,), ir.Cast(number, "int64")))
-        return tuple(found)
+            found += self.numbered_pixel(run, _taken_apart(rows, sizes, position))
+        return tuple(found) if not self.phases else self._within(found, extent.runs)
+
+    def places_of(self, runs: Sequence[Group]) -> tuple[ir.Expr, ...]:
+        """How many places of runs of pixels a program's own number counts: of phases, those of the longest."""
+        by_run = {f"out_{d}": p.count for d, p in self.phases.items()}
+        return tuple(by_run.get(run.index) or _size(run) for run in runs)
+
+    def numbered_pixel(self, run: Group, number: ir.Expr) -> list[ir.Let]:
+        """The number of a pixel along a run, by that among those of a program's own phase."""
+        own = self.phases.get(run.index.removeprefix("out_"))
+        if own is None:
+            return [ir.Let((run.index,), ir.Cast(number, "int64"))]
+        place = ir.Name(f"place_{own.d}", (self.m,))
+        return [ir.Let((place.text,), ir.Cast(number, "int64")), ir.Let((run.index,), own.pixel(place))]
+
+    def _within(self, numbers: list[ir.Let], runs: Sequence[Group]) -> tuple[ir.Let, ...]:
+        """The numbers of the pixels of a phase, and which of them exist: those of the first run that it has, and of
+        phases, which may have one pixel fewer than the longest."""
+        m = self.m
+        tests = [
+            ir.Apply("lt", (ir.Name(run.index, (m,)), _size(run)), (m,))
+            for run in runs
+            if run is runs[0] or run.index.removeprefix("out_") in self.phases
+        ]
+        rest = [let for let in numbers if let.names != (m.mask,)]
+        return (*rest, ir.Let((m.mask,), self.all_of(tests, (m,))))
 
     def box_numbers(self) -> tuple[ir.Let, ...]:
         """The numbers of a box's pixels."""
@@ -245,7 +314,7 @@ class ConvolutionWriter(Writer):
             if position:
                 place = ir.Apply("int_mod", (place, ir.Name(block_of(run))), (m,))
             place = ir.Apply("add", (ir.Name(first_of(run.index)), place), (m,))
-            found.append(ir.Let((run.index,), ir.Cast(place, "int64")))
+            found += self.numbered_pixel(run, place)
             test = ir.Apply("lt", (ir.Name(run.index, (m,)), _size(run)), (m,))
             inside = test if inside is None else ir.Apply("and", (inside, test), (m,))
         assert inside is not None
@@ -260,12 +329,16 @@ class ConvolutionWriter(Writer):
         spaces = [e for e in value.index[2:] if isinstance(e, Expr)]
         of_space = dict(zip((i for i, e in enumerate(value.index[2:]) if isinstance(e, Expr)), spaces, strict=True))
         for d, expr in of_space.items():
-            name = f"in_{SPACE[self.body.rank][d]}"
-            place = self.position(expr)
+            letter = SPACE[self.body.rank][d]
+            name = f"in_{letter}"
+            own = letter in self.phases
+            place = self.seen(letter, ir.Name(f"place_{letter}", (self.m,))) if own else self.position(expr)
             found.append(ir.Let((name,), place))
             self.places[expr] = ir.Name(name, place.shape)
-        if value.conditions:
-            tests = [self.condition(c) for c in value.conditions]
+        # the taps of a phase are those that reach its pixels
+        conditions = [c for c in value.conditions if c.left.op != "%" or not self.phases]
+        if conditions:
+            tests = [self.condition(c) for c in conditions]
             shape = self.together(ir.Name(self.m.mask, (self.m,)), *tests)
             # beyond the last tap elements of the input may be infinite, which a weight of 0 does not hide
             inside = self.all_of([*(ir.Name(axis.mask, (axis,)) for axis in shape), *tests], shape)
@@ -276,11 +349,17 @@ class ConvolutionWriter(Writer):
     def taps(self, number: ir.Expr) -> tuple[ir.Let, ...]:
         """The place in the window of one tap."""
         runs = tuple(self.body.run(tap) for tap in self.body.taps)
-        if len(runs) == 1:
-            return (ir.Let((runs[0].index,), number),)
-        tap = ir.Name("tap")
-        found = [ir.Let(("tap",), number)]
-        return (*found, *(ir.Let((r.index,), _taken_apart(tap, runs, i)) for i, r in enumerate(runs)))
+        whole, found = (number, []) if len(runs) == 1 else (ir.Name("tap"), [ir.Let(("tap",), number)])
+        for i, run in enumerate(runs):
+            place = _taken_apart(whole, self.taps_of(runs), i)
+            own = self.phases.get(run.index.removeprefix("tap_"))
+            found.append(ir.Let((run.index,), own.tap(place) if own else place))
+        return tuple(found)
+
+    def taps_of(self, runs: Sequence[Group]) -> tuple[ir.Expr, ...]:
+        """How many taps of a program's own there are along each of some runs."""
+        by_run = {f"tap_{d}": p.taps for d, p in self.phases.items()}
+        return tuple(by_run.get(run.index) or _size(run) for run in runs)
 
     def steps(self, *, precision: bool, swap: bool) -> ir.For:
         """The walk over the taps of the window, and for each over the channels."""
@@ -295,6 +374,7 @@ class ConvolutionWriter(Writer):
             before = (
                 *taps,
                 ir.Let(("first_channel",), first),
+                *([self.first_weight()] if self.skips else []),
                 ir.Let((k.index,), ir.Cast(ir.Range(k, ir.Name("first_channel")), "int64")),
                 ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), ir.Name(k.size)), (k,))),
             )
@@ -312,9 +392,11 @@ class ConvolutionWriter(Writer):
 
     def count(self, blocks: ir.Expr) -> ir.Expr:
         """The steps of all taps."""
-        sizes = [self.body.run(tap).size for tap in self.body.taps]
-        numbers = prod(int(size) for size in sizes if size.isdigit())
-        named: list[ir.Expr] = [ir.Name(size) for size in sizes if not size.isdigit()]
+        sizes = list(self.taps_of([self.body.run(tap) for tap in self.body.taps]))
+        # a window of one tap reaches one phase
+        sizes += [p.taps for d, p in self.phases.items() if f"tap_{d}" not in self.body.taps]
+        numbers = prod(int(size.value) for size in sizes if isinstance(size, ir.Number))
+        named = [size for size in sizes if not isinstance(size, ir.Number)]
         whole = blocks
         for factor in (*reversed(named), *([ir.Number(numbers)] if numbers > 1 else [])):
             whole = ir.Apply("mul", (factor, whole), ())
@@ -327,7 +409,7 @@ class ConvolutionWriter(Writer):
         return (
             ir.Let((k.index,), ir.Range(k, ir.Name("start"))),
             ir.Let((k.mask,), ir.Apply("lt", (ks, ir.Name(k.size)), (k,))),
-            *(ir.Let((r.index,), _taken_apart(ks, runs, i)) for i, r in enumerate(runs)),
+            *(ir.Let((r.index,), _taken_apart(ks, tuple(map(_size, runs)), i)) for i, r in enumerate(runs)),
         )
 
 
@@ -335,12 +417,12 @@ def _size(run: Group) -> ir.Expr:
     return ir.Number(int(run.size)) if run.size.isdigit() else ir.Name(run.size)
 
 
-def _taken_apart(whole: ir.Name, runs: tuple[Group, ...], position: int) -> ir.Expr:
-    """The number along one run from that of an element of them all."""
+def _taken_apart(whole: ir.Expr, sizes: tuple[ir.Expr, ...], position: int) -> ir.Expr:
+    """The number along one of some dimensions from that of an element of them all."""
     found: ir.Expr = whole
-    for run in reversed(runs[position + 1 :]):
-        found = ir.Apply("int_div", (found, _size(run)), whole.shape)
-    return ir.Apply("int_mod", (found, _size(runs[position])), whole.shape) if position else found
+    for size in reversed(sizes[position + 1 :]):
+        found = ir.Apply("int_div", (found, size), whole.shape)
+    return ir.Apply("int_mod", (found, sizes[position]), whole.shape) if position else found
 
 
 def _cdiv(size: str, block: str) -> ir.Expr:
@@ -363,10 +445,10 @@ def tiles_of(run: Group) -> str:
     return f"tiles_{run.index.removeprefix('out_')}"
 
 
-def own_tile(body: ConvolutionBody, tiles_m: ir.Expr) -> tuple[ir.Let, ...]:
-    """What finds a program's group, and its tile of pixels and channels within that."""
+def own_tile(body: ConvolutionBody, tiles_m: ir.Expr, number: ir.Expr | None = None) -> tuple[ir.Let, ...]:
+    """What finds a program's group, and its tile of pixels and channels within that. `number`: the program's."""
     tiles_n = _cdiv("N", "BLOCK_N")
-    number: ir.Expr = ir.Program(0)
+    number = number or ir.Program(0)
     found: tuple[ir.Let, ...] = ()
     if body.extent("batch").runs:
         tiles = ir.Apply("mul", (tiles_m, tiles_n), ())
@@ -376,15 +458,14 @@ def own_tile(body: ConvolutionBody, tiles_m: ir.Expr) -> tuple[ir.Let, ...]:
     return (*found, ir.Let(("tile_m", "tile_n"), ir.Call("tile_of", (number, tiles_m, tiles_n, ir.Name("GROUP_M")))))
 
 
-def programs(body: ConvolutionBody, tiles: str) -> str:
-    """The wrapper's expression for the programs of all groups."""
-    groups = body.extent("batch")
-    return f"{tiles} * {groups.size}" if groups.runs else tiles
+def programs(body: ConvolutionBody, tiles: str, phases: Mapping[str, Phases] = MappingProxyType({})) -> str:
+    """The wrapper's expression for the programs of all groups and phases."""
+    groups, of_phases = body.extent("batch"), prod(p.stride for p in phases.values())
+    tiles = f"{tiles} * {groups.size}" if groups.runs else tiles
+    return f"{tiles} * {of_phases}" if phases else tiles
 
 
 _TILES_N = ("tiles_n", 'cdiv(N, options["BLOCK_N"])')
-COUNTS = (("tiles_m", 'cdiv(M, options["BLOCK_M"])'), _TILES_N)
-"""The wrapper's numbers of tiles."""
 
 
 def gather(
@@ -392,25 +473,41 @@ def gather(
 ) -> ir.Kernel:
     """Pixels are loaded by pointers. `folded`: taps and channels are one run of what is summed."""
     writer = ConvolutionWriter(spec, body, folded=folded)
-    own = own_tile(body, _cdiv("M", "BLOCK_M"))
-    return _kernel(writer, schedule, name, (*own, *writer.pixel_numbers()), ("BLOCK_M",), COUNTS)
+    phases, runs = writer.phases, body.extent("m").runs
+    if not phases:
+        own = own_tile(body, _cdiv("M", "BLOCK_M"))
+        counted = "M"
+    else:
+        places = writer.places_of(runs)
+        tiles = ir.Apply("cdiv", (_product(places), ir.Name("BLOCK_M")), ())
+        own = (*own_phase(tuple(phases.values())), ir.Let(("tiles_m",), tiles))
+        own = (*own, *own_tile(body, ir.Name("tiles_m"), ir.Name("program")))
+        hosts = {f"out_{d}": p.host_count for d, p in phases.items()}
+        counted = " * ".join(hosts.get(run.index, run.size) for run in runs)
+    counts = (("tiles_m", f'cdiv({counted}, options["BLOCK_M"])'), _TILES_N)
+    return _kernel(writer, schedule, name, (*own, *writer.pixel_numbers()), ("BLOCK_M",), counts)
 
 
 def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: str) -> ir.Kernel:
     """Pixels are loaded as boxes by descriptors, from channels that lie side by side."""
     writer = ConvolutionWriter(spec, body, boxes=True)
-    runs = body.extent("m").runs
-    along = [ir.Let((tiles_of(run),), _cdiv(run.size, block_of(run))) for run in runs[1:]]
-    tiles = _cdiv(runs[0].size, block_of(runs[0]))
-    for run in runs[1:]:
-        tiles = ir.Apply("mul", (tiles, ir.Name(tiles_of(run))), ())
-    own = *along, ir.Let(("tiles_m",), tiles), *own_tile(body, ir.Name("tiles_m"))
+    phases, runs = writer.phases, body.extent("m").runs
+    each = [
+        ir.Apply("cdiv", (size, ir.Name(block_of(run))), ())
+        for size, run in zip(writer.places_of(runs), runs, strict=True)
+    ]
+    along = [ir.Let((tiles_of(run),), tiles) for tiles, run in zip(each[1:], runs[1:], strict=True)]
+    whole_tiles = _product((each[0], *(ir.Name(tiles_of(run)) for run in runs[1:])))
+    own = (*own_phase(tuple(phases.values())),) if phases else ()
+    number = ir.Name("program") if phases else None
+    own = (*own, *along, ir.Let(("tiles_m",), whole_tiles), *own_tile(body, ir.Name("tiles_m"), number))
     extents = tuple(block_of(run) for run in runs)
     inner = " * ".join(map(str.lower, extents[1:]))
     whole = f'options["BLOCK_M"] // {f"({inner})" if len(extents) > 2 else inner}' if inner else 'options["BLOCK_M"]'
+    hosts = {f"out_{d}": p.host_count for d, p in phases.items()}
     counts = [
         *((extent.lower(), f'options["{extent}"]') for extent in extents[1:]), (extents[0].lower(), whole),
-        *((tiles_of(run), f"cdiv({run.size}, {block_of(run).lower()})") for run in runs),
+        *((tiles_of(run), f"cdiv({hosts.get(run.index, run.size)}, {block_of(run).lower()})") for run in runs),
         ("tiles_m", " * ".join(map(tiles_of, runs))), _TILES_N,
     ]  # fmt: skip
     kernel = _kernel(
@@ -419,6 +516,13 @@ def boxes(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, name: s
     given, weight = (writer.reads[i].tensor for i in (writer.given, writer.weight))
     constexprs = tuple((n, n.lower() if n in extents else host) for n, host in kernel.constexprs)
     return replace(kernel, constexprs=constexprs, fits=f"fit_channels({given}, {weight})")
+
+
+def _product(sizes: Sequence[ir.Expr]) -> ir.Expr:
+    whole = sizes[0]
+    for size in sizes[1:]:
+        whole = ir.Apply("mul", (whole, size), ())
+    return whole
 
 
 def _kernel(
@@ -444,8 +548,8 @@ def _kernel(
     constexprs: list[tuple[str, str | None]] = [(constexpr, None) for constexpr in names]
     if precision:
         constexprs.append((PRECISION, "convolution_precision()"))
-    arguments = writer.arguments(inside)
+    grid = (programs(body, "tiles_m * tiles_n", writer.phases),)
     return ir.Kernel(
-        name, schedule, arguments, tuple(constexprs), inside, (programs(body, "tiles_m * tiles_n"),), counts=counts,
+        name, schedule, writer.arguments(inside), tuple(constexprs), inside, grid, counts=counts,
         made=writer.made() if writer.turns else (),
     )  # fmt: skip

@@ -89,9 +89,7 @@ def _after(
     """What follows the call, which computed the value `convolved`, by the strides of its result and of the outputs."""
     writer = ConvolutionWriter(spec, body, turns=False)
     m, n = writer.m, writer.tiled.n
-    channel = writer.index(body.extent("n").runs[0].index) if len(body.extent("n").runs) == 1 else ir.Name("cols", (n,))
-    if body.extent("batch").runs:
-        channel = ir.Apply("add", (ir.Apply("mul", (ir.Name("group"), ir.Name("N")), ()), channel), (n,))
+    channel = writer.channel()
     places = [(writer.index(p), p) for p in body.pixels]
     image = [(expr, 0) for expr, p in places if p == "images"]
     space = [(expr, 2 + d) for expr, d in ((e, body.space_of(p)) for e, p in places if p != "images")]

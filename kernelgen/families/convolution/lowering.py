@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from kernelgen.families.access import (
     Access,
@@ -36,8 +37,12 @@ _RESERVED = RESERVED | {
     "k_mask", "tile_m", "tile_n", "first_row", "first_col", "group", "blocks", "step", "tap", "images", "channels",
     "ks", "inside", "pixels", "BLOCK_M", "BLOCK_N", "BLOCK_K", "BLOCK_B", "BLOCK_D", "BLOCK_H", "BLOCK_W", "GROUP_M",
     "PRECISION", "M", "N", "K", "GROUPS", "first_image", "first_channel",
-    "tiles_m", "tiles_b",
-    *(f"{kind}_{d}" for kind in ("out", "in", "tap", "first", "tiles") for d in "dhwl"),
+    "tiles_m", "tiles_b", "phase", "program", "first_weight",
+    *(
+        f"{kind}_{d}"
+        for kind in ("out", "in", "tap", "first", "tiles", "phase", "places", "place", "first_tap", "taps")
+        for d in "dhwl"
+    ),
 }  # fmt: skip
 """What kernels of convolutions call values of their own."""
 
@@ -47,6 +52,8 @@ class ConvolutionBody(ProductBody):
     """What the kernels of a convolution are printed from."""
 
     windows: Convolution
+    window: tuple[int, ...]
+    """The taps along every dimension of space."""
     call: str
     """Torch's call, with `{0}` for the input and `{1}` for the weight."""
     pixels: tuple[str, ...]
@@ -86,7 +93,8 @@ def body(spec: OperatorSpec, graph: Graph) -> ConvolutionBody:
     factors = [a.value for a in lowered.values[dot].args if isinstance(a, Use)]
     if any(lowered.values[i].op != "load" for i in factors):
         raise Unlowerable("what a convolution reads is computed before it", node.statement)
-    if not all(_is_whole(lowered.values[i], own, roles) for i, own in zip(factors, ("bc", "jc"), strict=True)):
+    of_weight = "cj" if node.convolution.transposed else "jc"
+    if not all(_is_whole(lowered.values[i], own, roles) for i, own in zip(factors, ("bc", of_weight), strict=True)):
         raise Unlowerable("a convolution of what lies otherwise in memory", node.statement)
     for i, value in enumerate(lowered.values):
         if value.op == "load" and i not in factors and any(isinstance(e, Expr) for e in value.index):
@@ -123,12 +131,17 @@ def _laid_out(
     reserved = _RESERVED | {f"{t.name}_desc" for t in tensors}
     taken = {t.name for t in tensors} | reserved
     counted = [e for v in values for e in expressions(v)]
+    windows = node.convolution
+    # pixels that are numbered phase by phase, whatever their size is a product of
+    phased = [roles.entries[c] for s, c in zip(windows.stride, "xyz", strict=False) if windows.transposed and s > 1]
     letters: list[Index] = [(axes,) for axes in roles.entries.values() if axes]
     runs = collapse(
         len(lowered.space.axes), lowered.space.outer,
         [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *letters],
-        {a for e in counted for a in axes_of(e)},
+        {a for e in counted for a in axes_of(e)} - {a for axes in phased for a in axes},
     )  # fmt: skip
+    if any(axes not in runs for axes in phased):
+        raise Unlowerable("a transposed convolution whose pixels are taken apart in its kernel", node.statement)
     named = _variables(len(node.convolution.stride), roles, runs)
     extents = tuple(
         _extent(kind, [(run, named[run]) for run in runs if set(run) <= set(axes)], lowered, taken)
@@ -146,12 +159,14 @@ def _laid_out(
     columns = Group(extents[2].axes, "N", "cols")
     laid = Layout(outer, columns, (), accesses[: len(loads)], (), stores, sizes, extents)
     plain = make_body(spec, lowered, graph.statements, laid, reserved=reserved)
+    rank = len(windows.stride)
+    window = tuple(prod(int(lowered.space.axes[a]) for a in roles.entries[c]) for c in "rst"[:rank])
     taps = tuple(variable for variable in _of(named, extents[3]) if variable.startswith("tap"))
-    space = (roles.entries[letter] for letter in "xyz"[: len(node.convolution.stride)])
+    space = (roles.entries[letter] for letter in "xyz"[:rank])
     result = (roles.entries["b"], (*roles.entries.get("g", ()), *roles.entries["j"]), *space)
     return ConvolutionBody(
-        **vars(plain), dots=(dot,), factor=factor_of(spec, lowered, dot), windows=node.convolution,
-        call=str(node.attrs[0]), pixels=_of(named, extents[1]), taps=taps, result=result,
+        **vars(plain), dots=(dot,), factor=factor_of(spec, lowered, dot), windows=windows,
+        window=window, call=str(node.attrs[0]), pixels=_of(named, extents[1]), taps=taps, result=result,
         contiguous=any(".contiguous(" in statement.text for statement in graph.statements),
     )  # fmt: skip
 
@@ -177,8 +192,17 @@ def _extent(kind: str, runs: list[tuple[tuple[int, ...], str]], lowered: Lowered
     size = {"batch": "GROUPS", "m": "M", "n": "N", "k": "K"}[kind]
     if kind == "n" and len(runs) == 1:
         return Extent(kind, size, (Group(runs[0][0], size, runs[0][1]),))
-    named = [group_name(lowered.space.axes, axes, taken) for axes, _ in runs]
+    named = [_size_name(lowered, axes, index, taken) for axes, index in runs]
     return Extent(kind, size, tuple(Group(axes, name, index) for (axes, index), name in zip(runs, named, strict=True)))
+
+
+def _size_name(lowered: Lowered, axes: tuple[int, ...], index: str, taken: set[str]) -> str:
+    """What the size of a run is called; of several axes after the dimension of the result that they are."""
+    name = index.upper()
+    if len(axes) == 1 or name in taken or not name.startswith("OUT_"):
+        return group_name(lowered.space.axes, axes, taken)
+    taken.add(name)
+    return name
 
 
 def _access(spec: OperatorSpec, lowered: Lowered, number: int, value: Value, runs: tuple[Group, ...]) -> Access:

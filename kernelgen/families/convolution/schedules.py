@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from math import prod
 
 from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
+from kernelgen.families.convolution.phases import phases_of
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.matmul.kernels import reduces
@@ -40,14 +41,18 @@ _DEFAULTS = {BOXES: _BOXES, GATHER: _GATHER, FOLDED: _FOLDED, LIBRARY: _LIBRARY}
 
 
 def variants(body: ConvolutionBody) -> tuple[str, ...]:
-    return (BOXES, GATHER, FOLDED, LIBRARY) if boxable(body) else (GATHER, FOLDED, LIBRARY)
+    found = (BOXES, GATHER) if boxable(body) else (GATHER,)
+    # the taps of a phase are not all taps, of which `folded` makes one run with the channels
+    return (*found, LIBRARY) if phases_of(body) else (*found, FOLDED, LIBRARY)
 
 
 def boxable(body: ConvolutionBody) -> bool:
-    """Whether what a tap sees of a box of pixels is a box: neighbours are neighbours in the input too."""
+    """Whether what a tap sees of a box of pixels is a box: neighbours are neighbours in the input too, those of a phase
+    where a convolution is transposed."""
     whole = {"images", "channels", *(f"{kind}_{d}" for kind in ("out", "tap") for d in SPACE[body.rank])}
     single = {*body.pixels, *(run.index for run in body.extent("k").runs)} <= whole
-    return single and set(body.windows.stride) == {1} and body.windows.groups == 1
+    near = body.windows.transposed or set(body.windows.stride) == {1}
+    return single and near and body.windows.groups == 1
 
 
 def space(variant: str) -> tuple[Parameter, ...]:
