@@ -103,9 +103,7 @@ def test_a_language_model_writes_no_kernel_around_calls() -> None:
     found = plan()
     _check_strategies(found)
     asked = replace(found, spec=replace(found.spec, optimization_strategies=("llm",)))
-    with pytest.raises(
-        UsageError, match=r"any_window has calls of torch's \(torch.nn.functional.conv_transpose2d\)"
-    ):
+    with pytest.raises(UsageError, match=r"any_window has calls of torch's \(torch.nn.functional.conv_transpose2d\)"):
         _check_strategies(asked)
 
 
