@@ -199,9 +199,9 @@ def test_sizes_that_the_reference_needs_equal() -> None:
 
 
 BRANCHES = {
-    "return x if x.shape[-1] == 1 else x + 1": "op.yaml:9:3: unsupported: a branch on a size (one kernel serves all sizes)",
-    "long = x.shape[-1] > 50\nreturn x if long else x + 1": "unsupported: a reference that does one thing where D <= 50",
-    "odd = x.numel() % 2 == 1\nreturn x * 2 if odd else x": "unsupported: a reference that does one thing where ",
+    "return x if x.shape[-1] == 1 else x + 1": "op.yaml:9:3: unsupported: a branch on a size (the shapes of the spec take both sides",
+    "long = x.shape[-1] > 50\nreturn x if long else x + 1": "one with the constraint x.shape[-1] > 50 and one with x.shape[-1] <= 50",
+    "odd = x.numel() % 2 == 1\nreturn x * 2 if odd else x": "one with the constraint x.numel() % 2 == 1 and one with x.numel() % 2 != 1",
     "return x / float(x.shape[-1])": "op.yaml:3:5: the reference makes a Python number of D of x",
     "y = x\nfor i in range(x.shape[0]):\n    y = y + i\nreturn y": "the reference makes a Python number of D of x",
     "return x / math.log(x.shape[-1])": "the reference makes a Python number of D of x",

@@ -189,6 +189,7 @@ def _check(names: list[str], root: Path, json: bool) -> None:
 def _show(done: Written, dry_run: bool, seconds: float, verified: Verified | None) -> None:
     """What was written, what stays torch's, and whether the files agree on the interface."""
     from kernelgen.definition import step_notes
+    from kernelgen.frontend.sides import side_notes
 
     verb = "would be written" if dry_run else "written"
     rows = [(name, verb) for name in done.written] + [(name, "unchanged") for name in done.unchanged]
@@ -196,7 +197,7 @@ def _show(done: Written, dry_run: bool, seconds: float, verified: Verified | Non
     print(table((f"  {name}", state) for name, state in rows))
     if done.change not in ("new", "none"):
         print(f"changed since it was last generated: {done.change}")
-    for said in step_notes(done.plan):
+    for said in (*side_notes(done.plan.spec), *step_notes(done.plan)):
         print(f"note: {said}")
     print("the files agree on")
     print(table((f"  {'✓' if row.agrees else '✗'} {row.item}", _said(row)) for row in done.agreement))

@@ -91,7 +91,8 @@ def _small(body: Body, width: int) -> Schedule:
     fitting = _fitting(body, width)
     loads = sum(body.names.levels[a.load] == FULL for a in body.layout.accesses)
     if loads > 2:
-        return fitting.replace(BLOCK_SIZE_M=max(1, fitting.int("BLOCK_SIZE_M") // loads))
+        each = 1 << (loads - 1).bit_length()
+        return fitting.replace(BLOCK_SIZE_M=max(1, fitting.int("BLOCK_SIZE_M") // each))
     return fitting.replace(specialize=True)
 
 

@@ -8,6 +8,7 @@ import itertools
 import logging
 import math
 import operator
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
@@ -16,9 +17,10 @@ from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.mistakes import at_place, even_hint, failed, named, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
-from kernelgen.spec.cases import admits
+from kernelgen.spec.cases import admits, usual_sizes
+from kernelgen.spec.constraints import check, written_sizes
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, SizeValue, TensorSpec
-from kernelgen.spec.sizes import check_size, evaluate, is_expression, names_in, parts
+from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
 
 _PRIMES = (
     *(37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151),
@@ -26,6 +28,9 @@ _PRIMES = (
 )
 """Traced sizes: distinct, so that no two dimensions are taken for one by accident, not special to torch, and no fewer
 than a topk may take."""
+
+_FURTHER = (277, 281, 1031, 2053, 4099, 16411, 65537, 1048583, 31, 29, 23, 19, 17, 13, 11, 7, 5, 3, 2)
+"""Traced sizes where the constraints do not admit those."""
 
 _NOISY = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
 """Loggers that show tracebacks of what torch then does without, or where one line is raised here."""
@@ -83,7 +88,7 @@ def inputs_at(
     """Inputs without memory, of traced sizes but for those that are fixed. `turned`: with other ones."""
     import torch
 
-    sizes = {**dict(zip(_size_names(spec), _PRIMES[turned:] + _PRIMES[:turned], strict=False)), **fixed}
+    sizes = {**_traced_sizes(spec, turned), **fixed}
     made = []
     for tensor in spec.inputs:
         shape: list[int] = []
@@ -92,6 +97,28 @@ def inputs_at(
         dtype = getattr(torch, binding.get(tensor.dtype, tensor.dtype))
         made.append(torch.empty(shape, dtype=dtype, device="meta"))
     return made
+
+
+def _traced_sizes(spec: OperatorSpec, turned: int) -> dict[str, int]:
+    """A size for every name: such as the constraints admit, one or two of them changed, where they admit any."""
+    usual = dict(zip(_size_names(spec), _PRIMES[turned:] + _PRIMES[:turned], strict=False))
+
+    def is_admitted(sizes: Mapping[str, int]) -> bool:
+        bound: dict[str, SizeValue] = {**sizes, ELLIPSIS: (5,)} if _is_elastic(spec) else {**sizes}
+        return admits(spec, tuple(bound.items()))
+
+    if not spec.constraints or is_admitted(usual):
+        return usual
+    for names in itertools.combinations_with_replacement(usual, 2):
+        for values in itertools.product(_FURTHER, repeat=2):
+            sizes = {**usual, **dict(zip(names, values, strict=True))}
+            if len(set(sizes.values())) == len(sizes) and is_admitted(sizes):
+                return sizes
+    return usual
+
+
+def _is_elastic(spec: OperatorSpec) -> bool:
+    return any(ELLIPSIS in t.shape for t in spec.inputs)
 
 
 def called(spec: OperatorSpec, reference: Reference, inputs: Sequence[Any]) -> Any:
@@ -223,7 +250,16 @@ def refuse_guard(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> 
     """Refuse a reference whose trace holds only for some sizes and means something else for the others."""
     shown = named(str(condition), names)
     message = f"a reference that does one thing where {shown} and another elsewhere"
-    raise unsupported(spec, None, message + even_hint(shown))
+    raise unsupported(spec, None, message + (even_hint(shown) or _way_out(spec, shown)))
+
+
+def _way_out(spec: OperatorSpec, condition: str) -> str:
+    """The advice to write a condition on sizes as a constraint, where one can say it."""
+    for name, written in written_sizes(spec).items():
+        condition = re.sub(rf"\b{name}\b(?!\()", written, condition)
+    if check(condition, [t.name for t in spec.inputs]):
+        return ""
+    return f" (if that is the side that is used, write the constraint {condition})"
 
 
 def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:
@@ -248,15 +284,16 @@ def _samples(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list
     import sympy
 
     symbols = sorted(condition.free_symbols, key=str)
+    others = {**usual_sizes(spec), **({} if _is_elastic(spec) else {ELLIPSIS: (3,)})}
     # A * B != A asks for a size of one as well, A * (B - 1) != A for one of two
-    sizes = (3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
-    grid = itertools.product(sizes, repeat=len(symbols)) if len(symbols) < 4 else ()
-    others: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in (*_size_names(spec), ELLIPSIS)}
-    return [
-        dict(zip(symbols, values, strict=True))
-        for values in grid
-        if admits(spec, tuple((others | {str(names[s]): v for s, v in zip(symbols, values, strict=True)}).items()))
-    ]
+    small = (3, 4, 5, 8, 33, 128) if isinstance(condition, sympy.Ne) else (1, 2, 3, 4, 5, 8, 33, 128)
+    found: list[dict[Any, int]] = []
+    for sizes in (small, (129, 1025, 4096, 65536)) if len(symbols) < 4 else ():
+        grid = [dict(zip(symbols, values, strict=True)) for values in itertools.product(sizes, repeat=len(symbols))]
+        found = [g for g in grid if admits(spec, tuple((others | {str(names[s]): v for s, v in g.items()}).items()))]
+        if found:
+            break
+    return found
 
 
 def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list[dict[str, int]] | None:
@@ -305,9 +342,7 @@ def _roots(factor: Any, names: dict[Any, Atom]) -> list[tuple[str, int]] | None:
 
 def _admitted(spec: OperatorSpec, sizes: Mapping[str, int]) -> bool:
     """Whether the constraints take some sizes, as far as they say with the others at hand."""
-    named_sizes = {name for t in spec.inputs for size in t.shape for name in names_in(size)}
-    others: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in named_sizes}
-    return admits(spec, tuple({**others, **sizes}.items()))
+    return admits(spec, tuple({**usual_sizes(spec), **sizes}.items()))
 
 
 def _is_true(condition: Any, sizes: dict[Any, int]) -> bool:

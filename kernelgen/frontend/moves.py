@@ -295,7 +295,7 @@ def repeat_interleave(b: Builder, c: Call) -> Ref:
 
 def triangle(*, upper: bool) -> Rule:
     def rule(b: Builder, c: Call) -> Ref:
-        diagonal = ix.plus(ix.axis(-2), ix.number(c.get(1, "diagonal", 0)))
+        diagonal = ix.plus(ix.axis(-2), place(c.get(1, "diagonal", 0)))
         rows, cols = b.place((c.shape[-2], ()), diagonal), b.place((c.shape[-1],), ix.axis(-1))
         kept = b.map("ge" if upper else "le", cols, rows)
         return b.map("where", kept, c.args[0], converted(0, c.dtype), dtype=c.dtype)

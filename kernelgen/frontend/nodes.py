@@ -52,6 +52,8 @@ def lower_node(
             writes.check_write(node, [t.name for t in spec.inputs])
             overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
         first = meta[0] if isinstance(meta, list | tuple) else meta
+        if first.dtype.is_complex:
+            raise Refused("complex numbers (compute with the real and the imaginary parts as tensors of their own)")
         shape, dtype = dims(first.shape, symbols), str(first.dtype).removeprefix("torch.")
         shapes = tuple(dims(m.shape, symbols) for m in meta) if isinstance(meta, list | tuple) else ()
 

@@ -22,8 +22,6 @@ class Reference:
     statements: tuple[Statement, ...]
     statement_at: dict[int, int]
     file: str
-    branch: int | None
-    """The line of the first branch on a size: a trace follows one side only, and size 1 not at all."""
     writes: bool = False
     """Whether it may have operations in place: by their names, by `+=` and the like, to subscripts, or `inplace=`."""
 
@@ -41,19 +39,23 @@ def compile_reference(spec: OperatorSpec) -> Reference:
     file = f"<reference of {spec.name}>"
     linecache.cache[file] = (len(spec.reference), None, spec.reference.splitlines(keepends=True), file)
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math"), OPERATION: traced}
-    exec(compile(spec.reference, file, "exec"), scope)
+    exec(compile(_followed(spec), file, "exec"), scope)
     function = scope[spec.name]
     assert inspect.isfunction(function)
     function.__code__ = function.__code__.replace(co_name="forward", co_qualname="forward")
     statements, at = _statements(spec)
-    return Reference(function, statements, at, file, _branch(spec.reference), _writes(spec.reference))
+    return Reference(function, statements, at, file, _writes(spec.reference))
 
 
-def _branch(source: str) -> int | None:
-    tests = [n.test for n in ast.walk(ast.parse(source)) if isinstance(n, ast.If | ast.IfExp | ast.While)]
-    sizes = ("shape", "size", "numel")
-    lines = [t.lineno for t in tests for n in ast.walk(t) if isinstance(n, ast.Attribute) and n.attr in sizes]
-    return min(lines, default=None)
+def _followed(spec: OperatorSpec) -> ast.Module:
+    """The reference with what the tests come to whose sides are settled: a trace follows one side only."""
+    tree = ast.parse(spec.reference)
+    taken = {(side.line, side.column): side.taken for side in spec.sides}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If | ast.IfExp) and (node.test.lineno, node.test.col_offset) in taken:
+            answer = ast.Constant(taken[node.test.lineno, node.test.col_offset])
+            node.test = ast.copy_location(answer, node.test)
+    return tree
 
 
 def _writes(source: str) -> bool:

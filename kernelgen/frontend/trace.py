@@ -21,9 +21,9 @@ from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
 from kernelgen.frontend.outputs import outputs_of
 from kernelgen.frontend.reference import Reference, compile_reference
-from kernelgen.spec.cases import admits
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, SizeValue, TensorSpec
-from kernelgen.spec.sizes import names_in
+from kernelgen.frontend.sides import check_branches, side_notes
+from kernelgen.spec.cases import admits, usual_sizes
+from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
 
 
 def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[str, ...]]:
@@ -36,9 +36,8 @@ def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[st
     Raises SpecError where the reference fails or does not return what `outputs` declares, UnsupportedError where an
     operation has no rule or the reference does different things for different dtypes or ranks.
     """
+    check_branches(spec)
     reference = compile_reference(spec)
-    if reference.branch is not None:
-        raise unsupported(spec, reference.branch, "a branch on a size (one kernel serves all sizes)")
     halves = _halves(spec)
     graph, notes = _trace_once(spec, reference, halves[0], 1)
     if derived:
@@ -68,7 +67,7 @@ def _halves(spec: OperatorSpec) -> list[Binding]:
 
 def _ranks(spec: OperatorSpec) -> tuple[int, ...]:
     """Other numbers of dimensions than one for "..." to stand for, of those that the constraints admit."""
-    sizes: dict[str, SizeValue] = {name: 129 for t in spec.inputs for entry in t.shape for name in names_in(entry)}
+    sizes = usual_sizes(spec)
 
     def is_admitted(rank: int) -> bool:
         return admits(spec, tuple({**sizes, ELLIPSIS: (3,) * rank}.items()))
@@ -194,7 +193,7 @@ def _trace_once(
         tuple(builder.shortcuts),
         tuple(builder.filled),
     )
-    return graph, tuple(builder.notes)
+    return graph, (*side_notes(spec), *builder.notes)
 
 
 def _joins(node: Any, parts: dict[Any, tuple[TensorSpec, int]]) -> bool:

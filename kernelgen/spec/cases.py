@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kernelgen.spec.layout import Layout, broken
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Place, SizeValue
+from kernelgen.spec.sizes import names_in
 from kernelgen.spec.tree import Finding
 
 Sizes = tuple[tuple[str, SizeValue], ...]
@@ -76,6 +77,15 @@ def admitted(
 def admits(spec: OperatorSpec, sizes: Sizes) -> bool:
     """Whether the constraints hold for sizes, with the first dtype of every variable."""
     return not any(_violations(spec, Case(sizes, spec.dtype_bindings()[0])))
+
+
+def usual_sizes(spec: OperatorSpec) -> dict[str, SizeValue]:
+    """A size for every name that the inputs' shapes have, and for "...": such as the constraints admit, if any of the
+    spec's own are."""
+    names = dict.fromkeys(name for t in spec.inputs for entry in t.shape for name in names_in(entry))
+    usual: dict[str, SizeValue] = {name: (3,) if name == ELLIPSIS else 129 for name in names}
+    known = (dict(case.sizes) for case in (*spec.accuracy, *spec.performance))
+    return next((one for one in (usual, *known) if admits(spec, tuple(one.items()))), usual)
 
 
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:

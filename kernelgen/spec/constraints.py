@@ -10,8 +10,9 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
-from kernelgen.spec.model import Constraint, OperatorSpec, Place, TensorFacts
+from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Place, TensorFacts
 from kernelgen.spec.nearest import hint
+from kernelgen.spec.sizes import is_expression, multiple
 from kernelgen.spec.tree import shorten
 
 MAX_CHARACTERS = 300
@@ -75,6 +76,19 @@ def facts_of(spec: OperatorSpec) -> TensorFacts:
     said = {part.text.strip() for whole in spec.constraints for part in conjuncts(whole)}
     promised = {tensor.name for tensor in spec.inputs if f"{tensor.name}.is_contiguous()" in said}
     return TensorFacts(spec.facts.contiguous | promised)
+
+
+def written_sizes(spec: OperatorSpec) -> dict[str, str]:
+    """How a constraint says each size that the inputs name: `x.shape[1]`, or `x.shape[1] // 2` of `2 * D`."""
+    found: dict[str, str] = {}
+    for tensor in spec.inputs:
+        for d, entry in enumerate(tensor.shape):
+            if entry == ELLIPSIS or not isinstance(entry, str):
+                continue
+            factor, name = multiple(entry) if is_expression(entry) else (1, entry)
+            said = f"{tensor.name}.shape[{tensor.dim(d)}]"
+            found.setdefault(name, said if factor == 1 else f"({said} // {factor})")
+    return found
 
 
 def failing(constraint: Constraint) -> str:

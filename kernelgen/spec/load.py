@@ -11,6 +11,7 @@ import yaml
 
 from kernelgen.errors import Mistake, SpecError, UsageError
 from kernelgen.spec import cases, reference
+from kernelgen.spec.branches import settled
 from kernelgen.spec.checks import cross_check
 from kernelgen.spec.declared import declared
 from kernelgen.spec.divided import divided, divisors
@@ -173,6 +174,7 @@ def _with_cases(spec: OperatorSpec, file: SpecFile, tree: Map, symbols: tuple[st
     derived = {"accuracy": cases.derived_accuracy(symbols), "performance": cases.derived_performance(symbols)}
     bound: dict[str, tuple[Case, ...]] = {}
     found: list[Finding] = []
+    spec = settled(spec, _used(spec, file, symbols) or tuple(s for of in derived.values() for s in of))
     for key, section in listed.items():
         given = section is not None and section.shapes is not None
         if section is not None and section.shapes is not None:
@@ -189,6 +191,12 @@ def _with_cases(spec: OperatorSpec, file: SpecFile, tree: Map, symbols: tuple[st
     if found:
         raise _error(spec.path, found)
     return replace(spec, accuracy=bound["accuracy"], performance=bound["performance"])
+
+
+def _used(spec: OperatorSpec, file: SpecFile, symbols: tuple[str, ...]) -> tuple[cases.Sizes, ...]:
+    """The shapes that a file lists."""
+    sections = (file.accuracy, file.performance)
+    return tuple(_sizes(shape, symbols) for section in sections if section for shape in section.shapes or ())
 
 
 def _sizes(shape: Shape, symbols: tuple[str, ...]) -> cases.Sizes:

@@ -99,6 +99,19 @@ class Constraint:
 
 
 @dataclass(frozen=True)
+class Side:
+    """The side of a branch on sizes that an operator is for."""
+
+    line: int
+    """Where its test stands within the reference, from 1; `column` from 0."""
+    column: int
+    taken: bool
+    """What the test comes to."""
+    constraint: str = ""
+    """The constraint that this side is; empty where all sizes that the spec admits take it."""
+
+
+@dataclass(frozen=True)
 class TensorFacts:
     """What is known of tensors beside what is declared of them."""
 
@@ -190,6 +203,8 @@ class OperatorSpec:
     precision: str | None = None
     """One of PRECISIONS: how kernels multiply float32; None: as torch is set."""
     precision_place: Place = Place(1, 1)
+    sides: tuple[Side, ...] = ()
+    """The branches on sizes that are settled; their constraints stand among `constraints`."""
     facts: TensorFacts = TensorFacts()
     """What kernelgen has seen to itself; `constraints.facts_of` adds what the constraints promise."""
     path: str = "<spec>"

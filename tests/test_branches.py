@@ -1,0 +1,109 @@
+"""Branches of a reference on sizes: the side that all shapes of the spec take becomes a constraint."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelgen import families
+from kernelgen.errors import UnsupportedError
+from kernelgen.frontend import trace
+from kernelgen.render import triton_source
+from kernelgen.spec import parse_spec
+from kernelgen.spec.model import OperatorSpec
+
+SPEC = """\
+name: op
+inputs:
+  - {{name: x, shape: [{shape}], dtype: float32}}
+outputs:
+  - {{name: out, shape: [{shape}], dtype: float32}}
+{constraints}reference: |
+  def op(x, most=64):
+{body}
+{shapes}"""
+TIMED = "performance: {shapes: [{N: 4096, D: 1024}]}\n"
+BOTH = "accuracy: {shapes: [{N: 1, D: 3}]}\n" + TIMED
+
+
+def spec_of(body: str, shapes: str = TIMED, constraint: str = "", shape: str = "N, D") -> OperatorSpec:
+    lines = "\n".join(f"      {line}" for line in body.splitlines())
+    said = f"constraints: ['{constraint}']\n" if constraint else ""
+    return parse_spec(SPEC.format(shape=shape, body=lines, shapes=shapes, constraints=said), "op.yaml")
+
+
+SETTLED = {
+    "return x * 2 if x.shape[1] > most else x": "x.shape[1] > 64",
+    "return x if x.size(1) <= most else x * 2": "x.size(1) > 64",
+    "n, d = x.shape\nlong = d > most\nif long and n >= 1:\n    x = x * 2\nreturn x": "x.shape[1] > 64 and x.shape[0] >= 1",
+    "if not x.numel() > 100:\n    return x\nreturn x * 2": "x.numel() > 100",
+    "if x.shape[0] == 1:\n    return x\nreturn x * 2": "x.shape[0] != 1",
+    "if len(x.shape) == 3:\n    return x\nreturn x * 2": "",
+}
+
+
+@pytest.mark.parametrize("body", SETTLED)
+def test_the_side_that_is_used_becomes_a_constraint(body: str) -> None:
+    spec = spec_of(body)
+    assert [side.constraint for side in spec.sides] == [SETTLED[body]]
+    assert [c.text for c in spec.constraints] == [SETTLED[body]] * bool(SETTLED[body])
+    graph, notes = trace(spec)
+    assert [node.op for node in graph.nodes] == ["input", "mul"]
+    assert any("another thing" in note for note in notes) == bool(SETTLED[body])
+
+
+def test_the_wrapper_refuses_the_other_side() -> None:
+    spec = spec_of("return x * 2 if x.shape[1] > most else x")
+    text = triton_source(families.lower(spec, *trace(spec)))
+    assert 'raise ValueError(f"op: needs x.shape[1] > 64, got x {tuple(x.shape)}")' in text
+    assert all(dict(case.sizes)["D"] > 64 for case in spec.accuracy)
+
+
+def test_the_side_that_is_traced_is_at_sizes_that_take_it() -> None:
+    """A slice that keeps all of a short row would be no slice."""
+    spec = spec_of("if x.shape[1] > 100:\n    return x - x[:, :100].sum(1, keepdim=True)\nreturn x")
+    graph, _ = trace(spec)
+    assert [node.op for node in graph.nodes] == ["input", "index", "sum", "sub"]
+
+
+def test_any_number_of_dimensions() -> None:
+    timed = "accuracy: {shapes: [{...: [2, 3], D: 5}]}\nperformance: {shapes: [{...: [4, 1024], D: 1024}]}\n"
+    spec = spec_of("return x * 2 if x.ndim >= 3 else x", timed, shape="..., D")
+    assert [side.constraint for side in spec.sides] == ["x.ndim >= 3"]
+    assert [node.op for node in trace(spec)[0].nodes] == ["input", "mul"]
+
+
+BOTH_SIDES = "return x if x.shape[1] > 64 else x + 1"
+UNREAD = "y = x[:, 1:]\nreturn x if y.shape[1] > 64 else x + 1"
+REFUSED = {
+    "both": (
+        BOTH_SIDES,
+        BOTH,
+        "make it two specs, one with the constraint x.shape[1] > 64 and one with x.shape[1] <= 64",
+    ),
+    "made": (UNREAD, TIMED, "a test of the inputs' .shape, .ndim and numbers alone may be settled"),
+    "changed": (
+        "x = x + 1\nreturn x if x.shape[1] > 64 else -x",
+        TIMED,
+        "of the inputs' .shape, .ndim and numbers alone",
+    ),
+    "guard": (
+        "scale = x.shape[1] > 30 and 2.0 or 1.0\nreturn x * scale",
+        TIMED,
+        "write the constraint x.shape[1] > 30)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_the_way_out(name: str) -> None:
+    body, shapes, said = REFUSED[name]
+    with pytest.raises(UnsupportedError) as error:
+        trace(spec_of(body, shapes))
+    assert said in str(error.value)
+
+
+def test_a_constraint_settles_it_too() -> None:
+    spec = spec_of(BOTH_SIDES, TIMED, "x.shape[1] >= 65")
+    assert [side.constraint for side in spec.sides] == [""]
+    assert len(spec.constraints) == 1
+    assert [node.op for node in trace(spec)[0].nodes] == ["input"]
