@@ -13,10 +13,14 @@ from kernelgen.cli import main
 from kernelgen.devices.facts import B200, H200
 from kernelgen.roofline import LAUNCH, MATRIX, MEMORY, Analysis, analyse
 from kernelgen.spec import find_spec, load_spec
+from kernelgen.spec.model import OperatorSpec
 
 
 def analysis(name: str, *labels: str) -> Analysis:
-    spec = load_spec(find_spec(name)[0])
+    return of(load_spec(find_spec(name)[0]), *labels)
+
+
+def of(spec: OperatorSpec, *labels: str) -> Analysis:
     cases = tuple(c for c in spec.performance if not labels or c.label in labels)
     return analyse(generate.plan_of(spec, Path("nowhere")), cases, H200)
 
@@ -62,10 +66,25 @@ def test_the_device_sets_the_time(capsys: pytest.CaptureFixture[str]) -> None:
     assert times["h200"] / times["b200"] == pytest.approx(B200.dram_bytes_per_s / H200.dram_bytes_per_s)
 
 
-def test_every_kernel_and_call_has_a_reason_and_a_share() -> None:
-    found = analysis("conv_bias_relu")
-    assert len(found.stages) > 1
-    assert "torch's torch.nn.functional.conv2d" in {stage.how for stage in found.stages}
+SOLVED = """
+name: solved
+summary: The solution of a triangular system, halved.
+inputs: [{name: a, shape: [M, M], dtype: float32}, {name: b, shape: [M, N], dtype: float32}]
+outputs: [{name: out, shape: [M, N], dtype: float32}]
+reference: |
+  def solved(a, b):
+      x = torch.linalg.solve_triangular(a, b, upper=False)
+      return x * 0.5
+accuracy: {shapes: [{M: 4, N: 3}]}
+performance: {shapes: [{M: 512, N: 512}]}
+"""
+
+
+def test_every_kernel_and_call_has_a_reason_and_a_share(tmp_path: Path) -> None:
+    (tmp_path / "solved.yaml").write_text(SOLVED)
+    found = of(load_spec(tmp_path / "solved.yaml"))
+    assert [stage.how.split()[0] for stage in found.stages] == ["torch's", "a"]
+    assert "solve_triangular" in found.stages[0].how
     assert all(stage.why for stage in found.stages)
     assert sum(stage.bytes_share for stage in found.stages) == pytest.approx(1)
 

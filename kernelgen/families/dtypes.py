@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kernelgen.families.values import Unlowerable, Value
+from collections.abc import Iterable
+
+from kernelgen.families.values import Value
 from kernelgen.spec.model import OperatorSpec
 
 ITEMSIZE = {
@@ -12,12 +14,18 @@ ITEMSIZE = {
 """Bytes an element."""
 
 
-def element_types(spec: OperatorSpec, values: list[Value]) -> dict[str, str]:
-    """For every dtype variable the element type of a pointer that the kernel has and that carries it."""
+ELEMENT = "_ptr.dtype.element_ty"
+
+
+def element_types(spec: OperatorSpec, values: Iterable[Value]) -> dict[str, str]:
+    """For every dtype variable the element type of a pointer that carries it: of a tensor that the kernel reads or
+    writes where there is one, else of an input that says the dtype and nothing more."""
     read = {v.tensor for v in values}
-    pointers = [*(t for t in spec.inputs if t.name in read), *spec.outputs]
-    found = {t.dtype: f"{t.name}_ptr.dtype.element_ty" for t in reversed(pointers) if t.dtype in dict(spec.dtypes)}
-    for value in values:
-        if value.attr in dict(spec.dtypes) and value.attr not in found:
-            raise Unlowerable(f"a cast to {value.attr}, a dtype of nothing that is read or written", value.statement)
-    return found
+    first = [t for t in spec.inputs if t.name in read]
+    tensors = (*first, *spec.outputs, *(t for t in spec.inputs if t not in first))
+    return {t.dtype: f"{t.name}{ELEMENT}" for t in reversed(tensors) if t.dtype in dict(spec.dtypes)}
+
+
+def typed(values: Iterable[Value]) -> set[str]:
+    """The tensors whose pointers say a dtype."""
+    return {v.attr.removesuffix(ELEMENT) for v in values if v.attr and v.attr.endswith(ELEMENT)}

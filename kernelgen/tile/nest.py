@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kernelgen.families.access import COLS, ROWS, Access, output_groups
+from kernelgen.families.dtypes import typed
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body, passed
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
@@ -270,9 +271,9 @@ class Nest:
     # The signature
 
     def arguments(self, *sizes: str) -> tuple[str, ...]:
-        """Pointers, sizes, then strides. An input that is not read has no pointer."""
+        """Pointers, sizes, then strides. An input that is not read has none, unless its dtype is what values become."""
         layout = self.body.layout
-        read = {a.tensor for a in layout.accesses}
+        read = {*(a.tensor for a in layout.accesses), *typed(self.body.lowered.values)}
         pointers = [f"{t.name}_ptr" for t in self.spec.inputs if t.name in read]
         pointers += dict.fromkeys(f"{o.name}_ptr" for o in self.body.lowered.outputs)
         counted = [parameter for _, parameter in layout.sizes if parameter != "N"]  # which may be compiled in

@@ -67,6 +67,9 @@ def products(draw: st.DrawFn) -> Sample:
 
     before = draw(st.none() | st.sampled_from(_BEFORE))
     x = "x" if before is None else f"({before.format(size())}).to(x.dtype)"
+    if "x.dtype" not in form and draw(st.booleans()):  # factors of two dtypes, multiplied in float32
+        x = f"{x}.float()"
+        inputs = {name: shape if name == "x" else f"{shape}: float32" for name, shape in inputs.items()}
     lines = [f"y = {form.format(x=x)}"]
     for after in draw(st.lists(st.sampled_from(_AFTER), min_size=1, max_size=3)):
         lines.append(f"y = {after.format('y', size())}")

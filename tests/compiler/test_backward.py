@@ -453,7 +453,8 @@ MOVED: dict[str, tuple[str, dict[str, str], dict[str, str], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MOVED)
 def test_the_gradient_of_what_is_moved_is_moved_back(name: str) -> None:
     lines, inputs, outputs, sizes = MOVED[name]
-    check(replace(sample(lines, inputs, outputs, sizes), dtypes=(("T", ("float32",)),)))
+    needs = ("x.shape[-1] >= 2",) if "1:-1" in lines else ()
+    check(replace(sample(lines, inputs, outputs, sizes, constraints=needs), dtypes=(("T", ("float32",)),)))
 
 
 def test_the_gradients_of_pieces_are_joined_and_those_of_joins_cut() -> None:

@@ -750,3 +750,19 @@ def test_a_literal_number_of_channels_is_divided_into_groups(code: str) -> None:
 )
 def test_counts_of_fewer_dimensions_and_a_dropout_of_nothing(code: str, out: str) -> None:
     assert not failures(sample(f"return {code}", {"x": "A D"}, {"out": out}, {"A": 3, "D": 7}), thorough=False)
+
+
+@pytest.mark.parametrize(
+    ("lines", "inputs", "out"),
+    [
+        ("return x.to(y.dtype).float() * 3.0", {"x": "... D: float32", "y": "... D"}, "... D: float32"),
+        ("return x.to(y.dtype).float().sum(-1)", {"x": "A D: float32", "y": "D"}, "A: float32"),
+        ("return x.to(y.dtype).float().sum(0)", {"x": "A D: float32", "y": "D"}, "D: float32"),
+        ("return x.to(y.dtype).float() @ w", {"x": "A D: float32", "y": "D", "w": "D N: float32"}, "A N: float32"),
+        ("return x.float() @ w + y.float().sum()", {"x": "A D", "y": "D", "w": "D N: float32"}, "A N: float32"),
+        ("return F.max_pool2d(x.to(y.dtype).float(), 2)", {"x": "A N 2*H 2*W: float32", "y": "N"}, "A N H W: float32"),
+    ],
+)
+def test_casts_that_only_a_dtype_asks_for(lines: str, inputs: dict[str, str], out: str) -> None:
+    found = sample(lines, inputs, {"out": out}, {"A": 3, "D": 5, "N": 2, "H": 4, "W": 5, "...": (3,)})
+    assert not failures(found, thorough=False)

@@ -135,7 +135,7 @@ def body(spec: OperatorSpec, graph: Graph) -> AttentionBody:
         stored.append(Stored(output.name, lowering.unrounded(output, index), output.dtype, index))
     values, softmax, numbers = softmax_of(lowering.values, [o.value for o in stored])
     stored = [replace(o, value=i) for o, i in zip(stored, numbers, strict=True)]
-    variables = element_types(spec, list(values))
+    variables = element_types(spec, values)
     values = tuple(replace(v, attr=variables.get(v.attr or "", v.attr)) for v in values)
     if softmax.weights is not None:
         softmax = replace(softmax, weights=variables.get(softmax.weights, softmax.weights))

@@ -219,7 +219,8 @@ class Writer:
     def arguments(self, body: tuple[ir.Stmt, ...]) -> tuple[ir.Argument, ...]:
         """What the statements mention of tensors, strides and sizes, in that order."""
         used = used_names(body)
-        tensors = [*dict.fromkeys(a.tensor for a in self.body.layout.accesses), *(o.name for o in self.spec.outputs)]
+        read = (a.tensor for a in self.body.layout.accesses)  # others may say a dtype
+        tensors = [*dict.fromkeys((*read, *(t.name for t in self.spec.inputs))), *(o.name for o in self.spec.outputs)]
         views = {a.tensor: a.view[0] for a in self.body.layout.accesses if a.view}
         found = []
         for name in tensors:

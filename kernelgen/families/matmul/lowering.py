@@ -159,7 +159,7 @@ def lower(
     if unlike is not None:
         raise Unlowerable("products of different sizes in one kernel", graph.nodes[unlike].statement)
     lowering = make(graph, each)
-    lowering.narrow = {t.name: t.dtype for t in spec.inputs if t.dtype in NARROW}
+    lowering.dtypes = {t.name: t.dtype for t in spec.inputs}
     lowering.scales = frozenset(t.name for t in spec.inputs if t.role == "scale")
     stored = []
     for output in graph.outputs:
@@ -233,8 +233,8 @@ class ProductLowering(Lowering):
         first = next(iter(products.values()))
         super().__init__(graph, first.space, apart=False)
         self.products = products
-        self.narrow: dict[str, str] = {}
-        """The tensors of fewer bits than float32, with their dtypes."""
+        self.dtypes: dict[str, str] = {}
+        """The dtypes of the tensors, which may be variables."""
         self.scales: frozenset[str] = frozenset()
         """The tensors that may multiply a sum and not each of its summands."""
         self.columns = frozenset(first.extents["n"])
@@ -306,14 +306,31 @@ class ProductLowering(Lowering):
                 name = node.name if i == len(outer) else None
                 made = self.add(Value("mul", (Use(made), scale), "float", axes, name, node.statement))
             return made
+        if self._held(left) != self._held(right):
+            left, right = self._widened(left), self._widened(right)
         return self.add(Value("dot", (left, right), "float", axes, node.name, node.statement))
+
+    def _held(self, factor: Use) -> str:
+        """The dtype that has all of a factor's values."""
+        value = self.values[factor.value]
+        if value.op == "load":
+            return self.dtypes[str(value.tensor)]
+        return str(value.attr) if value.op == "round" else "float32"
+
+    def _widened(self, factor: Use) -> Use:
+        """A factor in float32, in which one of another dtype is multiplied with it."""
+        if self._held(factor) == "float32":
+            return factor
+        value = self.values[factor.value]
+        return Use(self.add(Value("round", (factor,), "float", value.axes, statement=value.statement, attr="float32")))
 
     def _unscaled(self, factor: Use, roles: Roles) -> tuple[Use, tuple[Use, ...], str]:
         """A factor as memory holds it, in fewer bits than float32, what scales it in float32, and its dtype, empty if
         it has more. A scale is the same for all that is summed, or is loaded for equal groups of it."""
         value = self.values[factor.value]
         if value.op == "load":
-            return factor, (), self.narrow.get(str(value.tensor), "")
+            dtype = self.dtypes[str(value.tensor)]
+            return factor, (), dtype if dtype in NARROW else ""
         if value.op == "mul":
             pairs = [value.args, value.args[::-1]]
             for one, scale in ((a, b) for a, b in pairs if isinstance(a, Use) and isinstance(b, Use)):
