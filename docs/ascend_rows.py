@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelgen import families, frontend, generate, render
+from kernelgen import families, frontend, generation, render
 from kernelgen.ascend import launches
 from kernelgen.ascend.lowering import Lowered
 from kernelgen.devices import Device, find
@@ -87,7 +87,7 @@ def main() -> int:
 
 def examined(spec: OperatorSpec, device: Device) -> Iterator[tuple[str, Longest]]:
     """Every dtype of an operator with what was found."""
-    chip = generate.chip_of(device)
+    chip = generation.chip_of(device)
     assert chip is not None
     graph, notes = frontend.trace(spec)
     plan = families.retarget(families.lower(spec, graph, notes), chip)

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from kernelgen import generate
+from kernelgen import generation
 from kernelgen.ascend import room_client, venv
 from kernelgen.ascend.report import Report
 from kernelgen.cli.lowered import Chosen, report_of
@@ -65,7 +65,7 @@ def examined(spec: OperatorSpec, path: Path, target: str, known: dict[str, Any])
     with tempfile.TemporaryDirectory() as folder:
         try:
             device = find("npu", target)
-            made = generate.new(spec, Path(folder), chip=generate.chip_of(device)).folder / f"{spec.name}_triton.py"
+            made = generation.new(spec, Path(folder), chip=generation.chip_of(device)).folder / f"{spec.name}_triton.py"
             source = digest(made)
             if known.get("source") == source and known.get("asked") == asked():
                 return None

@@ -23,7 +23,7 @@ from kernelgen import families
 from kernelgen.devices import Device, cache_folder, find
 from kernelgen.errors import NoDeviceError
 from kernelgen.files import write_atomic
-from kernelgen.generate import Made
+from kernelgen.generation import Made
 from kernelgen.outcomes import Status
 from kernelgen.plan import LoweredPlan, Plan, TableRow, WrittenPlan
 from kernelgen.schedule.problem import limits_text

@@ -34,7 +34,7 @@ from test_llm_resume import microseconds as of_proposed
 from kernelgen import journal
 from kernelgen.journal import FILE, Record
 from kernelgen.llm import Client, Endpoint
-from kernelgen.optimize import optimize
+from kernelgen.optimization import optimize
 
 ROUNDS = 3
 DURABLE = {False: 80, True: 60}

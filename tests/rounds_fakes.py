@@ -12,8 +12,8 @@ from kernelgen.analysis import Work
 from kernelgen.devices import Device
 from kernelgen.devices.facts import H200
 from kernelgen.evaluate import Candidate
-from kernelgen.optimize import Options, RunResult, optimize
-from kernelgen.optimize.model import Reporter
+from kernelgen.optimization import Options, RunResult, optimize
+from kernelgen.optimization.model import Reporter
 from kernelgen.outcomes import (
     AccuracyResult,
     CaseTiming,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_process import kernelgen
 
-from kernelgen import generate
+from kernelgen import generation
 from kernelgen.cli import main
 from kernelgen.devices.facts import B200, H200
 from kernelgen.roofline import LAUNCH, MATRIX, MEMORY, Analysis, analyse
@@ -22,7 +22,7 @@ def analysis(name: str, *labels: str) -> Analysis:
 
 def of(spec: OperatorSpec, *labels: str) -> Analysis:
     cases = tuple(c for c in spec.performance if not labels or c.label in labels)
-    return analyse(generate.plan_of(spec, Path("nowhere")), cases, H200)
+    return analyse(generation.plan_of(spec, Path("nowhere")), cases, H200)
 
 
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

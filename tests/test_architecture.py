@@ -84,7 +84,7 @@ def rule_breaks(module: str, source: str, is_package: bool = False) -> list[str]
     """One line for each import that the table forbids."""
     room = room_of(module)
     if room == "":
-        allowed: set[str] = set()
+        allowed = {"api"}
     elif room not in MAY_IMPORT:
         return [f"{module}: the room {room!r} is not in the table"]
     elif room == "judge":
@@ -266,7 +266,7 @@ def test_functions_are_short() -> None:
         ("kernelgen.spec.load", "from kernelgen.plan import Plan"),
         ("kernelgen.spec.load", "from kernelgen import plan"),
         ("kernelgen.spec.load", "from ..plan import Plan"),
-        ("kernelgen.spec.load", "def late():\n    import kernelgen.optimize"),
+        ("kernelgen.spec.load", "def late():\n    import kernelgen.optimization"),
         ("kernelgen.evaluate", "from kernelgen.judge import compare"),
         ("kernelgen.judge.timing", "from kernelgen.errors import UsageError"),
         ("kernelgen.judge.timing", "def late():\n    import numpy"),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelgen import ascend, generate
+from kernelgen import ascend, generation
 from kernelgen.ascend import launches
 from kernelgen.devices import find
 from kernelgen.errors import NoDeviceError
@@ -80,7 +80,7 @@ def test_reading_element_by_element_is_slow_but_not_wrong() -> None:
 
 def quartet(name: str, root: Path) -> Path:
     device = find("npu", "ascend910b3")
-    done = generate.new(load_spec(SPECS[name]), root, chip=generate.chip_of(device))
+    done = generation.new(load_spec(SPECS[name]), root, chip=generation.chip_of(device))
     return done.folder / f"{name}_triton.py"
 
 
@@ -134,8 +134,8 @@ performance: {shapes: [{A: 512, D: 512}]}
 def test_the_longest_row_that_is_held_fits(result: str, tmp_path: Path) -> None:
     """Also with operations that need several times a row while they run."""
     (tmp_path / "rows.yaml").write_text(ROWS.replace("RESULT", result))
-    chip = generate.chip_of(find("npu", "ascend910b3"))
-    folder = generate.new(load_spec(tmp_path / "rows.yaml"), tmp_path, chip=chip).folder
+    chip = generation.chip_of(find("npu", "ascend910b3"))
+    folder = generation.new(load_spec(tmp_path / "rows.yaml"), tmp_path, chip=chip).folder
     wrapper = load.candidate(str(folder / "rows_triton.py"), "rows")
     schedules = wrapper.__globals__["SCHEDULES"]
     (launch,) = launches.recorded(wrapper, [[[16, schedules[-2][0] // 4], "float32"]] * 2, TARGET)
@@ -211,7 +211,7 @@ def test_random_bits_of_a_turned_tile_fit_the_buffer(tmp_path: Path) -> None:
     """All that follows from the place of an element is turned in the buffer; places are int32 as all others are."""
     (tmp_path / "masked_columns.yaml").write_text(MASKED)
     spec, device = load_spec(tmp_path / "masked_columns.yaml"), find("npu", "ascend910b3")
-    folder = generate.new(spec, tmp_path, chip=generate.chip_of(device)).folder
+    folder = generation.new(spec, tmp_path, chip=generation.chip_of(device)).folder
     wrapper = load.candidate(str(folder / "masked_columns_triton.py"), "masked_columns")
     (launch,) = launches.recorded(wrapper, [[[512, 512], "float32"], [[], "int64"]], TARGET)
     result = launch.lowered()

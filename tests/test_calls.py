@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgen import families, frontend, generate, render
+from kernelgen import families, frontend, generation, render
 from kernelgen.analysis import floor_seconds, work
 from kernelgen.cli.optimize import _check_strategies
 from kernelgen.definition import step_notes
@@ -110,14 +110,14 @@ def test_a_language_model_writes_no_kernel_around_calls() -> None:
 def test_gradients_of_calls_are_refused(tmp_path: Path) -> None:
     spec = replace(CALLS, backward=True)
     with pytest.raises(UnsupportedError, match=r"the gradient of torch\.nn\.functional\.conv_transpose2d"):
-        generate.new(spec, tmp_path)
+        generation.new(spec, tmp_path)
 
 
 def test_a_convolution_of_a_module_is_imported_and_generated(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(CONV, encoding="utf-8")
     imported = import_file(tmp_path / "conv.py", name="conv_scaled")
     spec = parse_spec(imported.text, "conv_scaled.yaml")
-    generate.new(spec, tmp_path)
+    generation.new(spec, tmp_path)
     text = (tmp_path / "conv_scaled" / "conv_scaled_triton.py").read_text("utf-8")
     assert "torch.nn.functional.conv_transpose2d(" in text  # of so few channels torch's is faster
     package = custom_op_files(text, spec, tmp_path, tmp_path / "package")

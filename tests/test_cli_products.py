@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_process import contents, kernelgen, refused
 
-from kernelgen import generate
+from kernelgen import generation
 from kernelgen.errors import SpecError
 from kernelgen.spec import parse_spec
 
@@ -66,7 +66,7 @@ def spec(folder: Path, old: str = "", new: str = "") -> str:
 def test_a_mistake_has_its_place_and_nothing_is_written(mistake: str, tmp_path: Path) -> None:
     old, new, expected = MISTAKES[mistake]
     with pytest.raises(SpecError) as error:
-        generate.new(parse_spec(changed(old, new), "scores.yaml"), tmp_path)
+        generation.new(parse_spec(changed(old, new), "scores.yaml"), tmp_path)
     assert str(error.value).startswith(f"scores.yaml:{expected}")
     assert "\n" not in str(error.value)
     assert not contents(tmp_path)

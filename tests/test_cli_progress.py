@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelgen.cli.progress import Progress, outcome
-from kernelgen.optimize.model import Reporter, RoundResult
+from kernelgen.optimization.model import Reporter, RoundResult
 from kernelgen.outcomes import CaseTiming, Evaluation, Source, Status
 
 

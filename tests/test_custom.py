@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kernelgen import custom, generate, render
+from kernelgen import custom, generation, render
 from kernelgen.custom.expressions import ExpressionError
 from kernelgen.custom.expressions import parse as parse_expression
 from kernelgen.custom.syntax import check
@@ -53,7 +53,7 @@ def spec() -> OperatorSpec:
 
 @pytest.fixture(scope="module")
 def plan(spec: OperatorSpec) -> Plan:
-    return generate.plan_of(spec, Path("nowhere"))
+    return generation.plan_of(spec, Path("nowhere"))
 
 
 def changed(**changes: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from kernelgen import families, frontend, journal
 from kernelgen.cli import main
 from kernelgen.errors import SpecError, UnsupportedError
 from kernelgen.evaluate import Candidate
-from kernelgen.optimize import written
+from kernelgen.optimization import written
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.spec import load_spec, parse_spec
 

@@ -130,10 +130,10 @@ def blocks(heading: str, language: str) -> list[str]:
 GENERATED_AND_RIGHT = """
 import runpy, sys
 from pathlib import Path
-from kernelgen import generate
+from kernelgen import generation
 from kernelgen.spec import load_spec
 
-made = generate.new(load_spec(Path(sys.argv.pop())), Path("operators"))
+made = generation.new(load_spec(Path(sys.argv.pop())), Path("operators"))
 sys.path.insert(0, str(made.folder))
 runpy.run_path(made.folder / f"{made.folder.name}_accuracy.py", run_name="__main__")
 """

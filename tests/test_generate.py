@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_frontend import spec_of
 
-from kernelgen import generate, manifest, render
+from kernelgen import generation, manifest, render
 from kernelgen.errors import DamagedError, HandEditedError, SpecError, UnsupportedError
 from kernelgen.families import reduction
 from kernelgen.manifest import MANIFEST
@@ -27,37 +27,37 @@ def spec() -> OperatorSpec:
 
 @pytest.fixture
 def folder(spec: OperatorSpec, tmp_path: Path) -> Path:
-    generate.new(spec, tmp_path)
+    generation.new(spec, tmp_path)
     return tmp_path / "op"
 
 
 def test_everything_is_written_once(spec: OperatorSpec, tmp_path: Path) -> None:
-    first = generate.new(spec, tmp_path)
+    first = generation.new(spec, tmp_path)
     assert first.change == "new"
     assert list(first.written) == FILES
     assert {p.name for p in first.folder.iterdir()} == {*FILES, MANIFEST}
     before = {p: p.stat().st_mtime_ns for p in first.folder.iterdir()}
-    second = generate.new(spec, tmp_path)
+    second = generation.new(spec, tmp_path)
     assert (second.change, second.written, list(second.unchanged)) == ("none", (), FILES)
     assert {p: p.stat().st_mtime_ns for p in first.folder.iterdir()} == before
 
 
 def test_a_dry_run_writes_nothing(spec: OperatorSpec, tmp_path: Path) -> None:
-    assert list(generate.new(spec, tmp_path, dry_run=True).written) == FILES
+    assert list(generation.new(spec, tmp_path, dry_run=True).written) == FILES
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_folder_of_the_spec(spec: OperatorSpec, tmp_path: Path) -> None:
-    assert generate.new(replace(spec, folder="norms/op"), tmp_path).folder == tmp_path / "norms" / "op"
+    assert generation.new(replace(spec, folder="norms/op"), tmp_path).folder == tmp_path / "norms" / "op"
 
 
 def test_what_the_spec_now_says_makes_files_stale(spec: OperatorSpec, folder: Path) -> None:
     root = folder.parent
-    assert generate.stale(spec, root) == ()
+    assert generation.stale(spec, root) == ()
     changed = spec_of("return torch.softmax(x * 2, -1)")
-    assert [line.rpartition(": ")[2] for line in generate.stale(changed, root)] == ["no longer matches its spec"] * 3
+    assert [line.rpartition(": ")[2] for line in generation.stale(changed, root)] == ["no longer matches its spec"] * 3
     (folder / "op_accuracy.py").unlink()
-    assert generate.stale(spec, root) == (f"{folder}/op_accuracy.py: missing",)
+    assert generation.stale(spec, root) == (f"{folder}/op_accuracy.py: missing",)
 
 
 def test_hand_edits_are_kept_unless_forced(spec: OperatorSpec, folder: Path) -> None:
@@ -66,14 +66,14 @@ def test_hand_edits_are_kept_unless_forced(spec: OperatorSpec, folder: Path) -> 
     path.write_text(original + "# mine\n")
     (folder / "definition.md").unlink()
     assert manifest.hand_edited(folder) == ("op_triton.py",)
-    assert generate.stale(spec, folder.parent) == (
+    assert generation.stale(spec, folder.parent) == (
         f"{path}: changed by hand", f"{folder}/definition.md: missing",
     )  # fmt: skip
     with pytest.raises(HandEditedError, match=r"op_triton.py: changed by hand since it was generated; --force"):
-        generate.new(spec, folder.parent)
+        generation.new(spec, folder.parent)
     assert path.read_text() == original + "# mine\n"
     assert not (folder / "definition.md").exists()
-    assert generate.new(spec, folder.parent, force=True).written == ("op_triton.py", "definition.md")
+    assert generation.new(spec, folder.parent, force=True).written == ("op_triton.py", "definition.md")
     assert path.read_text() == original
     assert manifest.hand_edited(folder) == ()
 
@@ -86,17 +86,17 @@ CHANGES = {
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_the_kind_of_a_change_is_told(folder: Path, kind: str) -> None:
-    written = generate.new(CHANGES[kind], folder.parent)
+    written = generation.new(CHANGES[kind], folder.parent)
     assert written.change == kind
     assert {"op_triton.py", "op_baseline.py"} <= set(written.written)
-    assert generate.stale(CHANGES[kind], folder.parent) == ()
+    assert generation.stale(CHANGES[kind], folder.parent) == ()
 
 
 def test_a_change_of_schedule_rewrites_the_kernel_alone(spec: OperatorSpec, folder: Path) -> None:
     table = [{"upto": {}, **reduction.default("row").replace(num_warps=8).to_json()}]
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": table}))
-    written = generate.new(spec, folder.parent)
+    written = generation.new(spec, folder.parent)
     assert (written.change, written.written) == ("performance parameters", ("op_triton.py",))
     assert '"num_warps": 8' in (folder / "op_triton.py").read_text()
 
@@ -107,7 +107,7 @@ def test_a_table_of_before_a_parameter_keeps_what_it_chose(spec: OperatorSpec, f
 
     def found(row: dict[str, object]) -> tuple[TableRow, ...]:
         (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": [{"upto": {}, **row}]}))
-        return generate.plan_of(spec, folder.parent).table
+        return generation.plan_of(spec, folder.parent).table
 
     older = {name: value for name, value in chosen.values if name != "loads"}
     assert found({"variant": "row", "values": older}) == (TableRow((), chosen),)
@@ -120,7 +120,7 @@ def test_a_table_of_before_sizes_had_names_is_read(spec: OperatorSpec, folder: P
     old = [{"max_bytes": 4096, **row.to_json()}, {"max_bytes": None, **looped.to_json()}]
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": old}))
-    table = generate.plan_of(spec, folder.parent).table
+    table = generation.plan_of(spec, folder.parent).table
     assert table == (table_row(row, row_bytes=4096), table_row(looped))
 
 
@@ -143,20 +143,20 @@ def test_limits_that_no_table_has_are_damage(
     manifest = json.loads((folder / MANIFEST).read_text())
     (folder / MANIFEST).write_text(json.dumps(manifest | {"schedules": rows}))
     with pytest.raises(DamagedError, match=re.escape(said)):
-        generate.plan_of(spec, folder.parent)
+        generation.plan_of(spec, folder.parent)
 
 
 def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path) -> None:
-    plan = generate.plan_of(spec, folder.parent)
+    plan = generation.plan_of(spec, folder.parent)
     chosen = plan.with_table((TableRow((), reduction.default("looped").replace(BLOCK_SIZE_N=4096)),))
     (folder / "op_triton.py").write_text(render.triton_source(chosen))
-    generate.record(chosen, folder)
+    generation.record(chosen, folder)
     assert manifest.hand_edited(folder) == ()
-    assert generate.plan_of(spec, folder.parent).table == chosen.table
-    assert generate.new(spec, folder.parent).change == "none"
+    assert generation.plan_of(spec, folder.parent).table == chosen.table
+    assert generation.new(spec, folder.parent).change == "none"
     # a table of another family is of another reference, and let go
     other = spec_of("return x * 2")
-    assert generate.plan_of(other, folder.parent).table == generate.plan_of(other, folder.parent / "none").table
+    assert generation.plan_of(other, folder.parent).table == generation.plan_of(other, folder.parent / "none").table
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_the_chosen_table_survives_the_next_new(spec: OperatorSpec, folder: Path
 def test_a_manifest_that_cannot_be_read_is_refused(spec: OperatorSpec, folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(DamagedError, match=r"generated\.json: damaged \("):
-        generate.new(spec, folder.parent)
+        generation.new(spec, folder.parent)
     (folder / MANIFEST).unlink()
-    assert generate.new(spec, folder.parent).change == "none"
+    assert generation.new(spec, folder.parent).change == "none"
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_nothing_is_written_for_a_spec_that_is_refused(
     tmp_path: Path, body: str, outputs: str, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        generate.new(spec_of(body, outputs=outputs), tmp_path)
+        generation.new(spec_of(body, outputs=outputs), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,9 +206,9 @@ BREAKS = {
 
 @pytest.mark.parametrize("item", BREAKS)
 def test_files_that_do_not_agree_are_found_out(spec: OperatorSpec, tmp_path: Path, item: str) -> None:
-    files = render.quartet(generate.plan_of(spec, tmp_path))
-    assert all(a.agrees for a in generate.interface_agreement(spec, files))
+    files = render.quartet(generation.plan_of(spec, tmp_path))
+    assert all(a.agrees for a in generation.interface_agreement(spec, files))
     name, old, new = BREAKS[item]
     assert old in files[name]
-    broken = generate.interface_agreement(spec, {**files, name: files[name].replace(old, new)})
+    broken = generation.interface_agreement(spec, {**files, name: files[name].replace(old, new)})
     assert item in [a.item for a in broken if not a.agrees]

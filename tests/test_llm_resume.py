@@ -13,7 +13,7 @@ from rounds_fakes import COMPILER, FakeEvaluator, device, make_plan, options, wr
 
 from kernelgen import custom, journal
 from kernelgen.llm import Caps, Endpoint, Reply
-from kernelgen.optimize import RunResult, optimize
+from kernelgen.optimization import RunResult, optimize
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import Case

@@ -13,11 +13,11 @@ import pytest
 from model_server import ModelServer
 from pytest_httpserver import HTTPServer
 
-from kernelgen import analysis, custom, devices, generate, journal
+from kernelgen import analysis, custom, devices, generation, journal
 from kernelgen.evaluate import evaluator
 from kernelgen.llm import Caps, Client, Endpoint, Prices, spent
-from kernelgen.optimize import Options, RunResult, optimize
-from kernelgen.optimize.bench import families_compiler
+from kernelgen.optimization import Options, RunResult, optimize
+from kernelgen.optimization.bench import families_compiler
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec import load_spec
 
@@ -85,13 +85,13 @@ def first_bad_then_good(messages: list[dict[str, str]]) -> str:
 def slow_plan(root: Path) -> Plan:
     """The operator with a schedule that leaves much to be won, on the disk as if a run had left it so."""
     (root / "shift.yaml").write_text(SPEC)
-    generate.new(load_spec(root / "shift.yaml"), root / "operators")
+    generation.new(load_spec(root / "shift.yaml"), root / "operators")
     plan = again(root)
     schedule = plan.table[0].schedule
     plan = plan.with_table((TableRow((), Schedule.make(schedule.variant, **{**dict(schedule.values), **SLOWEST})),))
     path = root / "operators" / "shift" / "shift_triton.py"
     path.write_text(families_compiler().source(plan))
-    generate.record(plan, path.parent)
+    generation.record(plan, path.parent)
     return plan
 
 
@@ -113,7 +113,7 @@ def play(root: Path, client: Client, caps: Caps | None = None, rounds: int = 1) 
 
 def again(root: Path) -> Plan:
     spec = replace(load_spec(root / "shift.yaml"), optimization_strategies=("llm",))
-    return generate.plan_of(spec, root / "operators")
+    return generation.plan_of(spec, root / "operators")
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_the_good_answer_is_kept_and_every_other_one_explained(server: ModelServ
     assert re.search(r"local at http\S+; \d+ requests: \d+ tokens read, \d+ written, cost 0\.\d+", log)
     assert result.model.startswith(f"{spent(journal.read(result.folder)).requests} requests")
     # the kernel can be made again from spec and manifest, and nowhere is the key
-    assert generate.stale(load_spec(tmp_path / "shift.yaml"), tmp_path / "operators") == ()
+    assert generation.stale(load_spec(tmp_path / "shift.yaml"), tmp_path / "operators") == ()
     assert custom.is_foreign(again(tmp_path).table)
     assert not any(KEY in path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file())
     assert set(server.keys) == {f"Bearer {KEY}"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgen import families, frontend, generate, render
+from kernelgen import families, frontend, generation, render
 from kernelgen.ascend.largest import largest_line
 from kernelgen.cli import lowered
 from kernelgen.devices import find
@@ -51,7 +51,7 @@ performance:
 
 
 def plan_of(name: str) -> Plan:
-    chip = generate.chip_of(find("npu", "ascend910b3"))
+    chip = generation.chip_of(find("npu", "ascend910b3"))
     assert chip is not None
     graph, notes = frontend.trace(load_spec(SPECS[name]))
     return families.retarget(families.lower(load_spec(SPECS[name]), graph, notes), chip)
@@ -187,7 +187,7 @@ def test_a_mask_larger_than_every_tensor_is_bounded_as_well(tmp_path: Path) -> N
     """Its elements are numbered in int32."""
     path = tmp_path / "masked_outer.yaml"
     path.write_text(MASK_OF_NO_TENSOR)
-    folder = generate.new(load_spec(path), tmp_path, chip=generate.chip_of(find("npu", "ascend910b3"))).folder
+    folder = generation.new(load_spec(path), tmp_path, chip=generation.chip_of(find("npu", "ascend910b3"))).folder
     source = (folder / "masked_outer_triton.py").read_text()
     assert "if M * N > 2**30 or any(t.numel() > 2**30 for t in (x, y, seed, out)):" in source
     assert "M * N > 2**30" not in render.triton_source(plan_of("bias_dropout_add"))
@@ -218,18 +218,18 @@ def test_a_tile_that_is_turned_is_square() -> None:
 def test_the_folder_remembers_its_chip(tmp_path: Path) -> None:
     """`new --check` renders what was written, without being told the target again."""
     spec = load_spec(SPECS["relu"])
-    generate.new(spec, tmp_path, chip=generate.chip_of(find("npu", "ascend910b3")))
-    assert generate.stale(spec, tmp_path) == ()
+    generation.new(spec, tmp_path, chip=generation.chip_of(find("npu", "ascend910b3")))
+    assert generation.stale(spec, tmp_path) == ()
     assert "num_cores" in (tmp_path / "relu" / "relu_triton.py").read_text()
 
 
 def test_an_operator_whose_gradient_it_has_no_kernels_for_is_made_alone(tmp_path: Path) -> None:
     spec = load_spec(SPECS["gather"])
-    folder = generate.new(spec, tmp_path, chip=generate.chip_of(find("npu", "ascend910b3"))).folder
+    folder = generation.new(spec, tmp_path, chip=generation.chip_of(find("npu", "ascend910b3"))).folder
     source = (folder / "gather_triton.py").read_text().replace("\n", " ")
     assert "Without gradients; the gradient of x: unsupported on this chip: the family scatter," in source
     assert not [path for path in folder.iterdir() if path.is_dir() or "autograd" in path.name]
-    assert generate.stale(spec, tmp_path) == ()
+    assert generation.stale(spec, tmp_path) == ()
 
 
 def test_what_is_read_some_places_before_is_made_neutral_where_there_is_nothing() -> None:
@@ -264,7 +264,7 @@ def test_the_four_files_run_on_the_simulated_npu(tmp_path: Path) -> None:
     """Tensors are on an npu, as the constraints ask; times are simulated, and no speedup is made of them."""
     path = tmp_path / "broadcast_npu.yaml"
     path.write_text(BROADCAST)
-    folder = generate.new(load_spec(path), tmp_path, chip=generate.chip_of(find("npu", "ascend910b3"))).folder
+    folder = generation.new(load_spec(path), tmp_path, chip=generation.chip_of(find("npu", "ascend910b3"))).folder
     source = (folder / "broadcast_npu_triton.py").read_text()
     assert 'if x.device.type != "npu":' in source
     assert "needs bias.is_npu, got bias on {bias.device}" in source

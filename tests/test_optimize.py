@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
 
-from kernelgen import generate, journal, log
+from kernelgen import generation, journal, log
 from kernelgen.analysis import Work
 from kernelgen.devices.facts import H200
 from kernelgen.diagnose import Seen
 from kernelgen.errors import HandEditedError, StaleError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import LockedError
-from kernelgen.optimize import Interrupted, RoundResult, RunResult, Silent
-from kernelgen.optimize.decide import all_reached, decide, overall, show, targets
+from kernelgen.optimization import Interrupted, RoundResult, RunResult, Silent
+from kernelgen.optimization.decide import all_reached, decide, overall, show, targets
 from kernelgen.outcomes import AccuracyResult, CaseTiming, Counters, Evaluation, Interval, Status, to_json
 from kernelgen.plan import Plan
 from kernelgen.spec.model import STRATEGIES, Target
@@ -453,7 +453,7 @@ def test_a_kernel_changed_by_hand_is_refused_unless_forced(tmp_path: Path) -> No
 def test_a_kernel_of_another_generator_is_stale(tmp_path: Path) -> None:
     path = write_kernel(tmp_path, make_plan())
     path.write_text("# printed by an older template\n" + path.read_text())
-    generate.record(make_plan(), path.parent)
+    generation.record(make_plan(), path.parent)
     with pytest.raises(StaleError, match="no longer matches its spec; run `kernelgen new toy` first"):
         run(tmp_path, rounds=1)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelgen import analysis, devices, generate, journal
+from kernelgen import analysis, devices, generation, journal
 from kernelgen.evaluate import evaluator
-from kernelgen.optimize import Options, RunResult, optimize
+from kernelgen.optimization import Options, RunResult, optimize
 from kernelgen.spec import load_spec
 
 SPEC = """\
@@ -42,10 +42,10 @@ def play(root: Path, name: str = "cpu") -> RunResult:
     (root / "shift.yaml").write_text(SPEC)
     spec = load_spec(root / "shift.yaml")
     operators = root / "operators"
-    plan = generate.plan_of(spec, operators)
-    folder = generate.folder_of(spec, operators)
+    plan = generation.plan_of(spec, operators)
+    folder = generation.folder_of(spec, operators)
     if not folder.exists():
-        generate.new(spec, operators)
+        generation.new(spec, operators)
     device = devices.find(name)
     options = Options(operators, root / "logs", rounds=2, candidates=6)
     return optimize(
@@ -66,7 +66,7 @@ def check(root: Path, result: RunResult) -> None:
     sections = re.findall(r"^<!-- round \S+/(\w+) -->$", text, re.MULTILINE)
     assert sections == [*(str(r.number) for r in result.rounds), "end"]
     spec = load_spec(root / "shift.yaml")
-    assert generate.stale(spec, root / "operators") == (), "what a round leaves is what the spec renders to"
+    assert generation.stale(spec, root / "operators") == (), "what a round leaves is what the spec renders to"
     kernel = (folder / "shift_triton.py").read_text()
     kept = [r for r in journal.read(result.folder) if r.kind == "round" and r.data["kept"]]
     assert journal.source_hash(kernel) == kept[-1].data["hash"]

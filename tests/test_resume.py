@@ -17,7 +17,7 @@ from rounds_fakes import FakeEvaluator, make_plan, run, write_kernel
 
 from kernelgen import journal
 from kernelgen.journal import FILE, Journal, Record
-from kernelgen.optimize import RunResult
+from kernelgen.optimization import RunResult
 
 ROUNDS = 3
 

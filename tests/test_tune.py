@@ -16,7 +16,7 @@ from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.errors import UsageError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import read
-from kernelgen.optimize.bench import families_compiler
+from kernelgen.optimization.bench import families_compiler
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.plan import Parameter, Plan, Schedule
 from kernelgen.search.explore import BATCH
@@ -106,12 +106,12 @@ def test_short_forms_print_and_parse_back(text: str, schedule: Schedule) -> None
 
 
 def test_every_schedule_of_shipped_families_has_a_short_form_of_its_own() -> None:
-    from kernelgen import generate
+    from kernelgen import generation
 
     compiler = families_compiler()
     for name in ("softmax", "broadcast", "topk"):
         spec = load_spec(find_spec(name)[0])
-        plan = generate.plan_of(spec, Path("nowhere"))
+        plan = generation.plan_of(spec, Path("nowhere"))
         for row in range(len(plan.table)):
             bound = tuple(c for c in spec.performance if compiler.row_of(plan, c) == row)
             if bound:

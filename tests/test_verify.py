@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli_process import contents, kernelgen
 
-from kernelgen import families, frontend, generate, lint, render, verify
+from kernelgen import families, frontend, generation, lint, render, verify
 from kernelgen.cli import main
 from kernelgen.devices import find
 from kernelgen.families.matmul import schedules
@@ -169,7 +169,7 @@ def test_what_has_no_time_is_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(verify.Worker, "call", late)
     seen: list[verify.Verified] = []
     with verify.verifying(find("cpu")) as look:
-        generate.new(parse_spec(SPEC, "op.yaml"), tmp_path, look=lambda made: seen.append(look(made)))
+        generation.new(parse_spec(SPEC, "op.yaml"), tmp_path, look=lambda made: seen.append(look(made)))
     (found,) = seen
     assert (found.ran, found.compiled, found.faults) == ((), (), ())
     assert [line.partition(":")[0] for line in found.left_out] == ["not run", "not compiled"]
@@ -197,7 +197,7 @@ def test_of_every_variant_the_largest_blocks_are_compiled_and_more_while_there_i
         monkeypatch.setattr(verify, "ENOUGH_S", enough)
         with verify.verifying(find("cpu")) as look:
             seen: list[verify.Verified] = []
-            generate.new(spec, tmp_path, look=lambda made, look=look, seen=seen: seen.append(look(made)))  # type: ignore[misc]
+            generation.new(spec, tmp_path, look=lambda made, look=look, seen=seen: seen.append(look(made)))  # type: ignore[misc]
         assert len(compiled) == count
         assert seen[0].compiled == (f"op ({count} of {len(plan.table)} schedules)",)
         assert len(seen[0].left_out) == (count < len(lines))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from rounds_fakes import COMPILER, START, FakeEvaluator, device, make_plan, options, run, source, write_kernel
 
-from kernelgen import custom, generate
+from kernelgen import custom, generation
 from kernelgen.cli import main
 from kernelgen.errors import HandEditedError
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import Journal, source_hash
 from kernelgen.manifest import read_manifest
-from kernelgen.optimize import RunResult, optimize
+from kernelgen.optimization import RunResult, optimize
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.plan import Plan, Schedule
 from kernelgen.spec import load_spec
@@ -126,7 +126,7 @@ def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "double.yaml").write_text(SPEC)
     assert main(["new", "double.yaml", "--no-verify"]) == 0
     spec = load_spec(Path("double.yaml"))
-    plan = generate.plan_of(spec, Path("operators"))
+    plan = generation.plan_of(spec, Path("operators"))
     text = Path("operators/double/double_triton.py").read_text()
     journal = Journal.open(Path("logs/double/20260101-000000-abcdef"))
     journal.append("run", {"ordinal": 1, "spec": spec.sha256, "operator": "double"})

@@ -164,7 +164,7 @@ def product_us(name: str, arch: str | None = None) -> dict[str, float]:
     """Case -> the least time of an operator's products and convolutions by the peaks of the data sheet, in µs."""
     from kernelgen import devices
     from kernelgen.analysis import floor_seconds, work
-    from kernelgen.generate import plan_of
+    from kernelgen.generation import plan_of
     from kernelgen.spec import load_spec
 
     path = ROOT / "specs" / f"{name}.yaml"

@@ -49,11 +49,11 @@ def analyze(
     facts = _facts(device)
     spec = _spec(given)
     cases = _cases(spec, shape or [], dtype)
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.roofline import analyse
 
     try:
-        plan = generate.plan_of(spec, ROOT)
+        plan = generation.plan_of(spec, ROOT)
     except SpecError as error:
         if not given.endswith(".py"):
             raise

@@ -120,7 +120,7 @@ class _Old:
 
 def _change(quartet: Quartet, old: _Old) -> Change:
     """An operator's kernel now and then."""
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.cli.new import load
     from kernelgen.gate import Change
     from kernelgen.manifest import MANIFEST, read_manifest
@@ -133,7 +133,7 @@ def _change(quartet: Quartet, old: _Old) -> Change:
     same = now is not None and then is not None and _interface(then) == now.interface
     if before in (None, new) or not same:
         return Change(quartet.name, before, new, same or before == new, (), None)
-    plan = generate.plan_of(load(quartet.name), ROOT)
+    plan = generation.plan_of(load(quartet.name), ROOT)
     return Change(quartet.name, before, new, same, plan.spec.performance, plan.table[0].schedule)
 
 
@@ -166,13 +166,13 @@ def _same(change: Change) -> Change:
 @contextmanager
 def _start(device: Device, change: Change) -> Iterator[Evaluator]:
     """The evaluator of an operator on the device."""
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.analysis import work
     from kernelgen.cli.names import find_quartet
     from kernelgen.cli.new import load
     from kernelgen.evaluate import evaluator
 
-    plan = generate.plan_of(load(change.operator), ROOT)
+    plan = generation.plan_of(load(change.operator), ROOT)
     with (
         tempfile.TemporaryDirectory(prefix="kernelgen-gate-") as store,
         evaluator(device, plan, find_quartet(change.operator).folder, Path(store), partial(work, plan)) as run,

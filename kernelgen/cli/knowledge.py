@@ -154,12 +154,12 @@ def suggest(
 
     Rows of another device are places to begin a search, and say nothing of how fast this one is.
     """
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.cli.names import ROOT
     from kernelgen.knowledge.patterns import nearest
 
     spec = load(name)
-    plan, rows = generate.plan_of(spec, ROOT), store().rows()
+    plan, rows = generation.plan_of(spec, ROOT), store().rows()
     device = on or _here()
     found = []
     for case in chosen(spec, dtype or [], only or [], skip or []):

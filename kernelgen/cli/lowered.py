@@ -48,7 +48,7 @@ def check_lowered(names: Sequence[str], device: Device, chosen: Chosen, json: bo
 def report_of(name: str, device: Device, chosen: Chosen, root: Path | None = None) -> Report:
     """Generate the quartet for the device where there is none, then plan and judge its kernels; one that is there is
     judged as it is, and where it is stale that is said."""
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.ascend import require
     from kernelgen.ascend.report import Report
 
@@ -57,10 +57,10 @@ def report_of(name: str, device: Device, chosen: Chosen, root: Path | None = Non
     root = root or root_of(device)
     quartet = Quartet(spec.name, root / spec.folder)
     if not quartet.file("triton").is_file():
-        generate.new(spec, root, chip=generate.chip_of(device))
+        generation.new(spec, root, chip=generation.chip_of(device))
         note(f"{spec.name} had no kernel for {device.facts.name} yet; generated in {quartet.folder}")
     else:
-        for old in generate.stale(spec, root):
+        for old in generation.stale(spec, root):
             note(f"{old}; what is there is checked")
     planned, accuracy = _asked(spec, quartet, device, chosen)
     return Report.of(spec.name, str(quartet.file("triton")), device.npu, planned, accuracy)

@@ -69,7 +69,7 @@ def bench(
         if names or every:
             raise UsageError("--self-test judges the judge and takes no NAME")
         count = [] if runs is None else ["--runs", str(checked("--runs", runs, whole(1)))]
-        return _run("the self-test", [*SELF_TEST, *count, *_flag("--json", json)], None)
+        return run_test("the self-test", [*SELF_TEST, *count, *_flag("--json", json)], None)
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--json", json)]
     arguments += _flag("--require-gpu", require_gpu)
     if min_speedup is not None:
@@ -81,16 +81,16 @@ def _each_test(kind: str, tested: list[Quartet], arguments: list[str], device: s
     """One kind of test of each operator, one after the other; with --json several are one document, by name."""
     if len(tested) == 1:
         test = tested[0].file(kind)
-        return _run(str(test), [str(test), *arguments], device)
+        return run_test(str(test), [str(test), *arguments], device)
     codes, documents = [], {}
     for quartet in tested:
         test = quartet.file(kind)
         if not json:
             print(f"{quartet.name}:", flush=True)
-            codes.append(_run(str(test), [str(test), *arguments], device))
+            codes.append(run_test(str(test), [str(test), *arguments], device))
             continue
         with TemporaryFile() as said:
-            codes.append(_run(str(test), [str(test), *arguments], device, said))
+            codes.append(run_test(str(test), [str(test), *arguments], device, said))
             said.seek(0)
             text = said.read()
             documents[quartet.name] = parse(text) if text.strip() else None
@@ -107,12 +107,18 @@ def _each(name: str, texts: list[str] | None) -> list[str]:
     return [f"{name}={text}" for text in texts or []]
 
 
-def _run(what: str, arguments: list[str], device: str | None, stdout: IO[bytes] | None = None) -> int:
+def run_test(
+    what: str,
+    arguments: list[str],
+    device: str | None,
+    stdout: IO[bytes] | None = None,
+    stderr: IO[bytes] | None = None,
+) -> int:
     """Run Python on the arguments with this terminal's streams, and return its exit code."""
     for module in ("torch", "triton"):
         if importlib.util.find_spec(module) is None:
             raise NoDeviceError(f"{module} is not installed: `kernelgen doctor` says how to get it")
-    process = subprocess.Popen([sys.executable, *arguments], env=_environment(device), stdout=stdout)
+    process = subprocess.Popen([sys.executable, *arguments], env=_environment(device), stdout=stdout, stderr=stderr)
     try:
         code = process.wait()
     except KeyboardInterrupt:  # the terminal sent it to the test as well, which ends in its own way

@@ -53,7 +53,7 @@ def caps(settings: Settings) -> Caps:
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
-    from kernelgen.generate import Written
+    from kernelgen.generation import Written
     from kernelgen.spec.model import OperatorSpec
 
 LOGS = Path("logs")
@@ -61,7 +61,7 @@ LOGS = Path("logs")
 
 def needs_model(spec: OperatorSpec, root: Path) -> bool:
     """Whether nothing can be generated before a language model has written the kernel."""
-    from kernelgen.generate import is_unwritten
+    from kernelgen.generation import is_unwritten
 
     return is_unwritten(spec, root)
 
@@ -77,7 +77,7 @@ def first_kernel(
         raise UsageError(
             f"{spec.path}: family: custom: nothing is known of the kernel before a language model is asked"
         )
-    from kernelgen.optimize.written import first_kernel as write
+    from kernelgen.optimization.written import first_kernel as write
 
     note(f"{spec.name}: {asked.endpoint.describe()} writes the kernel; it is judged on {device.name}")
     done, cost = write(spec, device, asked, limits, root, LOGS, force=force)

@@ -23,7 +23,7 @@ from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
-    from kernelgen.generate import Agreement, Made, Written
+    from kernelgen.generation import Agreement, Made, Written
     from kernelgen.spec.model import OperatorSpec
     from kernelgen.verify import Verified
 
@@ -80,10 +80,10 @@ def new(
         )
     else:
         with _without_collecting(), _looking(settings, made_for, force) as (look, seen):
-            from kernelgen import generate
+            from kernelgen import generation
 
-            chip = generate.chip_of(made_for) if made_for else None
-            done = generate.new(loaded, out, force=force, dry_run=dry_run, chip=chip, look=look)
+            chip = generation.chip_of(made_for) if made_for else None
+            done = generation.new(loaded, out, force=force, dry_run=dry_run, chip=chip, look=look)
     seconds = time.monotonic() - began
     verified = seen[0] if seen else None
     if json:
@@ -168,7 +168,7 @@ def _stale(names: list[str], root: Path) -> list[str]:
 
 
 def _stale_here(names: list[str], root: Path) -> list[str]:
-    from kernelgen.generate import stale
+    from kernelgen.generation import stale
 
     return [line for name in names for line in stale(load(name, root), root)]
 

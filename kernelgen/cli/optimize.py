@@ -47,7 +47,7 @@ from kernelgen.spec.model import CUSTOM, ON_REQUEST, STRATEGIES, WRITING
 if TYPE_CHECKING:
     from kernelgen.cli.progress import Progress
     from kernelgen.devices import Device
-    from kernelgen.optimize import Options, RunResult
+    from kernelgen.optimization import Options, RunResult
     from kernelgen.plan import Plan
     from kernelgen.spec.model import Case, OperatorSpec
 
@@ -168,7 +168,7 @@ def _several(names: list[str], asked: _Asked) -> int:
 
 def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     """Optimise one operator, and print what came of it or return it as the document."""
-    from kernelgen import generate
+    from kernelgen import generation
 
     settings, here = asked.settings, asked.device
     written = load(name)
@@ -176,17 +176,17 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     cases = chosen(spec, list(asked.dtypes), list(asked.only), list(asked.skip))
     options = _options(settings, spec, here, asked.force, asked.fresh)
     quartet = Quartet(spec.name, options.operators / spec.folder)
-    chip = generate.chip_of(here)
+    chip = generation.chip_of(here)
     if asked.dry_run:
-        _check_strategies(generate.plan_of(spec, options.operators, chip))  # says what is wrong with the reference
+        _check_strategies(generation.plan_of(spec, options.operators, chip))  # says what is wrong with the reference
         return 0, _announce(spec, cases, here, options, quartet, asked.json)
     if needs_model(written, options.operators):
         first_kernel(written, options.operators, settings, here, force=asked.force)
     elif not quartet.file("triton").is_file():
         # what is generated follows from the file alone
-        generate.new(written, options.operators, force=asked.force, chip=chip)
+        generation.new(written, options.operators, force=asked.force, chip=chip)
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
-    plan = generate.plan_of(spec, options.operators, chip)
+    plan = generation.plan_of(spec, options.operators, chip)
     _check_strategies(plan)
     if asked.adopt is not None:
         options = replace(options, rounds=1, adopted=_edited(asked.adopt, plan, options.operators))
@@ -206,7 +206,7 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
 
 def _edited(file: Path, plan: Plan, root: Path) -> str:
     """The text of an edited kernel. Raises UsageError for one that cannot take the current one's place."""
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.files import read_text
     from kernelgen.render import triton_source
 
@@ -215,7 +215,7 @@ def _edited(file: Path, plan: Plan, root: Path) -> str:
         raise UsageError(f"--adopt {file}: no such file")
     if text == triton_source(plan):
         raise UsageError(f"--adopt {file}: is the current kernel; nothing was edited")
-    generate.check_adoptable(plan.spec, root, str(file), text)
+    generation.check_adoptable(plan.spec, root, str(file), text)
     return text
 
 
@@ -256,7 +256,7 @@ def chosen(spec: OperatorSpec, dtypes: list[str], only: list[str], skip: list[st
 
 
 def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool, fresh: bool) -> Options:
-    from kernelgen.optimize import Options
+    from kernelgen.optimization import Options
 
     options = Options(
         operators=root_of(device),
@@ -279,8 +279,8 @@ def played(
     from kernelgen.cli.knowledge import remember
     from kernelgen.cli.progress import Progress as Lines
     from kernelgen.evaluate import Evaluator, evaluator
-    from kernelgen.optimize import Interrupted
-    from kernelgen.optimize import optimize as play
+    from kernelgen.optimization import Interrupted
+    from kernelgen.optimization import optimize as play
 
     def start(store: Path) -> Evaluator:
         return evaluator(device, plan, options.operators / plan.spec.folder, store, partial(work, plan), jobs=jobs)
@@ -325,7 +325,7 @@ def _announce(
 
 
 def show_result(result: RunResult, quartet: Quartet) -> None:
-    from kernelgen.optimize.decide import show
+    from kernelgen.optimization.decide import show
 
     kept = sum(r.kept for r in result.rounds if r.number > 0)
     print(f"{quartet.name}: {result.reason}, {f'{kept} kept' if kept else 'no improvement'}")

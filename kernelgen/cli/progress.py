@@ -11,7 +11,7 @@ from kernelgen.outcomes import Evaluation, Status
 if TYPE_CHECKING:
     from rich import status
 
-    from kernelgen.optimize.model import RoundResult
+    from kernelgen.optimization.model import RoundResult
 
 
 class Progress:

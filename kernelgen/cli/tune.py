@@ -31,7 +31,7 @@ from kernelgen.spec.model import CUSTOM
 
 if TYPE_CHECKING:
     from kernelgen.devices import Device
-    from kernelgen.optimize import Options
+    from kernelgen.optimization import Options
     from kernelgen.plan import Plan, Schedule
     from kernelgen.spec.model import OperatorSpec
     from kernelgen.strategies import Context, Tuning
@@ -96,9 +96,9 @@ def tune(
     given = {"device": device, "arch": arch, "max_minutes": max_minutes, "jobs": jobs}
     settings = resolve(given)
     evaluations, patience = _effort(effort)
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.devices import find
-    from kernelgen.optimize import Options as Given
+    from kernelgen.optimization import Options as Given
     from kernelgen.strategies import Tuning as Wanted
 
     here, written = find(settings.device, settings.arch), load(name)
@@ -106,8 +106,8 @@ def tune(
         raise UsageError(f"{written.name}: a language model writes its kernel, which has no space to search")
     cases = chosen(written, dtype or [], only or [], skip or [])
     spec = replace(written, performance=cases, optimization_strategies=("tune",))
-    root, chip = root_of(here), generate.chip_of(here)
-    plan = replace(generate.plan_of(written, root, chip), spec=spec)
+    root, chip = root_of(here), generation.chip_of(here)
+    plan = replace(generation.plan_of(written, root, chip), spec=spec)
     tuning = Wanted(configs or "tune", evaluations, patience)
     context = _context(plan, tuning)
     if dry_run:
@@ -121,13 +121,13 @@ def tune(
 
 def _run(written: OperatorSpec, context: Context, here: Device, options: Options, jobs: int | None, json: bool) -> int:
     """Search, and print what was found; 130 where Ctrl-C ended the search."""
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.cli.progress import TuneProgress
 
     plan = context.plan
     quartet = Quartet(plan.spec.name, options.operators / plan.spec.folder)
     if not quartet.file("triton").is_file():
-        generate.new(written, options.operators, force=options.force, chip=generate.chip_of(here))
+        generation.new(written, options.operators, force=options.force, chip=generation.chip_of(here))
         note(f"{plan.spec.name} had no kernel yet; generated in {quartet.folder}")
     searches = sum(bool(context.bound(row)) for row in range(len(plan.table)))
     result = played(plan, here, options, jobs, json, TuneProgress(context.tuning.evaluations * searches))
@@ -148,7 +148,7 @@ def _effort(name: str) -> tuple[int, int]:
 def _context(plan: Plan, tuning: Tuning) -> Context:
     """What a search starts from. Raises UsageError for configurations that do not exist."""
     from kernelgen.diagnose import Diagnosis
-    from kernelgen.optimize.bench import families_compiler
+    from kernelgen.optimization.bench import families_compiler
     from kernelgen.strategies import Context as Given
     from kernelgen.strategies import History
     from kernelgen.strategies.tune import check

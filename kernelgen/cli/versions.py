@@ -117,7 +117,7 @@ def _as(spec: OperatorSpec, old: Side, new: Side) -> Side:
 
 def _judged(spec: OperatorSpec, old: Side, new: Side, here: Device) -> dict[str, Evaluation]:
     """Each side's accuracy test; the second's has its times against the first, where both are right."""
-    from kernelgen import generate
+    from kernelgen import generation
     from kernelgen.analysis import work
     from kernelgen.evaluate import Candidate, evaluator
     from kernelgen.journal import source_hash
@@ -125,8 +125,8 @@ def _judged(spec: OperatorSpec, old: Side, new: Side, here: Device) -> dict[str,
     for side in (old, new):
         _check_defines(side, spec.name)
     root = root_of(here)
-    plan = generate.plan_of(spec, root, generate.chip_of(here))
-    folder = generate.folder_of(spec, root)
+    plan = generation.plan_of(spec, root, generation.chip_of(here))
+    folder = generation.folder_of(spec, root)
 
     def candidate(side: Side) -> Candidate:
         schedule = plan.table[0].schedule
@@ -162,7 +162,7 @@ def _check_defines(side: Side, name: str) -> None:
 
 
 def _show(old: Side, new: Side, here: Device, found: dict[str, Evaluation], changed: list[str] | None) -> None:
-    from kernelgen.optimize.decide import overall, show, verdict
+    from kernelgen.optimization.decide import overall, show, verdict
 
     if not found:
         print(f"{old.said} and {new.said} are the same text")
@@ -189,7 +189,7 @@ def _show(old: Side, new: Side, here: Device, found: dict[str, Evaluation], chan
 def _document(
     old: Side, new: Side, here: Device, found: dict[str, Evaluation], changed: list[str]
 ) -> dict[str, object]:
-    from kernelgen.optimize.decide import overall
+    from kernelgen.optimization.decide import overall
 
     timings = found[new.said].speedups("current") if found else ()
     return {
@@ -246,15 +246,15 @@ def restore(
 
 def _put_back(spec: OperatorSpec, text: str, rows: Any, force: bool) -> list[str]:
     """Write the kernel and its table. Returns what a user should know."""
-    from kernelgen import custom, generate
+    from kernelgen import custom, generation
     from kernelgen.custom import Refused
     from kernelgen.render import triton_source
 
-    folder = generate.folder_of(spec, ROOT)
+    folder = generation.folder_of(spec, ROOT)
     if not force:
-        generate.check_unedited([folder])
-    generate.check_adoptable(spec, ROOT, "the stored kernel", text)
-    plan = generate.plan_of(spec, ROOT)
+        generation.check_unedited([folder])
+    generation.check_adoptable(spec, ROOT, "the stored kernel", text)
+    plan = generation.plan_of(spec, ROOT)
     notes = []
     try:
         same = triton_source(plan.with_table(rows)) == text
@@ -267,5 +267,5 @@ def _put_back(spec: OperatorSpec, text: str, rows: Any, force: bool) -> list[str
             f"`kernelgen check {spec.name}` says whether it is still right"
         )
     write_atomic(folder / f"{spec.name}_triton.py", text)
-    generate.record(plan.with_table(rows), folder)
+    generation.record(plan.with_table(rows), folder)
     return notes

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernelgen import generate
+from kernelgen import generation
 from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
@@ -95,7 +95,7 @@ class Problem:
         self.answer |= {"imported": True, "operator": found.name, "notes": list(found.notes)}
         self._stage("new")
         spec = load_spec(path)
-        generate.new(spec, self.out / "operators", force=True)
+        generation.new(spec, self.out / "operators", force=True)
         folder = self.out / "operators" / spec.folder
         export_kernelbench(spec, folder, self.out / "kernelbench" / f"{spec.name}.py", force=True)
         self.answer["generated"] = True

@@ -10,8 +10,8 @@ from typing import Any
 from kernelgen import journal
 from kernelgen.files import read_text
 from kernelgen.journal import Record
-from kernelgen.optimize.decide import overall
-from kernelgen.optimize.head import head
+from kernelgen.optimization.decide import overall
+from kernelgen.optimization.head import head
 from kernelgen.outcomes import CaseTiming, Evaluation, Interval, Source, Status, evaluation_from_json
 
 AGAINST = {"eager": "eager", "compile": "torch.compile"}

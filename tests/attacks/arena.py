@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from kernelgen import custom, families, generate, judge, render
+from kernelgen import custom, families, generation, judge, render
 from kernelgen.plan import Plan
 from kernelgen.spec import load_spec
 
@@ -101,7 +101,7 @@ def _answer(
 def plan(name: str) -> Plan:
     folder = Path(tempfile.mkdtemp(prefix="kernelgen-arena-"))
     (folder / f"{name}.yaml").write_text(SPECS[name])
-    return generate.plan_of(load_spec(folder / f"{name}.yaml"), folder)
+    return generation.plan_of(load_spec(folder / f"{name}.yaml"), folder)
 
 
 def load(text: str, folder: Path) -> ModuleType:

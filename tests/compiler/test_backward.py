@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from references import Sample, load, plan_of, sample, tensor
 
-from kernelgen import families, frontend, generate, judge, render
+from kernelgen import families, frontend, generation, judge, render
 from kernelgen.backward import Backward, backward
 from kernelgen.backward.source import laid_out
 from kernelgen.cli.new import load as load_named
@@ -557,8 +557,8 @@ def rms_norm(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """NAME_autograd.py of a norm with a weight, generated afresh."""
     text = (SPECS / "rms_norm.yaml").read_text("utf-8").replace("rms_norm", "tested_norm")
     spec = replace(parse_spec(text, "tested_norm.yaml"), backward=True)
-    folder = generate.new(spec, tmp_path_factory.mktemp("operators")).folder
-    assert generate.stale(spec, folder.parent) == ()
+    folder = generation.new(spec, tmp_path_factory.mktemp("operators")).folder
+    assert generation.stale(spec, folder.parent) == ()
     sys.path.insert(0, str(folder))
     yield importlib.import_module("tested_norm_autograd")
     sys.path.remove(str(folder))
@@ -604,7 +604,7 @@ def test_a_part_is_an_operator_with_a_spec_of_its_own(rms_norm: Any) -> None:
     folder = Path(rms_norm.__file__).parent / "backward"
     spec = load_named("tested_norm_backward", folder.parents[1])
     assert (spec.name, spec.folder) == ("tested_norm_backward", "tested_norm/backward")
-    assert generate.stale(spec, folder.parents[1]) == ()
+    assert generation.stale(spec, folder.parents[1]) == ()
     assert tensor("rstd", "... 1", "float32").shape == next(o for o in spec.outputs if o.name == "rstd").shape
 
 

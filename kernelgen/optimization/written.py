@@ -6,7 +6,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from kernelgen import __version__, custom, frontend, generate, journal, render
+from kernelgen import __version__, custom, frontend, generation, journal, render
 from kernelgen.analysis import work
 from kernelgen.custom import Answer
 from kernelgen.devices import Device
@@ -14,13 +14,13 @@ from kernelgen.evaluate import Candidate, Evaluator, Failed, evaluator
 from kernelgen.evaluate.base import failed
 from kernelgen.families import check_names
 from kernelgen.files import write_atomic
-from kernelgen.generate import Written
+from kernelgen.generation import Written
 from kernelgen.journal import Journal, locked
 from kernelgen.llm import Caps, spent
 from kernelgen.llm.exchange import Asks
 from kernelgen.llm.whole import NoneRightError, write
-from kernelgen.optimize import search
-from kernelgen.optimize.bench import families_compiler
+from kernelgen.optimization import search
+from kernelgen.optimization.bench import families_compiler
 from kernelgen.outcomes import Evaluation, evaluation_from_json, to_json
 from kernelgen.spec.model import OperatorSpec
 
@@ -39,14 +39,14 @@ def first_kernel(
     """
     check_names(spec)
     if not force:
-        generate.check_unedited([generate.folder_of(spec, root)])
+        generation.check_unedited([generation.folder_of(spec, root)])
     frontend.check_runs(spec)
     folder = logs / spec.name / FOLDER
     with locked(folder):
         record = _open(spec, device, client, folder)
         try:
             answer = _answer(spec, device, client, caps, record)
-            done = generate.new(spec, root, force=force, table=custom.table_of(spec, answer))
+            done = generation.new(spec, root, force=force, table=custom.table_of(spec, answer))
             record.append("finished", {"reason": "written"})
             return done, spent(record.records()).line()
         except NoneRightError as error:

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from kernelgen import __version__, generate, journal, log, manifest
+from kernelgen import __version__, generation, journal, log, manifest
 from kernelgen.devices import Device
 from kernelgen.errors import HandEditedError, KernelgenError, StaleError
 from kernelgen.files import read_text, write_atomic
 from kernelgen.journal import Journal, source_hash
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.head import head
-from kernelgen.optimize.model import Options
-from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.head import head
+from kernelgen.optimization.model import Options
+from kernelgen.optimization.state import State, fold, table_from_json, table_to_json
 from kernelgen.plan import Plan
 from kernelgen.strategies import Compiler, tune
 from kernelgen.strategies.context import Table
@@ -118,7 +118,7 @@ def restore(bench: Bench, state: State) -> None:
         return
     if not bench.triton_file.is_file() or _hash(bench.triton_file) != state.hash:
         write_atomic(bench.triton_file, bench.journal.source(state.hash))
-    generate.record(state.plan, bench.triton_file.parent)
+    generation.record(state.plan, bench.triton_file.parent)
 
 
 def _known_tables(folder: Path, wanted: str) -> Iterator[Table]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from kernelgen.journal import Record
 from kernelgen.log import cell
-from kernelgen.optimize.decide import NOTHING_LEFT
-from kernelgen.optimize.words import shapes_of, targets_text
+from kernelgen.optimization.decide import NOTHING_LEFT
+from kernelgen.optimization.words import shapes_of, targets_text
 
 MARKS = {"reached": "✓", "missed": "✗", "unknown": "not measured"}
 

@@ -10,10 +10,10 @@ from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.evaluate import Candidate
 from kernelgen.llm.author import Failure
 from kernelgen.llm.prompt import outcome
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import MARGIN
-from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.decide import MARGIN
+from kernelgen.optimization.search import Tried
+from kernelgen.optimization.state import State
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.strategies import Context, Proposal, strategies
 from kernelgen.strategies.llm import NAME

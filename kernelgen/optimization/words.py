@@ -11,12 +11,12 @@ from kernelgen.custom import ADOPTED, PROPOSED
 from kernelgen.diagnose import BANDWIDTH, Advice, Diagnosis, Seen, bandwidth_utilisation
 from kernelgen.llm import spent
 from kernelgen.log import CaseRow, Standing, TriedRow, cell
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import gain, overall, percent, show, verdict
-from kernelgen.optimize.lessons import where
-from kernelgen.optimize.outcome import Outcome, judge_targets, times
-from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State, serving
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.decide import gain, overall, percent, show, verdict
+from kernelgen.optimization.lessons import where
+from kernelgen.optimization.outcome import Outcome, judge_targets, times
+from kernelgen.optimization.search import Tried
+from kernelgen.optimization.state import State, serving
 from kernelgen.outcomes import CaseTiming, Evaluation, Status
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case, Target

@@ -7,10 +7,10 @@ from typing import Any
 
 from kernelgen.diagnose import Seen
 from kernelgen.evaluate import Candidate
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import Decision, Judged, decide, targets
-from kernelgen.optimize.search import Tried, current, winners
-from kernelgen.optimize.state import State, serving, table_to_json
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.decide import Decision, Judged, decide, targets
+from kernelgen.optimization.search import Tried, current, winners
+from kernelgen.optimization.state import State, serving, table_to_json
 from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.spec.model import Case
 from kernelgen.strategies.context import Table

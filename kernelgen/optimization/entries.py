@@ -6,13 +6,13 @@ from kernelgen.definition import step_notes
 from kernelgen.diagnose import Advice, Diagnosis, Seen
 from kernelgen.llm.author import refusals
 from kernelgen.log import Entry, TriedRow, cell
-from kernelgen.optimize import lessons
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import gain, overall, show
-from kernelgen.optimize.outcome import Outcome, times
-from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State
-from kernelgen.optimize.words import (
+from kernelgen.optimization import lessons
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.decide import gain, overall, show
+from kernelgen.optimization.outcome import Outcome, times
+from kernelgen.optimization.search import Tried
+from kernelgen.optimization.state import State
+from kernelgen.optimization.words import (
     WRITTEN_BY,
     Pair,
     accuracy,

@@ -9,8 +9,8 @@ from typing import Any
 from kernelgen.diagnose import geomean
 from kernelgen.evaluate import Candidate
 from kernelgen.journal import Journal, source_hash
-from kernelgen.optimize.decide import verdict
-from kernelgen.optimize.state import State, serving, table_from_json, table_to_json
+from kernelgen.optimization.decide import verdict
+from kernelgen.optimization.state import State, serving, table_from_json, table_to_json
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json
 from kernelgen.plan import Plan
 from kernelgen.spec.model import Case

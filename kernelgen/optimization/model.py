@@ -11,7 +11,7 @@ from kernelgen.errors import KernelgenError
 from kernelgen.evaluate import Evaluator
 from kernelgen.llm import Caps
 from kernelgen.llm.exchange import Asks
-from kernelgen.optimize.decide import Judged, all_reached
+from kernelgen.optimization.decide import Judged, all_reached
 from kernelgen.outcomes import Evaluation, Interval, Source
 from kernelgen.strategies import Tuning
 

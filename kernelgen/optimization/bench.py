@@ -13,7 +13,7 @@ from kernelgen.evaluate import Evaluator
 from kernelgen.files import read_text
 from kernelgen.journal import Journal
 from kernelgen.llm import Author
-from kernelgen.optimize.model import Options, Reporter
+from kernelgen.optimization.model import Options, Reporter
 from kernelgen.outcomes import Source
 from kernelgen.plan import Parameter, Plan, Schedule, WrittenPlan
 from kernelgen.schedule.problem import Problem

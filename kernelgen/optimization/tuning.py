@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from kernelgen.diagnose import Diagnosis
-from kernelgen.optimize import search
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import MARGIN
-from kernelgen.optimize.outcome import incumbent
-from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State, fold, table_to_json
+from kernelgen.optimization import search
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.decide import MARGIN
+from kernelgen.optimization.outcome import incumbent
+from kernelgen.optimization.search import Tried
+from kernelgen.optimization.state import State, fold, table_to_json
 from kernelgen.outcomes import Status, to_json
 from kernelgen.strategies import Context, Proposal
 from kernelgen.strategies.tune import NAME, SEARCHED, Tuner, is_restriction

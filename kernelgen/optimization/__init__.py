@@ -9,14 +9,14 @@ from kernelgen.journal import locked
 from kernelgen.llm import Author, spent
 from kernelgen.log import FILE
 from kernelgen.log import update as update_log
-from kernelgen.optimize import resume, rounds
-from kernelgen.optimize.bench import Bench, families_compiler
-from kernelgen.optimize.decide import Judged, all_reached, overall
-from kernelgen.optimize.entries import end_entry
-from kernelgen.optimize.head import head
-from kernelgen.optimize.model import Interrupted, Options, Reporter, RoundResult, RunResult, Silent, Start
-from kernelgen.optimize.outcome import judge_targets
-from kernelgen.optimize.state import State, fold
+from kernelgen.optimization import resume, rounds
+from kernelgen.optimization.bench import Bench, families_compiler
+from kernelgen.optimization.decide import Judged, all_reached, overall
+from kernelgen.optimization.entries import end_entry
+from kernelgen.optimization.head import head
+from kernelgen.optimization.model import Interrupted, Options, Reporter, RoundResult, RunResult, Silent, Start
+from kernelgen.optimization.outcome import judge_targets
+from kernelgen.optimization.state import State, fold
 from kernelgen.outcomes import Status, evaluation_from_json
 from kernelgen.plan import Plan
 from kernelgen.strategies import Compiler

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.diagnose import Diagnosis, Seen
-from kernelgen.optimize.decide import gain, percent
-from kernelgen.optimize.outcome import Outcome
-from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State
+from kernelgen.optimization.decide import gain, percent
+from kernelgen.optimization.outcome import Outcome
+from kernelgen.optimization.search import Tried
+from kernelgen.optimization.state import State
 from kernelgen.outcomes import StaticFacts, Status
 from kernelgen.schedule.problem import limits_text
 from kernelgen.strategies.context import Table

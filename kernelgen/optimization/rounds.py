@@ -11,19 +11,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kernelgen import generate, log
+from kernelgen import generation, log
 from kernelgen.diagnose import Advice, Diagnosis, Seen, diagnose, focus
 from kernelgen.evaluate import Failed
 from kernelgen.files import read_text, write_atomic
-from kernelgen.optimize import authored, search, tuning
-from kernelgen.optimize.bench import Bench
-from kernelgen.optimize.decide import MARGIN, NOTHING_LEFT
-from kernelgen.optimize.entries import round_entry, start_entry
-from kernelgen.optimize.head import head
-from kernelgen.optimize.model import RoundResult
-from kernelgen.optimize.outcome import figures, gains, incumbent, settle, times
-from kernelgen.optimize.search import Tried
-from kernelgen.optimize.state import State, fold, table_from_json, table_to_json
+from kernelgen.optimization import authored, search, tuning
+from kernelgen.optimization.bench import Bench
+from kernelgen.optimization.decide import MARGIN, NOTHING_LEFT
+from kernelgen.optimization.entries import round_entry, start_entry
+from kernelgen.optimization.head import head
+from kernelgen.optimization.model import RoundResult
+from kernelgen.optimization.outcome import figures, gains, incumbent, settle, times
+from kernelgen.optimization.search import Tried
+from kernelgen.optimization.state import State, fold, table_from_json, table_to_json
 from kernelgen.outcomes import Counters, StaticFacts, Status, evaluation_from_json, to_json
 from kernelgen.strategies import Context, Proposal, adopt, strategies
 from kernelgen.strategies.context import changes
@@ -104,7 +104,7 @@ def publish(bench: Bench, data: dict[str, Any]) -> None:
         text = bench.journal.source(data["hash"])
         if read_text(bench.triton_file) != text:
             write_atomic(bench.triton_file, text)
-        generate.record(bench.plan.with_table(table_from_json(data["current"])), bench.triton_file.parent)
+        generation.record(bench.plan.with_table(table_from_json(data["current"])), bench.triton_file.parent)
     if log.update(bench.log_file, head(bench.journal.records()), [data["entry"]]):
         bench.reporter.round_ended(result_of(data))
 
