@@ -204,6 +204,7 @@ def run(
     evaluator: FakeEvaluator | None = None,
     plan: Plan | None = None,
     reporter: Reporter | None = None,
+    compiler: Compiler | None = None,
     **changes: object,
 ) -> RunResult:
     evaluator = evaluator or FakeEvaluator()
@@ -213,5 +214,5 @@ def run(
         lambda store: evaluator,  # type: ignore[arg-type,return-value]
         options(root, **changes),
         reporter,
-        COMPILER,
+        compiler or COMPILER,
     )

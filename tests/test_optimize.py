@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
+from rounds_fakes import CASES, COMPILER, START, FakeEvaluator, make_plan, run, source, table_of, write_kernel
 
 from kernelgen import generation, journal, log
 from kernelgen.analysis import Work
@@ -20,8 +20,9 @@ from kernelgen.journal import LockedError
 from kernelgen.optimization import Interrupted, RoundResult, RunResult, Silent
 from kernelgen.optimization.decide import all_reached, decide, overall, show, targets
 from kernelgen.outcomes import AccuracyResult, CaseTiming, Counters, Evaluation, Interval, Status, to_json
-from kernelgen.plan import Plan
-from kernelgen.spec.model import STRATEGIES, Target
+from kernelgen.plan import Plan, Schedule
+from kernelgen.search.explore import BATCH
+from kernelgen.spec.model import STRATEGIES, Case, Target
 
 Twist = Callable[[str, Candidate, Evaluation], Evaluation]
 
@@ -372,6 +373,28 @@ def test_a_row_that_got_slower_does_not_cost_the_others_their_gain(tmp_path: Pat
     after = table_of((folder(tmp_path) / "toy_triton.py").read_text())
     assert after[0].schedule == START
     assert after[1].schedule != START
+
+
+def test_a_round_ends_where_a_batch_gains_nothing_and_says_why_the_rest_was_left_out(tmp_path: Path) -> None:
+    def nothing(at: str, candidate: Candidate, evaluation: Evaluation) -> Evaluation:
+        return all_timings(0.97, 0.98, 0.99)(evaluation) if at == "search" else evaluation
+
+    write_kernel(tmp_path, make_plan())
+    strict = replace(COMPILER, legal=lambda plan, schedule, one: "too far" if grown(one, schedule) else None)
+    result = run(tmp_path, FakeEvaluator(twist=nothing), one_variant(), rounds=1, compiler=strict)
+    records = journal.read(result.folder)
+    measured = [r for r in records if r.kind == "candidate"]
+    assert 12 <= len(measured) <= 12 + BATCH, "the nearest ones and a batch"
+    (space,) = (r.data["rows"] for r in records if r.kind == "space")
+    assert space[0]["legal"] > len(measured)
+    (pruned,) = (r.data["rows"] for r in records if r.kind == "pruned")
+    assert pruned
+    assert all(one["what"].startswith("flat(") and "too far" in one["reason"] for one in pruned)
+
+
+def grown(one: Case, schedule: Schedule) -> bool:
+    """Small blocks do not serve what is larger than any case."""
+    return "grown" in one.label and schedule["BLOCK_SIZE"] == 128
 
 
 def test_it_stops_at_the_target_when_asked(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from rounds_fakes import CASES, COMPILER, START, legal, make_plan, row_of
 
 from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.plan import Plan, Schedule, TableRow, table_row
+from kernelgen.search.explore import BATCH
+from kernelgen.search.explore import START as START_POINTS
 from kernelgen.spec.model import ON_REQUEST, STRATEGIES, Case
-from kernelgen.strategies import Context, History, Observation, strategies
+from kernelgen.strategies import Context, History, Observation, Tuning, strategies
 from kernelgen.strategies.context import changes
 from kernelgen.strategies.dynamic_shape import boundary
 
@@ -136,9 +138,47 @@ def test_grid_config_sets_out_from_every_variant_and_searches_around() -> None:
     assert [p.predicted_gain for p in proposals[:2]] == [pytest.approx(1.1)] * 2
     around = [{"BLOCK_SIZE": 128}, {"BLOCK_SIZE": 512}, {"num_stages": 2}, {"num_warps": 2}, {"num_warps": 8}]
     steps = {start.replace(**step) for start in (START, tiled) for step in around}
-    assert set(schedules[2:-1]) == steps, "one step in block size, warps or stages"
-    assert schedules[-1] == replace(current, variant="tiled"), "with the current values"
-    assert [p.predicted_gain for p in proposals[2:]] == [pytest.approx(1.05)] * 11
+    assert set(schedules[2:]) == steps, "one step in block size, warps or stages"
+    assert [s.variant for s in schedules[2:6]] == ["flat", "tiled", "flat", "tiled"], "the variants take turns"
+    assert [p.predicted_gain for p in proposals[2:]] == [pytest.approx(1.05)] * (len(proposals) - 2)
+    rest = everything("grid_config", context(make_plan().with_schedule(0, current)))
+    assert rest == {START, tiled, *steps, replace(current, variant="tiled")}, "and with the current values"
+
+
+def everything(name: str, here: Context) -> set[Schedule]:
+    """What a search comes to that nothing ends."""
+    found: set[Schedule] = set()
+    going = strategies()[name].search(here)
+    assert going is not None
+    while proposals := going.propose(replace(here, history=joined(*(seen(s, 1, 1, 1) for s in found)))):
+        found |= {p.table[p.row or 0].schedule for p in proposals}
+    return found
+
+
+def test_a_search_goes_on_from_what_was_measured_and_asks_for_nothing_twice() -> None:
+    here, asked = context(), []
+    going = strategies()["block_size"].search(here)
+    assert going is not None
+    while proposals := going.propose(replace(here, history=joined(*(seen(s, 1, 1, 1) for s in asked)))):
+        assert len(proposals) <= (BATCH if asked else START_POINTS)
+        asked += [p.table[0].schedule for p in proposals]
+    assert len(asked) == len(set(asked))
+    follow = {(s.int("BLOCK_SIZE"), s.int("num_warps")) for s in asked if s["num_stages"] == 1}
+    assert (4096, 16) in follow, "warps follow as far as the blocks go"
+    assert (512, 16) not in follow, "and no further"
+
+
+def test_what_was_fastest_on_like_problems_comes_first() -> None:
+    best = START.replace(BLOCK_SIZE=4096, num_warps=16, EVICT="evict_last")
+    other = replace(START.replace(num_stages=4, REUSE=4), variant="tiled")
+
+    def first(name: str) -> Schedule:
+        here = replace(context(), tuning=Tuning(remembered=(best, other)))
+        return strategies()[name].propose(here)[0].table[0].schedule
+
+    assert first("block_size") == START.replace(BLOCK_SIZE=4096, num_warps=16), "as far as it is the strategy's"
+    assert first("memory_access") == START.replace(EVICT="evict_last")
+    assert first("grid_config") == other, "another variant is as it was"
 
 
 SMALL, LARGE = START.replace(BLOCK_SIZE=64, num_warps=2), START.replace(BLOCK_SIZE=4096, num_warps=16)

@@ -24,7 +24,7 @@ from kernelgen.spec import find_spec, load_spec
 from kernelgen.strategies import Compiler, Context, History, Tuning
 from kernelgen.strategies.short import ladder, meets, parse, restriction, short
 from kernelgen.strategies.space import Axes, space_of, unread
-from kernelgen.strategies.tune import Tuner, check
+from kernelgen.strategies.tune import check, search
 
 PARAMETERS = (
     Parameter("BLOCK_M", (16, 32, 64), "block_size", "constexpr", "rows"),
@@ -171,7 +171,7 @@ def test_a_ladder_goes_from_the_plainest_to_the_best_an_axis_a_rung() -> None:
 
 
 def test_a_search_may_be_restricted() -> None:
-    proposals = Tuner(context(configs="BLOCK_SIZE=2048,num_warps=8")).propose(context())
+    proposals = search(context(configs="BLOCK_SIZE=2048,num_warps=8")).propose(context())
     assert proposals
     for one in proposals:
         assert (one.table[0].schedule["BLOCK_SIZE"], one.table[0].schedule["num_warps"]) == (2048, 8)

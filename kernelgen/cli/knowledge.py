@@ -20,9 +20,13 @@ from kernelgen.errors import UsageError
 if TYPE_CHECKING:
     from kernelgen.knowledge.rows import Row
     from kernelgen.knowledge.store import Store
+    from kernelgen.plan import Plan, Schedule
+    from kernelgen.spec.model import Case
 
 FILE = "knowledge.sqlite"
 SUGGESTED = 5
+REMEMBERED, FAR = 4, 8.0
+"""Configurations that memory adds to a start, and how far from the problem (`knowledge.patterns`) they may be."""
 
 app = typer.Typer(
     help="What runs have measured, kept between them.", no_args_is_help=True, rich_markup_mode=None,
@@ -58,6 +62,21 @@ def known() -> list[Row]:
     except UsageError as error:
         note(f"nothing remembered: {error}")
         return []
+
+
+def remembered(plan: Plan, device: str) -> tuple[Schedule, ...]:
+    """What was fastest on the problems nearest to a plan's cases that this machine knows of, the nearest first."""
+    from kernelgen.knowledge.patterns import nearest
+
+    rows, found = known(), []
+    for case in plan.spec.performance:
+        near = nearest(rows, plan.family, plan.spec.name, case.label, _dtypes(case), device)
+        found += [(one.distance, one.row.values()) for one in near[:REMEMBERED] if one.distance <= FAR]
+    return tuple(dict.fromkeys(schedule for _, schedule in sorted(found, key=lambda pair: pair[0])))[:REMEMBERED]
+
+
+def _dtypes(case: Case) -> str:
+    return " ".join(dict.fromkeys(kind for _, kind in case.dtypes))
 
 
 @app.command(name="list")
@@ -163,8 +182,7 @@ def suggest(
     device = on or _here()
     found = []
     for case in chosen(spec, dtype or [], only or [], skip or []):
-        kinds = " ".join(dict.fromkeys(kind for _, kind in case.dtypes))
-        for near in nearest(rows, plan.family, spec.name, case.label, kinds, device)[:SUGGESTED]:
+        for near in nearest(rows, plan.family, spec.name, case.label, _dtypes(case), device)[:SUGGESTED]:
             found.append(
                 {"case": case.label, "distance": round(near.distance, 2), "operator": near.row.operator,
                  "measured": near.row.case, "device": near.row.device, "time_us": near.row.time_us,

@@ -188,9 +188,13 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generation.plan_of(spec, options.operators, chip)
     _check_strategies(plan)
+    from kernelgen.cli.knowledge import remembered
+
+    plan = replace(plan, spec=replace(spec, performance=cases))
+    options = replace(options, tuning=replace(options.tuning, remembered=remembered(plan, here.facts.name)))
     if asked.adopt is not None:
         options = replace(options, rounds=1, adopted=_edited(asked.adopt, plan, options.operators))
-    result = played(replace(plan, spec=replace(spec, performance=cases)), here, options, settings.jobs, asked.json)
+    result = played(plan, here, options, settings.jobs, asked.json)
     kept = not asked.adopt or any(one.kept for one in result.rounds[1:])
     code = 0 if result.works and kept else WrongOrSlowError.exit_code
     if not asked.json:

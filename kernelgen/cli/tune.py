@@ -32,10 +32,10 @@ from kernelgen.spec.model import CUSTOM
 if TYPE_CHECKING:
     from kernelgen.devices import Device
     from kernelgen.optimization import Options
-    from kernelgen.plan import Plan, Schedule
+    from kernelgen.plan import Plan
     from kernelgen.spec.model import OperatorSpec
     from kernelgen.strategies import Context, Tuning
-    from kernelgen.strategies.tune import Row
+    from kernelgen.strategies.searching import Row
 
 INTERRUPTED = 130
 
@@ -97,6 +97,7 @@ def tune(
     settings = resolve(given)
     evaluations, patience = _effort(effort)
     from kernelgen import generation
+    from kernelgen.cli.knowledge import remembered
     from kernelgen.devices import find
     from kernelgen.optimization import Options as Given
     from kernelgen.strategies import Tuning as Wanted
@@ -114,7 +115,7 @@ def tune(
         return _announce(context, json)
     if not here.measures:
         raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
-    tuning = replace(tuning, remembered=_remembered(context, here))
+    tuning = replace(tuning, remembered=remembered(plan, here.facts.name))
     options = Given(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh, tuning=tuning)
     return _run(written, context, here, options, settings.jobs, json)
 
@@ -159,30 +160,12 @@ def _context(plan: Plan, tuning: Tuning) -> Context:
     return context
 
 
-def _remembered(context: Context, here: Device) -> tuple[Schedule, ...]:
-    """What was fastest on the nearest problems that this machine knows of, the nearest first."""
-    from kernelgen.cli.knowledge import known
-    from kernelgen.knowledge.patterns import nearest
-
-    rows, plan = known(), context.plan
-    found = []
-    for case in context.cases:
-        kinds = " ".join(dict.fromkeys(kind for _, kind in case.dtypes))
-        near = nearest(rows, plan.family, plan.spec.name, case.label, kinds, here.facts.name)
-        found += [(one.distance, one.row.values()) for one in near[:REMEMBERED] if one.distance <= FAR]
-    return tuple(dict.fromkeys(schedule for _, schedule in sorted(found, key=lambda pair: pair[0])))[:REMEMBERED]
-
-
-REMEMBERED, FAR = 4, 8.0
-"""Configurations that memory adds to a start, and how far from the problem (`knowledge.patterns`) they may be."""
-
-
 def _announce(context: Context, json: bool) -> int:
     """The spaces, without a measurement."""
     from kernelgen.schedule.problem import limits_text
-    from kernelgen.strategies.tune import Tuner
+    from kernelgen.strategies.tune import search
 
-    plan, rows = context.plan, Tuner(context).rows
+    plan, rows = context.plan, search(context).rows
     found = []
     for one in rows:
         space = one.space

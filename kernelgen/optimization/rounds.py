@@ -25,11 +25,8 @@ from kernelgen.optimization.outcome import figures, gains, incumbent, settle, ti
 from kernelgen.optimization.search import Tried
 from kernelgen.optimization.state import State, fold, table_from_json, table_to_json
 from kernelgen.outcomes import Counters, StaticFacts, Status, evaluation_from_json, to_json
-from kernelgen.strategies import Context, Proposal, adopt, strategies
-from kernelgen.strategies.context import changes
+from kernelgen.strategies import Proposal, adopt, strategies
 
-WORTH_A_SECOND_WAVE = 1 + MARGIN
-"""A search that found more than this looks once more, from where it got to."""
 ADOPTED_WHY = "a person edited the kernel"
 FEW = 2
 """With so many candidates a strategy is taken to realise half of what it promises."""
@@ -160,14 +157,14 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
         pairs = search.load_choice(bench.journal, bench.plan, recorded)
         return Advice(**recorded["advice"]), tuple(proposal for proposal, _ in pairs)
     if bench.options.adopted:
-        return Advice(adopt.NAME, 1.0, ADOPTED_WHY), adopt.propose(_context(bench, state, diagnosis, 1))
+        return Advice(adopt.NAME, 1.0, ADOPTED_WHY), adopt.propose(tuning.context_of(bench, state, diagnosis))
     found: list[Choice] = []
     for advice in diagnosis.ranked:
         if advice.strategy not in strategies() or authored.is_authored(advice.strategy):
             continue
         if advice.strategy in state.tried:
             continue
-        proposals = strategies()[advice.strategy].propose(_context(bench, state, diagnosis, bench.options.candidates))
+        proposals = strategies()[advice.strategy].propose(tuning.context_of(bench, state, diagnosis))
         fresh = tuple(p for p, _ in search.distinct(state, bench.compiler, proposals, {state.hash}))
         if fresh:
             best = max(p.predicted_gain for p in fresh)
@@ -176,7 +173,7 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
     best_found = max(promising, key=_promise, default=None)
     asked = authored.advice(bench, state, diagnosis)
     if asked is not None and (best_found is None or asked.gain - 1 > _promise(best_found)):
-        written = authored.first(bench, _context(bench, state, diagnosis, bench.options.candidates), number)
+        written = authored.first(bench, tuning.context_of(bench, state, diagnosis), number)
         if written is not None:
             return asked, written
     return best_found
@@ -188,34 +185,16 @@ def _promise(choice: Choice) -> float:
     return (advice.gain - 1) * len(proposals) / (len(proposals) + FEW)
 
 
-def _context(bench: Bench, state: State, diagnosis: Diagnosis, limit: int) -> Context:
-    return Context(
-        state.plan, state.cases, diagnosis, state.history, bench.compiler, limit, bench.author, bench.options.tuning,
-        bench.options.adopted,
-    )  # fmt: skip
-
-
 def _search(
     bench: Bench, state: State, diagnosis: Diagnosis, advice: Advice, first: tuple[Proposal, ...]
 ) -> list[Tried]:
-    """A wave of candidates; if it got somewhere, half a wave more around the place it got to."""
-    if tuning.is_tuned(advice.strategy):
-        return tuning.searched(bench, state, diagnosis, first, partial(_wave, bench, state, advice))
+    """The first candidates, and what the strategy's search goes on to from there."""
+    going = strategies()[advice.strategy].search(tuning.context_of(bench, state, diagnosis))
+    if going is not None:
+        wave = partial(_wave, bench, state, advice)
+        return tuning.searched(bench, state, diagnosis, advice.strategy, first, going, wave)
     tried = _wave(bench, state, advice, 1, first)
-    if authored.is_authored(advice.strategy):
-        return _rewritten(bench, state, diagnosis, advice, tried)
-    table, best = search.winners(state.plan, tried)
-    if not any((one.score or 0) > WORTH_A_SECOND_WAVE for one in best):
-        return tried
-    now = fold(bench.plan, bench.compiler, bench.journal.records())
-    there = replace(now, plan=now.plan.with_table(table))
-    around = strategies()[advice.strategy].propose(
-        _context(bench, there, diagnosis, (bench.options.candidates + 1) // 2)
-    )
-    # Every candidate changes one row of the current table, so that its figures are of that change alone.
-    steps = tuple(p if p.row is None else rebased(state, p, p.row) for p in around)
-    steps = tuple(p for p in steps if p.row is None or _owns(bench, state, advice.strategy, p, p.row))
-    return tried + _wave(bench, state, advice, 2, steps, {one.candidate.source_hash for one in tried})
+    return _rewritten(bench, state, diagnosis, advice, tried) if authored.is_authored(advice.strategy) else tried
 
 
 def _rewritten(bench: Bench, state: State, diagnosis: Diagnosis, advice: Advice, tried: list[Tried]) -> list[Tried]:
@@ -226,27 +205,12 @@ def _rewritten(bench: Bench, state: State, diagnosis: Diagnosis, advice: Advice,
         again: tuple[Proposal, ...] = ()
         if search.recorded_choice(bench.journal, state.rounds + 1, wave) is None:
             now = fold(bench.plan, bench.compiler, bench.journal.records())
-            there = _context(bench, replace(now, plan=state.plan), diagnosis, bench.options.candidates)
+            there = tuning.context_of(bench, replace(now, plan=state.plan), diagnosis)
             again = authored.again(bench, there, tried)
             if not again:
                 break
         tried = tried + _wave(bench, state, advice, wave, again, {one.candidate.source_hash for one in tried})
     return tried
-
-
-def _owns(bench: Bench, state: State, strategy: str, proposal: Proposal, row: int) -> bool:
-    """Whether a step still changes what the strategy is about, and not only what goes along with it."""
-    old, new = state.plan.table[row].schedule, proposal.table[row].schedule
-    served = tuple(c for c in state.cases if bench.compiler.row_of(state.plan, c) == row)
-    own = {p.name for p in bench.compiler.space(state.plan, row, served) if p.strategy == strategy}
-    return old.variant != new.variant or any(old.get(name) != new.get(name) for name in own)
-
-
-def rebased(state: State, proposal: Proposal, row: int) -> Proposal:
-    """A proposal made from elsewhere as a change of the current table."""
-    schedule, old = proposal.table[row].schedule, state.plan.table[row].schedule
-    table = state.plan.with_schedule(row, schedule).table
-    return replace(proposal, table=table, what=changes(old, schedule))
 
 
 def _wave(

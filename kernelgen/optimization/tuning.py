@@ -1,10 +1,11 @@
-"""The rounds' side of the strategy `tune`: batch after batch until nothing is gained, and a final among the fastest."""
+"""The rounds' side of a search: batch after batch until nothing is gained, and for `tune` a final among the fastest."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from kernelgen.diagnose import Diagnosis
 from kernelgen.optimization import search
@@ -14,30 +15,40 @@ from kernelgen.optimization.outcome import incumbent
 from kernelgen.optimization.search import Tried
 from kernelgen.optimization.state import State, fold, table_to_json
 from kernelgen.outcomes import Status, to_json
-from kernelgen.strategies import Context, Proposal
-from kernelgen.strategies.tune import NAME, SEARCHED, Tuner, is_restriction
+from kernelgen.strategies import Context, Proposal, Search
+from kernelgen.strategies.short import short
+from kernelgen.strategies.tune import NAME, SEARCHED, is_restriction
 
 FINALISTS = 5
 """Of a row, measured again against the current kernel in interleaved pairs before one of them is chosen."""
 STOPPED = "stopped"
 """The record of a search that Ctrl-C ended."""
+PATIENCE = 1
+"""Batches without a gain after which a round of another strategy ends."""
 
 Wave = Callable[[int, tuple[Proposal, ...], set[str]], list[Tried]]
 """Evaluates a wave of proposals, leaving out those whose source is known."""
 
 
 def is_tuned(strategy: str) -> bool:
+    """Whether a strategy's search is all there is to a run: it goes further, and Ctrl-C keeps what it found."""
     return strategy == NAME
 
 
-def searched(bench: Bench, state: State, diagnosis: Diagnosis, first: tuple[Proposal, ...], wave: Wave) -> list[Tried]:
-    """Every candidate of the round. Ctrl-C ends the search, and what was found so far is settled."""
+def searched(
+    bench: Bench, state: State, diagnosis: Diagnosis, strategy: str, first: tuple[Proposal, ...], going: Search,
+    wave: Wave,
+) -> list[Tried]:  # fmt: skip
+    """Every candidate of the round. Ctrl-C ends the search of `tune`, and what was found so far is settled."""
     tried: list[Tried] = []
+    if not is_tuned(strategy):
+        _batches(bench, state, diagnosis, strategy, first, going, wave, tried)
+        return tried
     number = state.rounds + 1
     stopped = any(r.data["round"] == number for r in bench.journal.records(STOPPED))
     try:
         if not stopped:
-            _batches(bench, state, diagnosis, first, wave, tried)
+            _batches(bench, state, diagnosis, strategy, first, going, wave, tried)
     except KeyboardInterrupt:
         bench.journal.append(STOPPED, {"round": number, "evaluations": len(tried)})
         stopped = True
@@ -47,35 +58,53 @@ def searched(bench: Bench, state: State, diagnosis: Diagnosis, first: tuple[Prop
 
 
 def _batches(
-    bench: Bench, state: State, diagnosis: Diagnosis, first: tuple[Proposal, ...], wave: Wave, tried: list[Tried]
-) -> None:
+    bench: Bench, state: State, diagnosis: Diagnosis, strategy: str, first: tuple[Proposal, ...], going: Search,
+    wave: Wave, tried: list[Tried],
+) -> None:  # fmt: skip
     """Extends `tried` batch by batch, until nothing is gained any more or a limit is reached."""
-    tuning, limits = bench.options.tuning, bench.options
-    tuner = Tuner(context_of(bench, state, diagnosis))
-    _record_spaces(bench, state.rounds + 1, tuner)
+    most, patience = _limits(bench, strategy, going)
+    _record_spaces(bench, state.rounds + 1, going)
     best, idle, began, number, proposals = 1.0, 0, time.monotonic(), 1, first
+    going.propose(context_of(bench, _then(bench, state, 1), diagnosis))  # gave `first`: it goes on from there
+    minutes = bench.options.max_minutes
     while True:
         known = {one.candidate.source_hash for one in tried}
         fresh = wave(number, proposals, known)
         tried += fresh
         found = max([best, *(one.score or 0.0 for one in fresh)])
         idle, best = (0, found) if found > best * (1 + MARGIN) else (idle + 1, best)
-        rows = len({one.proposal.row for one in tried}) or 1
-        searching = tuning.configs == SEARCHED or is_restriction(tuning.configs)
-        over = limits.max_minutes is not None and time.monotonic() - began > 60 * limits.max_minutes
-        if over or (searching and (idle > tuning.patience or len(tried) >= tuning.evaluations * rows)):
-            return
+        if len(tried) >= most or idle > patience or (minutes and time.monotonic() - began > 60 * minutes):
+            break
         number += 1
-        proposals = ()
-        if search.recorded_choice(bench.journal, state.rounds + 1, number) is None:
-            now = replace(fold(bench.plan, bench.compiler, bench.journal.records()), plan=state.plan)
-            context = context_of(bench, now, diagnosis)
-            proposals = tuner.propose(context)
-            if not proposals:
-                return
+        left = min(most - len(tried), bench.options.candidates)
+        proposals = going.propose(context_of(bench, _then(bench, state, number), diagnosis, int(left)))
+        if not proposals:
+            break
+    _record_refused(bench, state.rounds + 1, going)
 
 
-def _record_spaces(bench: Bench, number: int, tuner: Tuner) -> None:
+def _then(bench: Bench, state: State, wave: int) -> State:
+    """What was known when a wave of this round was chosen, so that a resumed search asks what it asked before."""
+    records = bench.journal.records()
+    chosen = (i for i, r in enumerate(records) if r.kind == "choice" and _is(r.data, state.rounds + 1, wave))
+    return replace(fold(bench.plan, bench.compiler, records[: next(chosen, len(records))]), plan=state.plan)
+
+
+def _is(data: dict[str, Any], number: int, wave: int) -> bool:
+    return (data["round"], data["wave"]) == (number, wave)
+
+
+def _limits(bench: Bench, strategy: str, going: Search) -> tuple[float, float]:
+    """How many candidates a round has, and batches without a gain after which it ends."""
+    tuning = bench.options.tuning
+    if not is_tuned(strategy):
+        return bench.options.candidates, PATIENCE
+    if tuning.configs == SEARCHED or is_restriction(tuning.configs):
+        return tuning.evaluations * len(going.rows), tuning.patience
+    return float("inf"), float("inf")  # what was asked for one by one is measured to the last
+
+
+def _record_spaces(bench: Bench, number: int, going: Search) -> None:
     """What every row may become, and why what was left out was."""
 
     def spaces() -> dict[str, object]:
@@ -83,17 +112,33 @@ def _record_spaces(bench: Bench, number: int, tuner: Tuner) -> None:
             "rows": [
                 {"row": r.row, "legal": len(r.space.schedules), "sampled": r.space.sampled,
                  "pruned": [list(one) for one in r.space.pruned]}
-                for r in tuner.rows
+                for r in going.rows
             ]
         }  # fmt: skip
 
     bench.once("space", number, spaces)
 
 
-def context_of(bench: Bench, state: State, diagnosis: Diagnosis) -> Context:
+def _record_refused(bench: Bench, number: int, going: Search) -> None:
+    """What the search chose and a row could not promise its largest sizes, each with the reason."""
+
+    def refused() -> dict[str, Any]:
+        return {
+            "rows": [
+                {"row": r.row, "what": short(schedule, r.space.axes[schedule.variant].parameters), "reason": reason}
+                for r in going.rows
+                for schedule, reason in r.refused.items()
+            ]
+        }
+
+    bench.once("pruned", number, refused)
+
+
+def context_of(bench: Bench, state: State, diagnosis: Diagnosis, limit: int | None = None) -> Context:
+    """What a strategy may look at; `limit` candidates, or as many as a round has."""
     return Context(
-        state.plan, state.cases, diagnosis, state.history, bench.compiler, bench.options.candidates,
-        tuning=bench.options.tuning,
+        state.plan, state.cases, diagnosis, state.history, bench.compiler, limit or bench.options.candidates,
+        bench.author, bench.options.tuning, bench.options.adopted,
     )  # fmt: skip
 
 

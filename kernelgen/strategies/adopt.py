@@ -9,6 +9,10 @@ from kernelgen.strategies.context import Context, Proposal
 NAME = "adopt"
 
 
+def search(context: Context) -> None:
+    """Nothing goes on from what is proposed."""
+
+
 def propose(context: Context) -> tuple[Proposal, ...]:
     """The edited kernel; nothing without one."""
     if not context.adopted:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from kernelgen.plan import Schedule
-from kernelgen.strategies._walk import walk
 from kernelgen.strategies.context import Context, Proposal, changes
+from kernelgen.strategies.reach import Reach, reached
+from kernelgen.strategies.searching import Search
 
 NAME = "block_size"
 
 
-def propose(context: Context) -> tuple[Proposal, ...]:
+def search(context: Context) -> Search:
     """Block sizes around the current ones; a program twice as large may want more warps, so these follow."""
-    return walk(context, NAME, companion="warp_stage")
+    return reached(context, Reach(NAME, along="warp_stage"))
+
+
+def propose(context: Context) -> tuple[Proposal, ...]:
+    return search(context).propose(context)
 
 
 def explain(before: Schedule, after: Schedule) -> str:

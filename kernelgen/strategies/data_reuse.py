@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from kernelgen.plan import Schedule
-from kernelgen.strategies._walk import walk
 from kernelgen.strategies.context import Context, Proposal, changes
+from kernelgen.strategies.reach import Reach, reached
+from kernelgen.strategies.searching import Search
 
 NAME = "data_reuse"
 
 
+def search(context: Context) -> Search:
+    """Other amounts of reuse than the current one; warps follow."""
+    return reached(context, Reach(NAME, along="warp_stage"))
+
+
 def propose(context: Context) -> tuple[Proposal, ...]:
-    """Other amounts of reuse than the current one."""
-    return walk(context, NAME, companion="warp_stage")
+    return search(context).propose(context)
 
 
 def explain(before: Schedule, after: Schedule) -> str:

@@ -44,6 +44,10 @@ class Part:
     """The cases that these lines serve, in ascending order of the size."""
 
 
+def search(context: Context) -> None:
+    """Nothing goes on from what is proposed."""
+
+
 def propose(context: Context) -> tuple[Proposal, ...]:
     """Tables that would have been faster than the current one, the best first: all lines that cases judge cut anew, one
     to four of them, or a single line, by one named size."""

@@ -8,6 +8,10 @@ from kernelgen.strategies.context import Context, Proposal
 NAME = "llm"
 
 
+def search(context: Context) -> None:
+    """Nothing goes on from what is proposed."""
+
+
 def propose(context: Context) -> tuple[Proposal, ...]:
     """What the model writes; nothing without a model."""
     return context.author.propose(context) if context.author is not None else ()

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from kernelgen.plan import Schedule
-from kernelgen.strategies._walk import walk
 from kernelgen.strategies.context import Context, Proposal, changes
+from kernelgen.strategies.reach import Reach, reached
+from kernelgen.strategies.searching import Search
 
 NAME = "memory_access"
 
 
-def propose(context: Context) -> tuple[Proposal, ...]:
+def search(context: Context) -> Search:
     """Other cache and access hints than the current ones."""
-    return walk(context, NAME)
+    return reached(context, Reach(NAME))
+
+
+def propose(context: Context) -> tuple[Proposal, ...]:
+    return search(context).propose(context)
 
 
 def explain(before: Schedule, after: Schedule) -> str:

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import chain, product
 from math import prod
 
 from kernelgen.plan import Parameter, Plan, Scalar, Schedule, TableRow
@@ -93,33 +93,42 @@ def space_of(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...]) 
     if key not in _known:
         while len(_known) > 15:
             del _known[next(iter(_known))]
-        _known[key] = _enumerated(compiler, plan, row, cases, seed=0)
+        _known[key] = _whole(compiler, plan, row, cases, seed=0)
     return _known[key]
 
 
-def _enumerated(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...], seed: int) -> Space:
-    axes, rng, refuse = axes_of(compiler, plan, row, cases), random.Random(seed), compiler.refusals(plan, cases)
-    starts = [s for s in (plan.table[row].schedule, *compiler.variants(plan, cases)) if refuse(s) is None]
-    canonical = _canonical(compiler, plan)
-    found, pruned = dict.fromkeys(canonical(s, axes[s.variant]) for s in starts), Counter[str]()
-    sampled = False
-    for one in axes.values():
-        drawn, share = _combinations(one, rng)
-        sampled |= share
-        for schedule in drawn:
-            if reason := refuse(schedule):
-                pruned[reason] += 1
-            elif (kept := canonical(schedule, one)) in found:
-                pruned[ONE_OF_EQUALS] += kept != schedule
-            else:
-                found[kept] = None
-    schedules = list(found)
-    if len(schedules) > MOST:
-        sampled, first = True, len(starts)
-        schedules = [*schedules[:first], *rng.sample(schedules[first:], MOST - first)]
-    place = {schedule: i for i, schedule in enumerate(schedules)}
-    began = tuple(dict.fromkeys(place[canonical(s, axes[s.variant])] for s in starts))
-    return Space(axes, tuple(schedules), began, tuple((+pruned).most_common()), sampled)
+def _whole(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...], seed: int) -> Space:
+    axes, rng = axes_of(compiler, plan, row, cases), random.Random(seed)
+    drawn = [_combinations(one, rng) for one in axes.values()]
+    starts = (plan.table[row].schedule, *compiler.variants(plan, cases))
+    space = enumerated(compiler, plan, cases, axes, starts, chain.from_iterable(found for found, _ in drawn))
+    sampled, first = any(share for _, share in drawn), len(space.starts)
+    if len(space.schedules) > MOST:
+        sampled, found = True, space.schedules
+        space = replace(space, schedules=(*found[:first], *rng.sample(found[first:], MOST - first)))
+    return replace(space, sampled=sampled)
+
+
+def enumerated(
+    compiler: Compiler,
+    plan: Plan,
+    cases: tuple[Case, ...],
+    axes: Mapping[str, Axes],
+    starts: Iterable[Schedule],
+    drawn: Iterable[Schedule],
+) -> Space:
+    """What is legal of the schedules that are drawn, after the starts that are, in their order and each once."""
+    refuse, canonical = compiler.refusals(plan, cases), _canonical(compiler, plan)
+    found = dict.fromkeys(canonical(s, axes[s.variant]) for s in starts if refuse(s) is None)
+    first, pruned = len(found), Counter[str]()
+    for schedule in drawn:
+        if reason := refuse(schedule):
+            pruned[reason] += 1
+        elif (kept := canonical(schedule, axes[schedule.variant])) in found:
+            pruned[ONE_OF_EQUALS] += kept != schedule
+        else:
+            found[kept] = None
+    return Space(axes, tuple(found), tuple(range(first)), tuple((+pruned).most_common()), False)
 
 
 def _combinations(axes: Axes, rng: random.Random) -> tuple[Iterator[Schedule], bool]:
