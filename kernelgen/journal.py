@@ -13,9 +13,10 @@ import hashlib
 import io
 import json
 import os
+import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from kernelgen.errors import KernelgenError, UsageError
 from kernelgen.files import read_text, sync_folder, write_atomic
 
 FILE = "journal.jsonl"
+LOOKS = 5
 
 
 class JournalError(KernelgenError):
@@ -187,7 +189,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder}: cannot write here: {error.strerror}") from None
     try:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except BlockingIOError:
             holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
             raise LockedError(f"{folder.name} is being optimised by another process (pid {holder})") from None
@@ -196,6 +198,30 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    """Raises BlockingIOError where another process has the lock for longer than `is_locked` takes to look."""
+    for _ in range(LOOKS):
+        with suppress(BlockingIOError):
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(0.01)
+    return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process optimises the operator now."""
+    try:
+        handle = os.open(folder / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def _canonical(value: Any) -> str:

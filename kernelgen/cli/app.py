@@ -25,6 +25,7 @@ from kernelgen.cli import (
     report,
     tune,
     versions,
+    watch,
 )
 from kernelgen.cli.terminal import EMITTED, emit
 from kernelgen.errors import (
@@ -75,6 +76,7 @@ for _command in (
     gate.gate,
     versions.compare,
     versions.restore,
+    watch.watch,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelgen.report.page import page
+from kernelgen.report.glance import Glance, glances
+from kernelgen.report.page import overview, page
 from kernelgen.report.story import Story, story
 
-__all__ = ["Story", "page", "story"]
+__all__ = ["Glance", "Story", "glances", "overview", "page", "story"]

@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelgen import __version__
+from kernelgen.report.glance import Glance
 from kernelgen.report.roofline import roofline
 from kernelgen.report.story import CaseLine, Story
 
 TEMPLATE = "report.html.jinja"
 
 
-def page(stories: Sequence[Story]) -> str:
-    """The whole document; with several operators it begins with an index."""
+def page(stories: Sequence[Story], live: bool = False) -> str:
+    """The whole document; with several operators it begins with an index. `live`: one that a server makes anew."""
     from markupsafe import Markup
-
-    from kernelgen.render import environment
 
     shown = [
         {
@@ -28,8 +27,19 @@ def page(stories: Sequence[Story]) -> str:
         }
         for one in stories
     ]
+    return _document(stories=shown, live=live, runs=())
+
+
+def overview(runs: Sequence[Glance]) -> str:
+    """The page of `kernelgen watch`: every run, each with a link to its operator's page."""
+    return _document(stories=(), live=True, runs=runs)
+
+
+def _document(**values: Any) -> str:
+    from kernelgen.render import environment
+
     template = environment().overlay(autoescape=True).get_template(TEMPLATE)
-    return template.render(stories=shown, version=__version__).rstrip("\n") + "\n"
+    return template.render(**values, version=__version__).rstrip("\n") + "\n"
 
 
 def _bars(cases: Sequence[CaseLine]) -> list[dict[str, Any]]:

@@ -118,6 +118,7 @@ def story(operator: str, kernel: Path, logs: Path) -> Story:
         return Story(operator, text, command=command, state="never optimised", run=folder.name)
     rounds = [r.data for r in records if r.kind == "round"]
     reason = next((r.data["reason"] for r in records if r.kind == "finished"), "")
+    goes_on = "running now" if journal.is_locked(logs) else f"`{command}` goes on from there"
     stopped = f"stopped after round {rounds[-1]['round']}" if rounds else "stopped before its baseline was known"
     kept = [data for data in rounds if data["kept"]]
     first, last = (kept[0]["hash"], kept[-1]["hash"]) if kept else ("", "")
@@ -125,7 +126,7 @@ def story(operator: str, kernel: Path, logs: Path) -> Story:
     work = rounds[0].get("work", {}) if rounds else {}
     return Story(
         operator, _source(folder, last) or text, _source(folder, first), folder.name,
-        reason or f"{stopped}; `{command}` goes on from there",
+        reason or f"{stopped}; {goes_on}",
         head(records, reason) if rounds and "standing" in rounds[0]["entry"] else None,
         tuple((str(k), str(v)) for k, v in begun["device"].items()), _cases(figures) if figures else (),
         _points(figures, work.get("cases", {})) if figures else (), work.get("bytes_per_s", 0.0), _tried(records),
