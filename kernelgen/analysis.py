@@ -47,11 +47,13 @@ class ProductWork:
     dtype: str
     """Of what is multiplied, which says on which units that may run; `tf32` or `tf32x3` of float32 that is so split."""
     itemsize: int
+    left: int | None = None
+    """Of a batch's products those that masks leave; None: all."""
 
     @property
     def flops(self) -> int:
-        """2 * M * N * K in every batch: a product and a sum are two operations."""
-        return 2 * self.batch * self.rows * self.columns * self.summed
+        """2 * M * N * K in every batch, or what masks leave of that: a product and a sum are two operations."""
+        return 2 * self.batch * (self.rows * self.columns * self.summed if self.left is None else self.left)
 
     @property
     def on_matrix_units(self) -> bool:
@@ -136,8 +138,9 @@ def product_work(product: Product, case: Case) -> ProductWork:
     dtype = case.dtype(product.dtype)
     split = dtype == "float32" and product.precision not in ("", "ieee")
     return ProductWork(
-        product.name, batch, rows, columns, summed, product.precision if split else dtype, ITEMSIZE[dtype]
-    )
+        product.name, batch, rows, columns, summed, product.precision if split else dtype, ITEMSIZE[dtype],
+        product.left(rows, columns, summed) if product.left else None,
+    )  # fmt: skip
 
 
 def flops(body: Body, case: Case) -> int:

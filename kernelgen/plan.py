@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -124,6 +125,8 @@ class Product:
     """The dtype to which rounding operands costs about what the sums are off by, where no operand is rounded."""
     precision: str = ""
     """How float32 is multiplied; empty: as torch is set."""
+    left: Callable[[int, int, int], int] | None = None
+    """How many products of so many rows, columns and summed elements masks leave in a batch; None: all."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from kernelgen.families.lowering import lower_values
 from kernelgen.families.matmul import NAME as MATMUL
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.families.matmul.schedules import stays
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
@@ -311,6 +312,10 @@ def _divides_columns(body: Body) -> bool:
     return not (isinstance(body, ProductBody) and reduces(body))
 
 
+def _may_stay(body: Body) -> bool:
+    return not isinstance(body, ProductBody) or stays(body)
+
+
 def _has_depth(body: Body) -> bool:
     return isinstance(body, ConvolutionBody) and body.rank == 3
 
@@ -322,6 +327,7 @@ def _has_planes(body: Body) -> bool:
 
 _USEFUL: dict[str, Callable[[Body], bool]] = {
     "BLOCK_N": _divides_columns,
+    "persistent": _may_stay,
     "BLOCK_D": _has_depth,
     "BLOCK_H": _has_planes,
     "channels_last": _has_planes,

@@ -9,8 +9,11 @@ device (`split`, `vector`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kernelgen.families.access import WHOLE, Access
+from kernelgen.families.bounds import Bounds, scalar
+from kernelgen.families.masks import Affine, Mask
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import PRECISION, Writer, extents_of, multiplies_float32, tiled_by_blocks
 from kernelgen.families.values import Use
@@ -66,6 +69,15 @@ def own_tile(
     )
 
 
+def _ordered(body: ProductBody, tile: ir.Expr) -> tuple[ir.Let, ...]:
+    """The tile of a number, in an order in which the longest sums begin first."""
+    if body.triangles is None or not body.triangles.is_longer_later:
+        return (_grouped(tile),)
+    last = scalar("sub", _TILES, ir.Number(1))
+    number = ir.Let(("number",), scalar("sub", last, tile), "later rows have longer sums: they begin first")
+    return number, _grouped(ir.Name("number"))
+
+
 def grid_of(body: ProductBody, tiles: str) -> str:
     return f"{tiles} * BATCH" if has_batch(body) else tiles
 
@@ -76,13 +88,103 @@ def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.St
     assert tiled.m is not None
     swap = bool(schedule.get("swap"))
     shape = (tiled.n, tiled.m) if swap else (tiled.m, tiled.n)
-    loop = writer.loop(ir.Number(0), ir.Name("K"), precision=precision, swap=swap)
+    walk = _walk(writer, precision=precision, swap=swap)
     writer.all_finished()
     return (
         *writer.numbers(body.extent("m"), tiled.m, "tile_m"),
         *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
-        *writer.begun(shape), loop, *writer.unswapped(swap=swap), *writer.stores(),
+        *writer.begun(shape), *walk, *writer.unswapped(swap=swap), *writer.stores(),
     )  # fmt: skip
+
+
+def _walk(writer: Writer, *, precision: bool, swap: bool) -> tuple[ir.Stmt, ...]:
+    """The walk over what is summed: where masks bound it, over what these leave, with masks only where they cut a
+    block."""
+    found = writer.body.triangles
+
+    def loop(start: ir.Expr, stop: ir.Expr, *, masked: bool = True, inside: bool = False, said: str = "") -> ir.For:
+        made = writer.loop(start, stop, precision=precision, swap=swap, masked=masked, inside=inside)
+        return replace(made, comment=said) if said else made
+
+    if found is None:
+        return (loop(_NONE, _WHOLE),)
+    if not found.factors:
+        return (_kept(writer, found.result), loop(_NONE, ir.Name("end")))
+    of_rows, of_columns = _bounds(writer)
+    sides = [(mask, own) for mask, own in ((found.rows, of_rows), (found.columns, of_columns)) if mask]
+    limits = [(own, bound) for mask, own in sides for bound in mask.bounds]
+    above = [(own, bound.limit) for own, bound in limits if bound.is_upper]
+    below = [(own, bound.limit) for own, bound in limits if not bound.is_upper]
+    first, full_start, full_end, end = (ir.Name(n) for n in ("first", "full_start", "full_end", "end"))
+    start, stop = first if below else _NONE, end if above else _WHOLE
+    found_lets = [ir.Let(("end",), _least(above, last=True))] if above else []
+    found_lets += [ir.Let(("first",), _to_block("int_div", _greatest(below, last=False)))] if below else []
+    if not found.chosen:
+        return (*found_lets, loop(start, stop))
+    said = "from here on no mask cuts a block" if below else "up to here no mask cuts a block"
+    if below:
+        aligned = _to_block("cdiv", _greatest(below, last=True))
+        found_lets.append(ir.Let(("full_start",), scalar("whole_min", aligned, stop), said))
+    if above:
+        aligned = _to_block("int_div", _least(above, last=False))
+        aligned = scalar("whole_max", aligned, full_start) if below else aligned
+        found_lets.append(ir.Let(("full_end",), aligned, "" if below else said))
+    whole = loop(full_start if below else _NONE, full_end if above else _WHOLE, masked=False, inside=bool(above))
+    edge = "blocks at the edge of a mask"
+    before = [loop(first, full_start, said=edge)] if below else []
+    return (*found_lets, *before, whole, *([loop(full_end, end, said=edge)] if above else []))
+
+
+_NONE, _WHOLE, _DEPTH = ir.Number(0), ir.Name("K"), ir.Name("BLOCK_K")
+_Limits = list[tuple[Bounds, Affine]]
+"""Where a walk ends or begins, in terms of a tile's rows or columns."""
+
+
+def _bounds(writer: Writer) -> tuple[Bounds, Bounds]:
+    """Of a tile's rows and of its columns."""
+    rows = Bounds(writer.term, ir.Name("first_row"), ir.Name("BLOCK_M"), _WHOLE)
+    return rows, Bounds(writer.term, ir.Name("first_col"), ir.Name("BLOCK_N"), _WHOLE)
+
+
+def _to_block(rounding: str, number: ir.Expr) -> ir.Expr:
+    """A number as so many blocks of what is summed."""
+    return scalar("mul", scalar(rounding, number, _DEPTH), _DEPTH)
+
+
+def _least(limits: _Limits, *, last: bool) -> ir.Expr:
+    """Where a walk ends, for the first or the last of a tile."""
+    found: ir.Expr = _WHOLE
+    for own, limit in limits:
+        found = scalar("whole_min", own.limit(limit, last=last), found)
+    return scalar("whole_max", found, _NONE) if any(_may_be_negative(limit) for _, limit in limits) else found
+
+
+def _greatest(limits: _Limits, *, last: bool) -> ir.Expr:
+    """Where a walk begins, for the first or the last of a tile."""
+    found: ir.Expr | None = _NONE if all(_may_be_negative(limit) for _, limit in limits) else None
+    for own, limit in limits:
+        number = own.limit(limit, last=last)
+        found = scalar("whole_max", number, found) if found else number
+    assert found is not None
+    return found
+
+
+def _may_be_negative(limit: Affine) -> bool:
+    return bool(limit.terms) or limit.number < 0 or limit.m < 0
+
+
+def _kept(writer: Writer, mask: Mask | None) -> ir.Let:
+    """How far a tile is summed: not at all where nothing of it is kept."""
+    of_rows, _ = _bounds(writer)
+    column, tests = ir.Name("first_col"), list[ir.Expr]()
+    for bound in mask.bounds if mask else ():
+        limit = of_rows.limit(bound.limit, last=bound.is_upper)
+        behind = scalar("add", column, ir.Name("BLOCK_N"))
+        tests.append(scalar("lt", column, limit) if bound.is_upper else scalar("gt", behind, limit))
+    test = tests[0]
+    for other in tests[1:]:
+        test = scalar("and", test, other)
+    return ir.Let(("end",), scalar("where", test, _WHOLE, _NONE), "a tile of which nothing is kept is not summed")
 
 
 _GRID_TILES = "tiles_m * tiles_n"
@@ -98,7 +200,7 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
     writer = Writer(spec, body, tiled_by_blocks(body), blocks=dict(schedule.values))
     precision = multiplies_float32(spec, body)
     own, tile = own_tile(body, _TILES, ir.Program(0))
-    inside = trimmed((*_COUNTED, *own, _grouped(tile), *_of_tile(writer, schedule, precision)))
+    inside = trimmed((*_COUNTED, *own, *_ordered(body, tile), *_of_tile(writer, schedule, precision)))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
     grid = (grid_of(body, _GRID_TILES),)
     return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid, counts=_counts())
@@ -152,7 +254,7 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
     persistent = bool(schedule.get("persistent"))
     program: ir.Expr = ir.Name("tile") if persistent else ir.Program(0)
     own, tile = own_tile(body, _TILES, program, narrow=writer.narrow_batch)
-    inside = (*own, _grouped(tile), *_of_tile(writer, schedule, precision))
+    inside = (*own, *_ordered(body, tile), *_of_tile(writer, schedule, precision))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
     grid = grid_of(body, _GRID_TILES)
     if persistent:

@@ -28,6 +28,7 @@ from kernelgen.families.access import (
 from kernelgen.families.dtypes import element_types
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
+from kernelgen.families.matmul.triangles import Triangles, triangles
 from kernelgen.families.naming import RESERVED
 from kernelgen.families.regrouped import in_common_parts, with_repeats
 from kernelgen.families.space import split
@@ -77,7 +78,8 @@ _RESERVED = RESERVED | {
     *(f"{side}_{number}" for side in ("left", "right") for number in range(2, MOST_PRODUCTS + 1)),
     "ks", "k_mask", "left", "right", "tile_m", "tile_n", "tiles_m", "tiles_n", "num_tiles",
     "first_row", "first_col", "batch", "products", "part_sum",
-    "length", "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
+    "length", "number", "first", "full_start", "full_end", "end",
+    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 """What kernels of products call values of their own."""
 FEW = 16
@@ -104,6 +106,8 @@ class ProductBody(Body):
     """The value that this function computes: the product, or its sum with a bias or a residual, rounded once."""
     is_library: bool = False
     """Whether that function computes all there is."""
+    triangles: Triangles | None = None
+    """What masks leave out."""
 
     @property
     def dot(self) -> int:
@@ -379,7 +383,7 @@ def _laid_out(
     if moved is not None:
         raise Unlowerable(f"elements of {moved.tensor} that are moved before a product reads them", moved.statement)
     counted = {a for v in values if v.op == "place" for e in v.index for a in axes_of(e)}
-    if not counted <= {a for kind in ("n", "k") for a in extents[kind]}:
+    if not counted <= {a for kind in ("m", "n", "k") for a in extents[kind]}:
         raise Unlowerable("the places of elements in the kernel of a product")
     reserved = _RESERVED | {f"{t.name}_desc" for t in (*spec.inputs, *spec.outputs)}
     taken = {t.name for t in (*spec.inputs, *spec.outputs)} | reserved
@@ -411,7 +415,7 @@ def _laid_out(
     factors = [factor_of(spec, lowered, dot) for dot in dots]
     if len({factor.dtype for factor in factors}) > 1:
         raise Unlowerable("products of factors of several dtypes in one kernel", values[dots[1]].statement)
-    body = ProductBody(**vars(plain), dots=dots, factor=factors[0])
+    body = ProductBody(**vars(plain), dots=dots, factor=factors[0], triangles=triangles(lowered, dots, extents))
     if min(len(body.firsts), len(body.seconds)) > 1 or len(dots) > MOST_PRODUCTS:
         raise Unlowerable("products that have no factor in common in one kernel", values[dots[1]].statement)
     return body

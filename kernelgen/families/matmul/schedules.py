@@ -163,8 +163,14 @@ def is_converted(body: ProductBody) -> bool:
     return isinstance(source, Use) and converted_load(body, source.value) is not None
 
 
+def stays(body: ProductBody) -> bool:
+    """Whether programs may stay for one tile after the other: not where masks make some sums longer than others."""
+    return body.triangles is None
+
+
 def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
     """Programs that stay where there is room for that, and as many tiles in flight as there is room for."""
+    schedule = schedule if stays(body) else schedule.replace(persistent=False)
     leaving = [schedule.replace(persistent=False, num_stages=stages) for stages in (4, 3, 2)]
     parts = ((s, _divided(body, s)) for s in (schedule, *leaving))
     return next((s for s, own in parts if legal(own, 0, 2) is None and holds(body, own, 2) is None), leaving[-1])

@@ -8,8 +8,10 @@ from math import prod
 from types import MappingProxyType
 
 from kernelgen.families.access import WHOLE, Access, Extent, Group
+from kernelgen.families.masks import Term
 from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
 from kernelgen.families.values import Stored, Use, axes_of
+from kernelgen.frontend.indices import Expr
 from kernelgen.plan import Scalar
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec
 from kernelgen.tile import ir
@@ -75,6 +77,12 @@ class Writer:
         self.blocks = blocks
         self.raw: set[int] = set()
         """Loads whose elements are multiplied as memory holds them."""
+        self.chosen = dict(body.triangles.chosen) if body.triangles else {}
+        """What masked factors are where their masks hold."""
+        self.is_masked = True
+        """Whether a walk is over blocks that masks may cut."""
+        self.is_inside = False
+        """Whether a walk is over blocks that end where what is summed does, or before."""
 
     # Where elements are
 
@@ -121,19 +129,25 @@ class Writer:
         count = prod(inner) if len(inner) == len(extent.runs) - 1 else 0
         return len(extent.runs) > 1 and isinstance(block, int) and block > 0 and count % block == 0 and count > 0
 
+    def term(self, term: Term) -> ir.Expr:
+        """What a mask's bound adds, without its sign."""
+        assert isinstance(term.of, Expr)
+        return ir.Cast(self.builder.place(term.of), "int32")
+
     def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
         terms = tuple((self.index(str(index)), stride) for index, stride in access.terms)
         return ir.Pointer(access.tensor, terms, shape)
 
     def mask(self, shape: ir.Shape) -> ir.Expr | None:
         """Which elements of a tile exist."""
-        parts = [ir.Name(axis.mask, (axis,)) for axis in shape if axis.name != "k" or not self.is_even]
+        whole = self.is_even or self.is_inside
+        parts = [ir.Name(axis.mask, (axis,)) for axis in shape if axis.name != "k" or not whole]
         if not parts:
             return None
-        whole: ir.Expr = parts[0]
+        found: ir.Expr = parts[0]
         for part in parts[1:]:
-            whole = ir.Apply("and", (whole, part), (*whole.shape, *part.shape))
-        return whole
+            found = ir.Apply("and", (found, part), (*found.shape, *part.shape))
+        return found
 
     def box(self, access: Access) -> ir.Box:
         """The tile of a tensor by its descriptor, in the order of memory."""
@@ -271,14 +285,30 @@ class Writer:
             lets = self.builder.lets([whole], shape)
             converted = self._narrowed(i, self.builder.value(whole, shape))
             return (*lets, ir.Let((side.text,), converted)), side
-        lets = self.builder.lets([source.value], shape)
+        chosen = self.chosen.get(source.value)
+        at = source.value if chosen is None or self.is_masked else chosen
+        if chosen is not None and self._is_factor(i, chosen):  # choosing rounds nothing, and a zero stays one
+            self.raw.add(chosen)
+            lets = self.builder.lets([at], shape)
+            made = self.builder.value(at, shape)
+            return (lets, made) if isinstance(made, ir.Name) else ((*lets, ir.Let((side.text,), made)), side)
+        lets = self.builder.lets([at], shape)
         # what the reference makes of a zero beyond the end may be none
         k = self.tiled.k
-        made = self.builder.value(source.value, shape)
-        if self.is_even:
+        made = self.builder.value(at, shape)
+        if self.is_even or self.is_inside:
             return lets, self._narrowed(i, made)
         inside = ir.Apply("where", (ir.Name(k.mask, (k,)), made, ir.Number(0.0)), shape)
         return (*lets, ir.Let((side.text,), inside)), self._narrowed(i, side)
+
+    def _is_factor(self, i: int, load: int) -> bool:
+        """Whether a load has the dtype that a factor is multiplied in."""
+        value, loaded = self.body.lowered.values[i], self.body.lowered.values[load]
+        if loaded.op != "load":
+            return False
+        wanted = dtype_of(value) if value.op == "round" else "float32"
+        dtype = self.types[wanted.tensor] if isinstance(wanted, ir.ElementOf) else wanted
+        return self.types[str(loaded.tensor)] == dtype
 
     def _narrowed(self, i: int, computed: ir.Expr) -> ir.Expr:
         """A factor in the dtype that the reference rounds it to, if it does."""
@@ -326,8 +356,12 @@ class Writer:
         found = dict.fromkeys(self.body.lowered.values[dot].statement for dot in self.body.dots)
         return "; ".join(self.body.statements[i].text for i in found if i is not None)
 
-    def loop(self, start: ir.Expr, stop: ir.Expr, *, precision: bool, swap: bool) -> ir.For:
-        """The walk over what is summed, one block after the other."""
+    def loop(
+        self, start: ir.Expr, stop: ir.Expr, *, precision: bool, swap: bool, masked: bool = True, inside: bool = False
+    ) -> ir.For:
+        """The walk over what is summed, one block after the other. `masked`: masks may cut its blocks; `inside`: all of
+        their elements exist."""
+        self.is_masked, self.is_inside = masked, inside
         assert self.tiled.m is not None
         m, n, k = self.tiled.m, self.tiled.n, self.tiled.k
         lets, of_factor = self.sides(dict.fromkeys(self.body.firsts, (m, k)) | dict.fromkeys(self.body.seconds, (k, n)))
@@ -350,6 +384,7 @@ class Writer:
             ir.Let((k.mask,), ir.Apply("lt", (ir.Name(k.index, (k,)), stop), (k,))),
         )
         body = (*numbers, *lets, *added)
+        self.is_masked, self.is_inside = True, False
         return ir.For("start", start, stop, ir.Name(k.block), body, comment=self.said())
 
     def scaled(self, dot: int, group: ir.Expr) -> tuple[tuple[ir.Let | ir.Update, ...], ir.Expr]:
