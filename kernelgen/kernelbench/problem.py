@@ -20,7 +20,7 @@ from kernelgen import generation
 from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
-from kernelgen.importer import import_file
+from kernelgen.importer import Imported, import_file
 from kernelgen.kernelbench.turns import READY
 from kernelgen.lifeline import die_with_parent
 from kernelgen.spec import load_spec
@@ -56,9 +56,10 @@ class Problem:
         """All stages; a refusal ends them and is the answer's reason."""
         from kernelgen import judge
 
-        judge.prepare()  # first of all: what traces a reference imports Triton
         try:
-            spec = self._generated()
+            found = import_file(self.file, forks=True)  # first of all: nothing has asked for a GPU
+            judge.prepare()
+            spec = self._generated(found)
         except KernelgenError as error:
             self.answer["reason"] = str(error).splitlines()[0]
             self._save()
@@ -88,8 +89,7 @@ class Problem:
             self._stage("performance")
             self._timed(performance)
 
-    def _generated(self) -> Any:
-        found = import_file(self.file)
+    def _generated(self, found: Imported) -> Any:
         path = self.out / f"{found.name}.yaml"
         write_atomic(path, found.text)
         self.answer |= {"imported": True, "operator": found.name, "notes": list(found.notes)}

@@ -38,7 +38,8 @@ class Turns:
         """
         began = time.monotonic()
         turn, variables = next(self._places)
-        process = start_isolated(command, output, variables)
+        # one thread each: there are many, and torch's would fight over the cores
+        process = start_isolated(command, output, {"OMP_NUM_THREADS": "1", **variables})
         self._running.add(process)
         try:
             return self._to_its_end(process, turn, answer, began, limit_s)
