@@ -9,12 +9,12 @@ from rounds_fakes import CASES, COMPILER, START, legal, make_plan, row_of
 
 from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.plan import Plan, Schedule, TableRow, table_row
+from kernelgen.search.dispatch import boundary
 from kernelgen.search.explore import BATCH
 from kernelgen.search.explore import START as START_POINTS
 from kernelgen.spec.model import ON_REQUEST, STRATEGIES, Case
 from kernelgen.strategies import Context, History, Observation, Tuning, strategies
 from kernelgen.strategies.context import changes
-from kernelgen.strategies.dynamic_shape import boundary
 
 ADVICE = tuple(Advice(s, 1.1, "because") for s in STRATEGIES)
 WALKERS = ("grid_config", "block_size", "warp_stage", "memory_access", "data_reuse")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from kernelgen.diagnose import geomean
@@ -83,8 +84,9 @@ def winners(plan: Plan, tried: list[Tried]) -> tuple[Table, list[Tried]]:
         effect = score ** len(one.candidate.cases)
         if row not in best or effect > best[row][0]:
             best[row] = (effect, one)
-    if None in best:
-        return best[None][1].proposal.table, [best[None][1]]
+    whole = best.pop(None, None)
+    if whole is not None and whole[0] >= prod(effect for effect, _ in best.values()):
+        return whole[1].proposal.table, [whole[1]]
     table = list(plan.table)
     for row, (_, one) in best.items():
         assert row is not None

@@ -16,6 +16,7 @@ from kernelgen.optimization.search import Tried
 from kernelgen.optimization.state import State, fold, table_to_json
 from kernelgen.outcomes import Status, to_json
 from kernelgen.strategies import Context, Proposal, Search
+from kernelgen.strategies.dispatching import dispatched
 from kernelgen.strategies.short import short
 from kernelgen.strategies.tune import NAME, SEARCHED, is_restriction
 
@@ -81,6 +82,9 @@ def _batches(
         if not proposals:
             break
     _record_refused(bench, state.rounds + 1, going)
+    if is_tuned(strategy) and len(state.cases) > 1:
+        tables = dispatched(context_of(bench, _then(bench, state, number + 1), diagnosis))
+        tried += wave(number + 1, tables, {one.candidate.source_hash for one in tried})
 
 
 def _then(bench: Bench, state: State, wave: int) -> State:

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from kernelgen.plan import Schedule, TableRow, table_row
-from kernelgen.schedule.problem import is_within, limits_text, mistake
+from kernelgen.schedule.problem import is_within, mistake
+from kernelgen.search.dispatch import boundary
 from kernelgen.strategies.context import Context, Proposal, Table, changes
+from kernelgen.strategies.dispatching import describe, dispatched
 
 NAME = "dynamic_shape"
 
@@ -60,6 +62,7 @@ def propose(context: Context) -> tuple[Proposal, ...]:
                 table = _table(context, part, split) if split else ()
                 if mistake(table) is None:
                     found.setdefault(table, _total(context, table, gains))
+    found |= {p.table: _total(context, p.table, gains) for p in dispatched(context) if p.table not in found}
     now = _total(context, context.plan.table, gains)
     proposals = []
     for table, total in found.items():
@@ -102,19 +105,6 @@ def _parts(context: Context) -> Iterator[Part]:
 
 def explain(before: Schedule, after: Schedule) -> str:
     return f"{changes(before, after)} for the sizes that were faster with it"
-
-
-def describe(context: Context, table: Table) -> str:
-    """A table in a few words: what each of its lines changes for the sizes it serves."""
-    plan = context.plan.with_table(table)
-    parts = []
-    for index, row in enumerate(table):
-        served = [case for case in context.cases if context.compiler.row_of(plan, case) == index]
-        olds = {context.plan.table[context.compiler.row_of(context.plan, case)].schedule for case in served}
-        effect = " / ".join(sorted({changes(old, row.schedule) for old in olds})) or "no case"
-        limit = "all sizes" if len(table) == 1 else f"up to {limits_text(row)}" if row.upto else "above"
-        parts.append(f"{limit}: {effect}")
-    return "; ".join(parts)
 
 
 def _reason(table: Table) -> str:
@@ -195,10 +185,3 @@ def _table(context: Context, part: Part, segments: tuple[tuple[int, Schedule], .
 def _joins(row: TableRow, after: TableRow | None) -> bool:
     """Whether the line after a line serves with the same schedule whatever that one does."""
     return after is not None and after.schedule == row.schedule and is_within(dict(row.upto), dict(after.upto))
-
-
-def boundary(below: int, above: int) -> int:
-    """Where to cut between two sizes: their geometric mean, or the power of two nearest to it if it lies between."""
-    middle = math.isqrt(below * above)
-    power = 1 << round(math.log2(middle)) if middle else 0
-    return power if below <= power < above else max(below, middle)

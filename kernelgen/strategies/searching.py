@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import cycle, islice, zip_longest
 
 from kernelgen.plan import Schedule
 from kernelgen.search.explore import BATCH, Explorer
@@ -26,8 +26,11 @@ class Row:
         space: Space,
         first: Sequence[Schedule] = (),
         listed: Sequence[Schedule] | None = None,
+        each: bool = False,
     ) -> None:
-        """`first`: measured before the search chooses; `listed`: these alone are measured, and nothing is searched."""
+        """`first`: measured before the search chooses; `listed`: these alone are measured, and nothing is searched;
+        `each`: every second batch looks for what is fastest on one of the cases, which take turns, for a table of them.
+        """
         self.row = row
         self.cases = frozenset(case.label for case in context.bound(row))
         self.space = space
@@ -35,6 +38,7 @@ class Row:
         self.refused: dict[Schedule, str] = {}
         """Legal for the cases, and not for what else the row serves."""
         self._bound = context.bound(row)
+        self._aims = cycle([case for one in self._bound for case in (None, one.label)] if each else [None])
         self._place = {schedule: i for i, schedule in enumerate(space.schedules)}
         self._left = iter(listed or ())
         known = tuple(dict.fromkeys(self._place[schedule] for schedule in first if schedule in self._place))
@@ -44,7 +48,7 @@ class Row:
         """Legal schedules that nobody tried, at most so many."""
         if self._explorer is None:
             return list(islice((s for s in self._left if self._serves(context, s)), count))
-        self._tell(context, self._explorer)
+        self._tell(context, self._explorer, next(self._aims) if len(self._bound) > 1 else None)
         found: list[Schedule] = []
         while len(found) < count and (batch := self._explorer.ask(count - len(found))):
             for point in batch:
@@ -62,13 +66,14 @@ class Row:
             self.refused[schedule] = reason
         return reason is None
 
-    def _tell(self, context: Context, explorer: Explorer) -> None:
-        """What the run has seen: times relative to the kernel it started from, geometric means over the cases."""
+    def _tell(self, context: Context, explorer: Explorer, aim: str | None) -> None:
+        """What the run has seen: times relative to the kernel it started from, of one case or, of all, their means."""
         for schedule, gains in context.history.gains().items():
-            own = [gain for case, gain in gains.items() if case in self.cases]
+            own = {case: gain for case, gain in gains.items() if case in self.cases}
             whole = context.history.knows(schedule, self._bound)
-            if schedule in self._place and own and (whole or min(own) * HOPELESS < 1):
-                explorer.tell(self._place[schedule], math.exp(-math.fsum(map(math.log, own)) / len(own)))
+            if schedule in self._place and own and (whole or min(own.values()) * HOPELESS < 1):
+                counted = [own[aim]] if aim in own else list(own.values())
+                explorer.tell(self._place[schedule], math.exp(-math.fsum(map(math.log, counted)) / len(counted)))
         for schedule, case in context.history.failed:
             if case in self.cases and schedule in self._place:
                 explorer.tell(self._place[schedule], None)

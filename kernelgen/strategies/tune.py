@@ -35,7 +35,7 @@ def _row(context: Context, row: int) -> Row:
     asked = listed(context, row, whole)
     space = whole if asked is not None else _searched(whole, context.tuning.configs)
     starts = [space.schedules[i] for i in space.starts]
-    return Row(context, row, space, [*starts[:1], *context.tuning.remembered, *starts], asked)
+    return Row(context, row, space, [*starts[:1], *context.tuning.remembered, *starts], asked, each=True)
 
 
 def _proposal(context: Context, row: Row, schedule: Schedule) -> Proposal:
