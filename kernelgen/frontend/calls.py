@@ -12,7 +12,7 @@ from typing import Any
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.convolutions import CONVOLUTIONS, convolution
 from kernelgen.frontend.export import kind
-from kernelgen.frontend.graph import CALL, VIEWS, Arg, Node, Ref
+from kernelgen.frontend.graph import CALL, Arg, Node, Ref, seen_through
 from kernelgen.frontend.operations import RECURRENT
 from kernelgen.frontend.products import equation
 from kernelgen.frontend.rule import Call, Refused, Result
@@ -138,9 +138,4 @@ def in_memory(b: Builder, node: Any, values: dict[Any, Any]) -> None:
 
 def is_stored(nodes: list[Node], ref: Ref) -> bool:
     """Whether a value is an input, the result of a call, or a view of one."""
-    node = nodes[ref.node]
-    while node.op in VIEWS:
-        source = node.args[0]
-        assert isinstance(source, Ref)
-        node = nodes[source.node]
-    return node.op in ("input", CALL)
+    return nodes[seen_through(nodes, ref.node)].op in ("input", CALL)

@@ -12,6 +12,7 @@ stays a call of torch's: the graph is cut there before it is lowered.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
@@ -133,6 +134,15 @@ class Output:
     """A dtype name or a dtype variable of the spec."""
     contiguous: bool = field(default=False, compare=False)
     """Whether the reference returns it contiguous, of contiguous inputs."""
+
+
+def seen_through(nodes: Sequence[Node], i: int) -> int:
+    """What a value is a view of, if it is one."""
+    while nodes[i].op in VIEWS:
+        source = nodes[i].args[0]
+        assert isinstance(source, Ref)
+        i = source.node
+    return i
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from string import ascii_letters
 from kernelgen.frontend import convolutions
 from kernelgen.frontend.attention import is_attention, with_nodes, written_out
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref
+from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref, seen_through
 
 _ADDED_FIRST = ("torch.addmm", "torch.baddbmm")
 
@@ -65,6 +65,7 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
     b = Builder()
     nodes = b.nodes
     moved: dict[int, int] = {}
+    read = _read_by_torch(graph)
 
     def ref(old: Ref) -> Ref:
         return Ref(moved[old.node])
@@ -87,8 +88,24 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
                 nodes.append(Node("add", total, node.shape, "float", node.name, node.statement))
         else:
             nodes.append(replace(node, args=args))
+        if i in read and nodes[-1].op != CALL:
+            b.round(Ref(len(nodes) - 1), str(node.attrs[0]))
         moved[i] = len(nodes) - 1
     return with_nodes(graph, b, moved)
+
+
+def _read_by_torch(graph: Graph) -> set[int]:
+    """The results of calls that calls which stay torch's read, which torch rounds to the dtype of a tensor."""
+    stays = (n for n in graph.nodes if n.op == CALL and n.convolution is None and not n.equation)
+    read = {seen_through(graph.nodes, a.node) for n in stays for a in n.args if isinstance(a, Ref)}
+    return {i for i in read if graph.nodes[i].op == CALL}
+
+
+def _read_by_torch(graph: Graph) -> set[int]:
+    """The results of calls that calls which stay torch's read, which torch rounds to the dtype of a tensor."""
+    stays = (n for n in graph.nodes if n.op == CALL and n.convolution is None and not n.equation)
+    read = {seen_through(graph.nodes, a.node) for n in stays for a in n.args if isinstance(a, Ref)}
+    return {i for i in read if graph.nodes[i].op == CALL}
 
 
 def unturned(graph: Graph) -> Graph:

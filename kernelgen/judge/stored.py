@@ -48,9 +48,10 @@ class Storing:
     as_tf32: bool = False
     """float32 is multiplied as TF32, whatever torch is set to."""
     noted: list[Pair] | None = None
-    """Where the operands of every sum of products are noted."""
+    """Where the operands of every sum of products are noted, and 0 for what is minus infinity in those of a sum."""
     hidden: Sequence[Pair] = ()
-    """Of every sum, which factors of 0 leave out what they are multiplied with, be that infinite or NaN (masks.py)."""
+    """Of every sum of products, which factors of 0 leave out what they are multiplied with, be that infinite or NaN; of
+    every other, where a mask adds minus infinity (masks.py)."""
     known: Known = field(default_factory=Known)
     """Sums of one case."""
 
@@ -75,6 +76,8 @@ class Stored(EagerMode):
         name, kwargs = func.overloadpacket.__name__.strip("_"), kwargs or {}
         if name not in PRODUCTS or self._attends:
             result = func(*args, **kwargs)
+            if func.overloadpacket is torch.ops.aten.add and not self._attends:
+                result = self._added(result, args)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._on_cuda else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
@@ -126,6 +129,17 @@ class Stored(EagerMode):
             return self._written(self._summed(weights, value, at), of_matrices(weights))
         finally:
             self._attends = False
+
+    def _added(self, total: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
+        """A sum, in which minus infinity that is added by a mask hides what it is added to, be that infinite or NaN."""
+        operands = args[:2]
+        if not all(isinstance(x, torch.Tensor) and x.dtype == torch.float64 for x in operands):
+            return total
+        if self._noted is not None:
+            first, second = ((x != -math.inf).double() for x in operands)
+            self._noted.append((first, second))
+        mask = next(self._hidden, None)
+        return total if mask is None else torch.where(mask[0] | mask[1], -math.inf, total)
 
     def _exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         operands = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]

@@ -52,6 +52,11 @@ def test_the_graph_is_cut_at_calls_and_the_rest_fuses() -> None:
     assert {t.name for t in last.spec.inputs} == {"h", "convolved_2"}  # neither is computed again
 
 
+def test_what_a_call_reads_is_stored_as_torch_stores_it() -> None:
+    first, *_ = plan_of(CORNERS["a product that another call reads"].spec()).kernels
+    assert [(t.name, t.dtype) for t in first.spec.outputs] == [("kv", "T")]
+
+
 def test_what_no_family_takes_as_a_whole_is_several_kernels() -> None:
     statistics = sample(
         "y = torch.softmax(F.conv_transpose1d(x, w), -1)\nreturn y - y.mean(0, keepdim=True)",
@@ -68,6 +73,10 @@ def test_views_of_what_lies_in_memory_are_no_kernels() -> None:
 
 
 CORNERS = {
+    "a product that another call reads": sample(
+        "kv = torch.einsum('bsd,bse->bde', F.elu(k) + 1, v)\nreturn torch.einsum('bsd,bde,b->bse', k, kv, w)",
+        {"k": "B S D", "v": "B S E", "w": "B"}, {"out": "B S E"}, {"B": 2, "S": 5, "D": 7, "E": 3},
+    ),
     "before": chain("return F.conv1d(torch.relu(x) * 2, w, b)"),
     "after": chain("return F.gelu(F.conv1d(x, w) + b[:, None])"),
     "between": chain("h = F.softmax(F.conv1d(x, w), -1)\nreturn F.conv_transpose1d(h, w)", "B D L"),

@@ -62,6 +62,38 @@ def test_a_kernel_that_skips_what_a_mask_hides_is_right(dtype):
         assert found.passed, f"seed {seed}: {found.message}"
 
 
+def adding(q, k, v):
+    """A window as a sum with minus infinity, which of an infinite score makes NaN."""
+    mask = torch.zeros(len(q), len(k), device=q.device).masked_fill(hidden(len(q), len(k)), float("-inf"))
+    return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5 + mask, dim=-1).to(q.dtype) @ v
+
+
+@pytest.mark.parametrize("kernel", [by_blocks(), adding], ids=["skips", "adds"])
+def test_minus_infinity_that_is_added_hides_too(kernel):
+    for seed in range(2):
+        found = judged(adding, kernel, dtype="float32", seed=seed)
+        assert found.passed, f"seed {seed}: {found.message}"
+
+
+def test_minus_infinity_of_an_input_hides_nothing_infinite():
+    def biased(q, k, v, bias):
+        return torch.softmax(q @ k.mT + bias, dim=-1) @ v
+
+    def forgiving(q, k, v, bias):
+        return torch.softmax(torch.where(bias == -torch.inf, -torch.inf, q @ k.mT + bias), dim=-1) @ v
+
+    inputs = (*QKV, judge.Tensor("bias", ("S", "S"), "T"))
+    out = (judge.Tensor("out", ("S", "D"), "T"),)
+    case = judge.Case({"S": 12, "D": 4}, {"T": "float32"})
+    q, k, v, bias = (torch.randn(12, n) for n in (4, 4, 4, 12))
+    q[3], k[5], bias[3, 5] = q[3].abs(), torch.inf, -torch.inf
+    for kernel, is_right in ((biased, True), (forgiving, False)):
+        op = judge.Operator("o", kernel, biased, biased, inputs, out, multiplied="T")
+        got, eager = kernel(q, k, v, bias), biased(q, k, v, bias)
+        found = check(op, case, (q, k, v, bias), [got], [eager], 0, verbose=False)
+        assert (not found.complaint) == is_right, found.complaint
+
+
 def test_what_is_seen_may_be_off_by_what_products_round_where_torch_has_nothing_but_nan(monkeypatch):
     """The bound there is that of several oracles: one draw for few elements is small by chance."""
     monkeypatch.setitem(globals(), "WINDOW", 4)
