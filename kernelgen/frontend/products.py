@@ -101,13 +101,6 @@ def _read_by_torch(graph: Graph) -> set[int]:
     return {i for i in read if graph.nodes[i].op == CALL}
 
 
-def _read_by_torch(graph: Graph) -> set[int]:
-    """The results of calls that calls which stay torch's read, which torch rounds to the dtype of a tensor."""
-    stays = (n for n in graph.nodes if n.op == CALL and n.convolution is None and not n.equation)
-    read = {seen_through(graph.nodes, a.node) for n in stays for a in n.args if isinstance(a, Ref)}
-    return {i for i in read if graph.nodes[i].op == CALL}
-
-
 def unturned(graph: Graph) -> Graph:
     """The graph with factors of products as they lie in memory: which of their dimensions come last, equations say."""
     nodes = list(graph.nodes)

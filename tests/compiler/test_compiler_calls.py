@@ -29,6 +29,16 @@ def chain(lines: str, out: str = "B E L", **more: str) -> Sample:
     return sample(lines, CHANNELS, {"out": out, **more}, *SIZES)
 
 
+def mixed(lines: str, out: str = "B E L", **more: str) -> Sample:
+    """With `einsum` of three operands, which stays torch's."""
+    inputs = {"x": "B D L", "u": "D E", "b": "E"}
+    lines = lines.replace("MIX(", "torch.einsum('bdl,de,e->bel', ").replace("BACK(", "torch.einsum('bel,de,e->bdl', ")
+    return sample(lines, inputs, {"out": out, **more}, *SIZES)
+
+
+MIX, BACK = ('torch.einsum("bdl,de,e->bel", {0}, {1}, {2})', 'torch.einsum("bel,de,e->bdl", {0}, {1}, {2})')
+
+
 def image(lines: str, out: str) -> Sample:
     return sample(lines, IMAGES, {"out": out}, *PLACES, constraints=("x.shape[2] >= 4", "x.shape[3] >= 4"))
 
@@ -42,14 +52,13 @@ def steps(found: Sample) -> list[str]:
 
 
 def test_the_graph_is_cut_at_calls_and_the_rest_fuses() -> None:
-    found = chain(
-        "h = F.layer_norm(x, (x.shape[-1],))\ny = torch.relu(F.conv_transpose1d(h, v, b))\n"
-        "return F.conv_transpose1d(y, w) * 2 + h, y", "B D L", y="B E L",
+    found = mixed(
+        "h = F.layer_norm(x, (x.shape[-1],))\ny = torch.relu(MIX(h, u, b))\nreturn BACK(y, u, b) * 2 + h, y",
+        "B D L", y="B E L",
     )  # fmt: skip
-    called = "torch.nn.functional.conv_transpose1d"
-    assert steps(found) == ["h", f"{called}({{0}}, {{1}}, {{2}})", "y", f"{called}({{0}}, {{1}})", "out"]
+    assert steps(found) == ["h", MIX, "y", BACK, "out"]
     last = plan_of(found.spec()).kernels[-1]
-    assert {t.name for t in last.spec.inputs} == {"h", "convolved_2"}  # neither is computed again
+    assert {t.name for t in last.spec.inputs} == {"h", "product_2"}  # neither is computed again
 
 
 def test_what_a_call_reads_is_stored_as_torch_stores_it() -> None:
@@ -67,9 +76,8 @@ def test_what_no_family_takes_as_a_whole_is_several_kernels() -> None:
 
 
 def test_views_of_what_lies_in_memory_are_no_kernels() -> None:
-    found = chain("return torch.exp(F.conv_transpose1d(x, v)), F.conv_transpose1d(x, v)[:, :, None]", out2="B E 1 L")
-    calls = ["torch.nn.functional.conv_transpose1d({0}, {1})", "torch.nn.functional.conv_transpose1d({0}, {1})"]
-    assert steps(found) == [*calls, "out", "{0}"]
+    found = mixed("return torch.exp(MIX(x, u, b)), MIX(x, u, b)[:, :, None]", out2="B E 1 L")
+    assert steps(found) == [MIX, MIX, "out", "{0}"]
 
 
 CORNERS = {
@@ -192,13 +200,13 @@ def test_chains_agree_with_torch(found: Sample) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("y = x\nreturn F.conv_transpose1d(y, v, b)", "3:1: unsupported: nothing left for a kernel"),
+        ("y = x\nreturn torch.einsum('bdl,bdm,e->bel', y, y, b)", "3:1: unsupported: nothing left for a kernel"),
         ("return F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)", "attention with dropout"),
         ("y = torch.einsum('...dl,kd->...lk', x, w[..., 0])\nreturn y + b", "2:1: unsupported: torch.einsum with ..."),
         ("return torch.matmul(x.mT.int(), x.int()) * 2", "2:1: unsupported: torch.matmul of integers"),
         (
-            "y = F.conv_transpose1d(x, v)\nreturn y.sort(-1)[0]",
-            "2:1: unsupported: nothing left for a kernel: .*conv_transpose1d and torch.sort",
+            "y = torch.einsum('bdl,bdm,e->bel', x, x, b)\nreturn y.sort(-1)[0]",
+            "2:1: unsupported: nothing left for a kernel: .*einsum and torch.sort",
         ),
         ("y = F.conv1d(x, w)\nreturn y[y > 0]", "unsupported: a size that does not follow"),
     ],
