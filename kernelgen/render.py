@@ -168,6 +168,7 @@ def _judged(
                 "like": t.role == "like",
                 "rows": rows[t.name],
                 "below": t.below,
+                "offsets": t.offsets,
                 "uniform": False,
                 "finite": t.role == "scale",
             }
@@ -181,6 +182,7 @@ def _judged(
                 "like": False,
                 "rows": rows[t.name],
                 "below": None,
+                "offsets": None,
                 "uniform": t.name in uniform,
                 "finite": False,
             }

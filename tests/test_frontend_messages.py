@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
+import torch
 from test_frontend import refusal, spec_of
 
 from kernelgen.errors import SpecError
 from kernelgen.frontend import trace
 from kernelgen.frontend.gradients import check_differentiable
 from kernelgen.spec import parse_spec
+from kernelgen.wrapper.checks import checks
 
 ROWS, SAME = "x: [N, D] T", "out: [N, D] T"
 INPUT = "a change of x: a reference may not change its inputs (write x.clone())"
@@ -188,3 +193,52 @@ def test_a_size_that_divides_by_zero_is_a_mistake_of_the_spec(size: str) -> None
     (mistake,) = raised.value.mistakes
     assert mistake.message == f"outputs declares out with a size of {size}, which divides by zero"
     assert mistake.line > 1
+
+
+OFFSETS = """\
+name: op
+inputs:
+  - {name: x, shape: [N], dtype: float32}
+  - {name: ends, shape: [P], dtype: int32, offsets: N, checked: true}
+  - {name: i, shape: [M], dtype: int64, below: N, checked: true}
+outputs: [{name: out, shape: [M], dtype: float32}]
+reference: |
+  def op(x, ends, i):
+      return x[i] + ends[0] * 0.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "i", "message"),
+    [
+        ([0, 3, 2, 8], [0], "op: ends must never fall from 0 to x.shape[0], 8, got [0, 3, 2, 8] and at last [8]"),
+        ([0, 3, 7], [0], "op: ends must never fall from 0 to x.shape[0], 8, got [0, 3, 7] and at last [7]"),
+        ([1, 8], [0], "op: ends must never fall from 0 to x.shape[0], 8, got [1, 8] and at last [8]"),
+        ([0, 8], [3, 8], "op: i must hold indices from 0 and below x.shape[0], 8, got 3 to 8"),
+        ([0, 8], [-1], "op: i must hold indices from 0 and below x.shape[0], 8, got -1 to -1"),
+    ],
+)
+def test_elements_are_looked_at_where_the_spec_says_so(ends: list[int], i: list[int], message: str) -> None:
+    spec = parse_spec(OFFSETS)
+    scope: dict[str, Any] = {"torch": torch}
+    lines = [f"if {c.condition}:\n    raise ValueError(f'{c.message}')" for c in checks(spec)]
+    given = {"x": torch.zeros(8), "ends": torch.tensor(ends, dtype=torch.int32), "i": torch.tensor(i)}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        exec("\n".join(lines), scope | given)
+    exec("\n".join(lines), scope | given | {"ends": torch.tensor([0, 5, 5, 8]).int(), "i": torch.tensor([0, 7])})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("offsets: N", "offsets: K", "op.yaml:4:53: size 'K' is bound by no input"),
+        ("[P], dtype: int32", "[P], dtype: float32", "indices are int32 or int64, and ends is float32"),
+        ("[P]", "[P, 2]", "offsets are a tensor of one dimension, and ends has 2"),
+        ("offsets: N", "below: N, offsets: N", "either below or offsets: indices do not rise"),
+        ("offsets: N, ", "", "checked: of what? It goes with below or offsets"),
+    ],
+)
+def test_offsets_that_are_none(before: str, after: str, message: str) -> None:
+    with pytest.raises(SpecError) as error:
+        parse_spec(OFFSETS.replace(before, after), "op.yaml")
+    assert message in str(error.value)

@@ -101,7 +101,13 @@ class _Writer:
             if is_expression(entry) and not is_multiple(str(entry)):
                 raise Refused(f"a gradient of the size {entry}, which binds no size")
         bound = {n for t in inputs for e in t.shape for n in names_in(e)}
-        self.inputs = [t if set(names_in(t.below)) <= bound else replace(t, below=None) for t in inputs]
+        self.inputs = [
+            replace(
+                t, below=t.below if {*names_in(t.below)} <= bound else None,
+                offsets=t.offsets if {*names_in(t.offsets)} <= bound else None,
+            )
+            for t in inputs
+        ]  # fmt: skip
 
     def _saved(self, i: int, taken: set[str]) -> TensorSpec:
         """A value of whole rows as an output; its name is none of those `taken`, to which it is added."""
@@ -239,7 +245,8 @@ def _columns(tensors: list[TensorSpec]) -> list[str]:
     shapes = [f"[{', '.join(map(str, t.shape))}]," for t in tensors]
     return [
         f"{{name: {name:{max(map(len, names))}} shape: {shape:{max(map(len, shapes))}} dtype: {t.dtype}"
-        f"{', role: like' if t.role == 'like' else ''}{f', below: {t.below}' if t.below is not None else ''}}}"
+        f"{', role: like' if t.role == 'like' else ''}{f', below: {t.below}' if t.below is not None else ''}"
+        f"{f', offsets: {t.offsets}' if t.offsets is not None else ''}}}"
         for t, name, shape in zip(tensors, names, shapes, strict=True)
     ]
 

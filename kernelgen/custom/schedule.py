@@ -24,7 +24,8 @@ FOREIGN = (PROPOSED, ADOPTED)
 def meaning(spec: OperatorSpec) -> str:
     """A hash of what a kernel was written for: the interface and the reference."""
     tensors = [(t.name, t.shape, t.dtype, t.role, t.below) for t in (*spec.inputs, *spec.outputs)]
-    text = repr((spec.name, tensors, spec.dtypes, [c.text for c in spec.constraints], spec.reference))
+    more = [(t.name, t.offsets, t.checked) for t in spec.inputs if t.offsets is not None or t.checked]
+    text = repr((spec.name, tensors, *more, spec.dtypes, [c.text for c in spec.constraints], spec.reference))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

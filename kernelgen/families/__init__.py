@@ -34,6 +34,7 @@ from kernelgen.frontend.attention import is_attention
 from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.products import with_products
+from kernelgen.frontend.searches import is_search, with_searches
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Product, Schedule, StepsPlan, TableRow, table_row
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
@@ -83,11 +84,12 @@ def _multiplies(plan: LoweredPlan) -> bool:
 
 def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> LoweredPlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
-    parts. Torch's attention is written out where one kernel then computes it, and stays a call otherwise. Raises
-    UnsupportedError where none do."""
+    parts. Torch's attention is written out where one kernel then computes it, with the searches that bound its keys,
+    and stays a call otherwise. Raises UnsupportedError where none do."""
     graph = without_ones(graph)
-    tried = [with_products(graph, attention=attention) for attention in (True, False)]
+    tried = [with_products(with_searches(graph)), with_products(graph, attention=False)]
     wanted = sum(node.op == CALL and is_attention(node) for node in graph.nodes)
+    wanted = wanted or any(is_search(graph, node) for node in graph.nodes)
     for products in tried if wanted else tried[1:]:
         if products != graph:
             try:

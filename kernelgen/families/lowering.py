@@ -38,7 +38,19 @@ from kernelgen.families.values import (
     values_in,
 )  # fmt: skip
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Dim, Graph, Node, Output, Ref, SizeOf, same_size
+from kernelgen.frontend.graph import (
+    INDEXED,
+    REDUCTIONS,
+    SCANS,
+    SEARCH,
+    Dim,
+    Graph,
+    Node,
+    Output,
+    Ref,
+    SizeOf,
+    same_size,
+)
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import OperatorSpec
 
@@ -167,6 +179,8 @@ class Lowering:
             return self.reduction(node, index)
         if node.op in SCANS:
             return self.scan(node, index)
+        if node.op == SEARCH:
+            return self.search(node, index)
         if node.op == "index":
             return self.flip(node, index) if self.scanned and node.attrs else self.indexed(node, index)
         if node.op == "place":
@@ -348,6 +362,9 @@ class Lowering:
             raise Unlowerable("a reduction of a value that does not vary along the reduced dimensions", node.statement)
         axes = self.values[value].axes - set(self.space.inner_axes())
         return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
+
+    def search(self, node: Node, index: Index) -> int:
+        raise Unlowerable("a search in a kernel of other operations than attention", node.statement)
 
     def scan(self, node: Node, index: Index) -> int:
         source = node.args[0]

@@ -1,8 +1,8 @@
 """Which keys a mask leaves to a row: the walk over keys begins and ends where it does.
 
-A condition on places, such as `col <= row`, `row - col < 256` or `col < lengths[b]`, bounds the keys of a row from
-above or below by the row's number, or nothing, plus what does not change along a tile. Any other condition hides
-elements and leaves no block out.
+A condition on places, such as `col <= row`, `row - col < 256`, `col < lengths[b]` or `col < ends[row]`, bounds the keys
+of a row from above or below by the row's number, or nothing, plus what does not change from key to key. Any other
+condition hides elements and leaves no block out.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ class Condition:
 
 @dataclass(frozen=True)
 class Term:
-    """What does not change along a tile, times a sign: a value, or an expression of sizes and axes of the batch."""
+    """What does not change from key to key, times a sign: a value, or an expression of sizes and axes."""
 
     sign: int
     of: int | Expr
+    of_row: bool = False
+    """Whether it changes from row to row."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,17 @@ class Mask:
 
 
 def mask_of(
-    values: Sequence[Value], conditions: Sequence[Condition], space: Space, rows: tuple[int, ...], keys: tuple[int, ...]
+    values: Sequence[Value],
+    conditions: Sequence[Condition],
+    space: Space,
+    rows: tuple[int, ...],
+    keys: tuple[int, ...],
+    *,
+    by_row: bool = False,
 ) -> Mask:
-    """`rows`, `keys`: the axes along which a tile of scores moves."""
-    reader = _Reader(values, space, rows, keys)
+    """`rows`, `keys`: the axes along which a tile of scores moves. `by_row`: bounds may have any term that does not
+    change from key to key, such as `ends[row]`."""
+    reader = _Reader(values, space, rows, keys, by_row=by_row)
     bounds: list[Bound] = []
     opaque = []
     for condition in conditions:
@@ -101,10 +110,12 @@ def counted(space: Space, axes: tuple[int, ...]) -> Expr:
 
 
 class _Reader:
-    def __init__(self, values: Sequence[Value], space: Space, rows: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    def __init__(
+        self, values: Sequence[Value], space: Space, rows: tuple[int, ...], keys: tuple[int, ...], *, by_row: bool
+    ) -> None:
         self.values = values
         self.row, self.key = (counted(space, axes) if axes else None for axes in (rows, keys))
-        self.moving = frozenset((*rows, *keys))
+        self.rows, self.moving = frozenset(rows), frozenset(keys if by_row else (*rows, *keys))
 
     def bounds(self, i: int, holds: bool) -> tuple[Bound, ...] | None:
         """The bounds that a value is true under, all together; None where it says something else."""
@@ -191,7 +202,7 @@ class _Reader:
             return self._affine(value.args[0])
         if value.dtype == "float" or value.dtype == "bool" or value.axes & self.moving:
             return None
-        return Affine(terms=(Term(1, operand.value),))
+        return Affine(terms=(Term(1, operand.value, bool(value.axes & self.rows)),))
 
     def _of_place(self, expr: Expr) -> Affine | None:
         if expr in (self.key, self.row):
@@ -205,5 +216,7 @@ class _Reader:
             if left is None or right is None:
                 return None
             return left + right if expr.op == "+" else left - right
-        moving = {leaf.number for leaf in ix.leaves(expr) if leaf.op == "axis"} & self.moving
-        return None if moving or any(leaf.op == "value" for leaf in ix.leaves(expr)) else Affine(terms=(Term(1, expr),))
+        axes = {leaf.number for leaf in ix.leaves(expr) if leaf.op == "axis"}
+        if axes & self.moving or any(leaf.op == "value" for leaf in ix.leaves(expr)):
+            return None
+        return Affine(terms=(Term(1, expr, bool(axes & self.rows)),))

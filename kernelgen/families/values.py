@@ -62,7 +62,7 @@ class Value:
     name: str | None = None
     statement: int | None = None
     tensor: str | None = None
-    """The input that a load reads."""
+    """The input that a load reads, or that is searched."""
     index: Index = ()
     """Where a load reads it; the axes that an iota numbers; of a place, the one expression that it counts."""
     conditions: tuple[Condition, ...] = ()
@@ -71,7 +71,7 @@ class Value:
     """What a load gives elsewhere; None: nobody looks at it there."""
     attr: str | None = None
     """What a round rounds to: a dtype, or the element type of the pointer that carries a dtype variable. Of a scan from
-    the end: REVERSE."""
+    the end: REVERSE. Of a search: what counts, `le` or `lt`."""
 
 
 @dataclass(frozen=True)

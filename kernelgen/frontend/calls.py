@@ -31,6 +31,10 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
 """What a person calls the operation, and a noun for its result where the reference has no name for it."""
 
 
+WHOLE = ("aten.bucketize.Tensor", "aten.searchsorted.Tensor")
+"""What stays whole although torch decomposes it: into as many steps as a search takes at the sizes that are traced."""
+
+
 def any_call(b: Builder, node: Any, call: Call) -> Result:
     """An operation without a rule that torch does not decompose, as a call of torch's. Raises Refused as `torch_call`
     does, and for one that draws, that depends on values or that reads no tensor."""

@@ -40,6 +40,8 @@ SCANS = of_kind("scan")
 CALL = "call"
 DOT = "dot"
 """A product of two operands, summed over the labels of its equation that its result lacks."""
+SEARCH = "search"
+"""How many elements of a tensor of one dimension, which never fall, are less than a number, or no more than it."""
 EXACT = "exact"
 """The attribute of a quotient whose last bit decides, wherever it is used."""
 
@@ -110,11 +112,11 @@ class Node:
     attrs: tuple[int | str, ...] = ()
     """Reduction, scan, iota: negative dimensions; scatter: the dimension that indices count, 0 or -1; maximum,
     minimum: `open` or `closed` where they bound a value and the gradient does not or does flow at the bound itself;
-    where: `piecewise` where it joins the pieces of one function, which has pieces for a gradient too, `otherwise` where
-    the gradient asks whether the second piece is meant, so that a NaN is in the first; abs: `piecewise` within such a
-    function; div: EXACT, or nothing; permute: the order; round: the dtype or dtype variable; call: the dtype or dtype
-    variable of its result, its text with a place for every operand, a noun for its result; input: its name; index: the
-    dimensions that it does no more than flip, if that is so."""
+    where: `piecewise` where it joins the pieces of one function, which has pieces for a gradient too, `otherwise`
+    where the gradient asks whether the second piece is meant, so that a NaN is in the first; abs: `piecewise` within
+    such a function; div: EXACT, or nothing; search: "le" or "lt"; permute: the order; round: the dtype or dtype
+    variable; call: the dtype or dtype variable of its result, its text with a place for every operand, a noun for its
+    result; input: its name; index: the dimensions that it does no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
     equation: str = field(default="", compare=False)

@@ -11,7 +11,7 @@ from typing import Any
 from kernelgen.frontend import writes
 from kernelgen.frontend.aten import TABLE, supported
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.calls import FUNCTIONS, any_call, in_memory, torch_call
+from kernelgen.frontend.calls import FUNCTIONS, WHOLE, any_call, in_memory, torch_call
 from kernelgen.frontend.constructors import check_device, is_unset
 from kernelgen.frontend.export import dim, dims, kind
 from kernelgen.frontend.graph import Atom, Ref, SizeOf
@@ -85,6 +85,9 @@ def _result(
     if name in FUNCTIONS:
         in_memory(b, node, values)
         return torch_call(b, node, call())
+    if name in WHOLE:
+        in_memory(b, node, values)
+        return any_call(b, node, call())
     assert refusal is not None
     if writes.written(node) is not None or isinstance(refusal, NeedsArgument) or not name.startswith("aten."):
         raise refusal

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal[
-    "source", "map", "cast", "read", "view", "move", "call", "product",
+    "source", "map", "cast", "read", "view", "move", "call", "product", "search",
     "reduction", "arg_reduction", "selection", "scan", "scatter",
 ]  # fmt: skip
 """source: made of nothing; map: element by element; cast: the same number in another dtype; read: where expressions
 say; view: looks at memory otherwise; move: an index that has a name, in gradients; call: stays a call of torch's;
-product: of two factors, summed over what the result lacks;
+product: of two factors, summed over what the result lacks; search: how many of a rising tensor's elements are less, or
+no more;
 arg_reduction: to the place of an extreme; selection: several of every row."""
 
 
@@ -95,6 +96,7 @@ _ALL = (
     Operation("index", "read"),
     Operation("call", "call"),
     Operation("dot", "product", "product", "float", torch=None, flops=2),
+    Operation("search", "search", "part", "int64", torch=None),
     Operation("expand", "view", "expanded"),
     Operation("permute", "view", "permuted"),
     Operation("reshape", "view", "reshaped"),

@@ -89,7 +89,9 @@ def _of_parts(
             return None
         first, second = (_mapped(b, node, parts, moved, n) for n in range(2))
         return first, second
-    (source,) = (a.node for a in node.args if isinstance(a, Ref))
+    source, *others = (a.node for a in node.args if isinstance(a, Ref))
+    if others:
+        return None
     if node.op in _JOINED and node.attrs == (-1,):
         reduced = [r if b.node(r).shape[-1] == () else b.reduce(node.op, r, (-1,), node.name) for r in parts[source]]
         return b.map(_JOINED[node.op], *reduced)

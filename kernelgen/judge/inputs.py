@@ -112,7 +112,9 @@ def fill(
 ) -> None:
     """Fill `target` in place, whatever its strides, without a temporary of its size; indices are uniform. `large`: the
     spread of large floats."""
-    if tensor.below is not None:
+    if tensor.offsets is not None:
+        _fill_offsets(target, math.prod(case.dims(tensor.offsets)), distribution, generator)
+    elif tensor.below is not None:
         target.random_(0, max(math.prod(case.dims(tensor.below)), 1), generator=generator)
     elif target.dtype == torch.float8_e4m3fn:  # torch has no random numbers of it
         wide = torch.empty(target.shape, dtype=torch.float32, device=target.device)
@@ -146,6 +148,20 @@ def _fill_float(target: torch.Tensor, distribution: str, generator: torch.Genera
     if distribution == "specials":
         tiny = torch.finfo(target.dtype).tiny
         _scatter(target, (math.nan, math.inf, -math.inf, 0.0, -0.0, tiny), generator)
+
+
+def _fill_offsets(target: torch.Tensor, total: int, distribution: str, generator: torch.Generator) -> None:
+    """Where parts of `total` elements begin and end: cut anywhere, into equal parts, or one part that has them all,
+    beside which others are empty."""
+    if distribution in ("zero-one", "one value"):
+        target.random_(0, 2, generator=generator).mul_(total)
+    elif distribution == "equal rows":
+        steps = torch.arange(len(target), device=target.device)
+        target.copy_(steps * total // max(len(target) - 1, 1))
+    else:
+        target.random_(0, total + 1, generator=generator)
+    target.copy_(target.sort().values)
+    target[:1], target[1:][-1:] = 0, total
 
 
 def _fill_ties(target: torch.Tensor, generator: torch.Generator) -> None:

@@ -32,6 +32,8 @@ class Tensor:
     dimensions); None: the tensor is needed whole."""
     below: int | str | None = None
     """What its elements, which are indices from 0, stay below: a number or a size."""
+    offsets: int | str | None = None
+    """Where its elements end, which begin at 0 and never fall: a number or a size."""
     uniform: bool = False
     """All elements of an output are the same, whatever the inputs."""
     finite: bool = False

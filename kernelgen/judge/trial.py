@@ -157,7 +157,9 @@ def _is_torchs(setting: Setting, buffers: Sequence[inputs.Buffer], refusal: Valu
 
 def _indices_hint(setting: Setting, error: Exception) -> str:
     """What to say of a spec whose indices were drawn beyond what they index."""
-    unbounded = [t.name for t in setting.operator.inputs if t.dtype in ("int32", "int64") and t.below is None]
+    unbounded = [
+        t.name for t in setting.operator.inputs if t.dtype in ("int32", "int64") and t.below is t.offsets is None
+    ]
     if not unbounded or not re.search(r"out of (bounds|range)|device-side assert|must be non-negative", str(error)):
         return ""
     named = " or ".join(unbounded)

@@ -125,7 +125,8 @@ def _device(device: Peaks) -> str:
 def _tensor(tensor: TensorSpec) -> str:
     like = ", only its shape, dtype and device may be used" if tensor.role == "like" else ""
     below = f", indices from 0 and below {tensor.below}" if tensor.below is not None else ""
-    return f"{tensor.name}[{', '.join(map(str, tensor.shape))}] of {tensor.dtype}{like}{below}"
+    offsets = f", which never falls, from 0 to {tensor.offsets}" if tensor.offsets is not None else ""
+    return f"{tensor.name}[{', '.join(map(str, tensor.shape))}] of {tensor.dtype}{like}{below}{offsets}"
 
 
 def _tried(journal: Journal) -> list[tuple[str, str]]:

@@ -111,17 +111,25 @@ def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:
 
 
 def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
-    """`below` names a size of the inputs, and its tensor holds integers."""
+    """`below` and `offsets` name a size of the inputs, and their tensor holds integers; `checked` says of what."""
     sizes = [entry for tensor in parts.inputs for entry, _ in tensor.shape or () if isinstance(entry, str)]
     for tensor, entry in zip(parts.inputs, tree.entries("inputs"), strict=True):
-        below = entry.text("below") if isinstance(entry, Map) else None
-        if below is None:
+        if not isinstance(entry, Map):
             continue
+        bounds = [bound for key in ("below", "offsets") if (bound := entry.text(key)) is not None]
         names = {name for size in sizes for name in names_in(size)}
-        if not below.isdigit() and not {*names_in(leaves.spelt(below))} <= names:
-            yield below.place, f"size '{below}' is bound by no input{hint(below, sizes)}"
-        if tensor.dtype is not None and tensor.dtype not in ("int32", "int64"):
-            yield below.place, f"indices are int32 or int64, and {tensor.name} is {tensor.dtype}"
+        for bound in bounds:
+            if not bound.isdigit() and not {*names_in(leaves.spelt(bound))} <= names:
+                yield bound.place, f"size '{bound}' is bound by no input{hint(bound, sizes)}"
+            if tensor.dtype is not None and tensor.dtype not in ("int32", "int64"):
+                yield bound.place, f"indices are int32 or int64, and {tensor.name} is {tensor.dtype}"
+        checked = entry.text("checked")
+        if len(bounds) > 1:
+            yield bounds[1].place, "either below or offsets: indices do not rise"
+        if entry.text("offsets") is not None and tensor.shape is not None and len(tensor.shape) != 1:
+            yield bounds[-1].place, f"offsets are a tensor of one dimension, and {tensor.name} has {len(tensor.shape)}"
+        if checked is not None and not bounds:
+            yield checked.place, "checked: of what? It goes with below or offsets"
 
 
 def _place(tensor: DeclaredTensor) -> Place:

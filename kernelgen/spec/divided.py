@@ -27,7 +27,7 @@ def divisors(spec: OperatorSpec) -> dict[str, int]:
 def divided(spec: OperatorSpec) -> OperatorSpec:
     """The spec with these sizes as products; labels of cases keep the sizes that the file names."""
     numbers = divisors(spec)
-    bounds = {t.below for t in spec.inputs if t.below}
+    bounds = {bound for t in spec.inputs for bound in (t.below, t.offsets) if bound}
     used = {name for t in (*spec.inputs, *spec.outputs) for entry in t.shape for name in names_in(entry)}
     numbers = {name: n for name, n in numbers.items() if name not in bounds and f"{name}_over_{n}" not in used}
     if not numbers:

@@ -29,7 +29,7 @@ from kernelgen.spec.model import (
     TensorSpec,
 )
 from kernelgen.spec.nearest import hint
-from kernelgen.spec.schema import Shape, SpecFile, TensorEntry, validate
+from kernelgen.spec.schema import InputEntry, Shape, SpecFile, TensorEntry, validate
 from kernelgen.spec.tree import Finding, Map, Text, place_at, read, shorten
 
 try:
@@ -212,7 +212,9 @@ def _sizes(shape: Shape, symbols: tuple[str, ...]) -> cases.Sizes:
 def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
     def tensor(entry: TensorEntry, place: Place) -> TensorSpec:
         role: Any = getattr(entry, "role", "data")
-        below = getattr(entry, "below", None)
-        return TensorSpec(entry.name, tuple(entry.shape), entry.dtype, role, place, below)
+        found = TensorSpec(entry.name, tuple(entry.shape), entry.dtype, role, place)
+        if not isinstance(entry, InputEntry):
+            return found
+        return replace(found, below=entry.below, offsets=entry.offsets, checked=entry.checked)
 
     return tuple(tensor(entry, node.place) for entry, node in zip(entries, tree.entries(key), strict=True))

@@ -75,6 +75,10 @@ class TensorSpec:
     place: Place = Place(1, 1)
     below: Size | None = None
     """What the elements of an index tensor stay below: a number or a size. They begin at 0."""
+    offsets: Size | None = None
+    """Where the elements end, which begin at 0 and never fall: a number or a size."""
+    checked: bool = False
+    """Whether the wrapper looks if the elements are so."""
 
     def dim(self, entry: int) -> int:
         """The dimension that an entry of the shape stands for: behind "..." it is counted from the end."""

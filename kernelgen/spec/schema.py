@@ -75,6 +75,13 @@ class InputEntry(TensorEntry):
     below: SizeEntry | None = Field(
         default=None, description="The elements are indices from 0 and below this: a number or a size of the inputs."
     )
+    offsets: SizeEntry | None = Field(
+        default=None, description="The elements say where parts begin and end: from 0 to this, and they never fall."
+    )
+    checked: bool = Field(
+        default=False,
+        description="Whether the wrapper looks if the elements are so, for which it waits for the device.",
+    )
 
 
 class AccuracyEntry(_Entry):

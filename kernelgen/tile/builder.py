@@ -18,7 +18,7 @@ from kernelgen.families.quotients import SMALL, at_least
 from kernelgen.families.values import REVERSE, Length, Lowered, Operand, Use, Value, constant_of
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import COMPARISONS
-from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, Statement
+from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, SEARCH, Statement
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.frontend.operations import NOUNS
 from kernelgen.tile import ir
@@ -142,7 +142,7 @@ class Builder:
 
     def _written(self, i: int, tile: ir.Shape) -> ir.Expr:
         value, shape = self.lowered.values[i], self.shape(i, tile)
-        if value.op == "load":
+        if value.op in ("load", SEARCH):
             return self.load(i, shape)
         if value.op == "const":
             return self._operand(value.args[0], tile)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelgen.spec.constraints import conjuncts, failing, message
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
-from kernelgen.spec.sizes import is_expression, multiple
+from kernelgen.spec.sizes import is_expression, multiple, renamed
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,9 @@ class Check:
 
 
 def checks(spec: OperatorSpec) -> tuple[Check, ...]:
-    """The input checks that the wrapper and the baseline share: dtypes, devices, ranks, sizes, then the constraints."""
-    found = (*_dtype_checks(spec), *_shape_checks(spec), *_constraint_checks(spec))
+    """The input checks that the wrapper and the baseline share: dtypes, devices, ranks, sizes, then the constraints, at
+    last elements where the spec has these looked at."""
+    found = (*_dtype_checks(spec), *_shape_checks(spec), *_constraint_checks(spec), *_element_checks(spec))
     return tuple({check.condition: check for check in reversed(found)}.values())[::-1]
 
 
@@ -118,6 +119,42 @@ def _rank_check(spec: OperatorSpec, tensor: TensorSpec) -> list[Check]:
 def _constraint_checks(spec: OperatorSpec) -> list[Check]:
     parts = [part for constraint in spec.constraints for part in conjuncts(constraint)]
     return [Check(failing(part), message(spec.name, part)) for part in parts]
+
+
+def _element_checks(spec: OperatorSpec) -> Iterator[Check]:
+    """One look at the elements each, for which the host waits."""
+    for tensor in spec.inputs:
+        name = tensor.name
+        if tensor.checked and tensor.below is not None:
+            size = _spelt(spec, tensor.below)
+            yield Check(
+                f"(({name} < 0) | ({name} >= {size})).any()",
+                f"{spec.name}: {name} must hold indices from 0 and below {_said(size)}, got {{{name}.min()}} to "
+                f"{{{name}.max()}}",
+            )
+        if tensor.checked and tensor.offsets is not None:
+            size = _spelt(spec, tensor.offsets)
+            yield Check(
+                f"({name}.diff() < 0).any() | ({name}[:1] != 0).any() | ({name}[-1:] != {size}).any()",
+                f"{spec.name}: {name} must never fall from 0 to {_said(size)}, got {{{name}[:9].tolist()}} and at last "
+                f"{{{name}[-1:].tolist()}}",
+            )
+
+
+def _said(size: str) -> str:
+    return size if size.isdigit() else f"{size}, {{{size}}}"
+
+
+def _spelt(spec: OperatorSpec, size: Size) -> str:
+    """A size in terms of the inputs' shapes."""
+    places: dict[str, str] = {}
+    for tensor in spec.inputs:
+        for position, entry in enumerate(tensor.shape):
+            if isinstance(entry, str) and entry != ELLIPSIS:
+                factor, name = multiple(entry) if is_expression(entry) else (1, entry)
+                place = dimension(tensor, position)
+                places.setdefault(name, place if factor == 1 else f"{place} // {factor}")
+    return renamed(size, places) if isinstance(size, str) else str(size)
 
 
 def dimension(tensor: TensorSpec, position: int) -> str:

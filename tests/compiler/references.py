@@ -172,7 +172,15 @@ def _tensors(plan: Plan) -> dict[str, tuple[judge.Tensor, ...]]:
     declared = render._operator(plan)
     return {
         kind: tuple(
-            judge.Tensor(t["name"], t["shape"], t["dtype"], like=t["like"], rows=t["rows"], below=t["below"])
+            judge.Tensor(
+                t["name"],
+                t["shape"],
+                t["dtype"],
+                like=t["like"],
+                rows=t["rows"],
+                below=t["below"],
+                offsets=t["offsets"],
+            )
             for t in declared[kind]
         )
         for kind in ("inputs", "outputs")

@@ -24,6 +24,7 @@ def tensor(name, shape, **kwargs):
         "like": False,
         "rows": None,
         "below": None,
+        "offsets": None,
         "uniform": False,
         "finite": False,
         **kwargs,

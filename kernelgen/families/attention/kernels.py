@@ -7,12 +7,13 @@ tile sees more, and only the blocks at its edge are masked element by element.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 
 from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
 from kernelgen.families.bounds import Bounds, plus, scalar
-from kernelgen.families.masks import Condition, Mask, mask_of
+from kernelgen.families.masks import Affine, Condition
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -37,11 +38,8 @@ class Walk:
         self.softmax = writer.body.softmax
         self.m, self.n, self.d, self.e = writer.m, writer.n, writer.d, writer.e
         self.precision = PRECISION if multiplies_float32(writer.spec, writer.body) else None
-        extents = {e.name: e.axes for e in self.body.layout.extents}
-        self.mask: Mask = mask_of(
-            self.body.lowered.values, self.softmax.conditions, self.body.lowered.space, extents["m"], extents["n"]
-        )
-        self.bounds = Bounds(writer.term, ir.Name("first_row"), _BLOCK_M, self._end)
+        self.mask = self.body.mask()
+        self.bounds = Bounds(writer.term, ir.Name("first_row"), _BLOCK_M, self._end, *writer.rows(self.m))
         names = self.body.names.of
         self.out = ir.Name(names[self.softmax.product], (self.m, self.e))
         self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))
@@ -117,9 +115,13 @@ class Walk:
             )
         if lower:
             first = self.bounds.greatest([self.bounds.limit(limit, last=False) for limit in lower])
-            statements.append(ir.Let(("first",), scalar("mul", scalar("int_div", first, _BLOCK_N), _BLOCK_N)))
-            return (*statements, self.loop(ir.Name("first"), end, masked=True, comment=self._said()))
-        if self.mask.opaque:
+            moves = any(limit.m for limit in lower)
+            first = scalar("mul", scalar("int_div", first, _BLOCK_N), _BLOCK_N) if moves else first
+            statements.append(ir.Let(("first",), first))
+            begin = ir.Name("first")
+            if not moves and not self.mask.opaque:
+                return (*statements, *self._between(upper, lower, end))
+        if lower or self.mask.opaque:
             return (*statements, self.loop(begin, end, masked=True, comment=self._said()))
         full = self.bounds.least([self.bounds.limit(limit, last=False) for limit in upper])
         if self.divided or any(limit.terms or limit.number < 0 or limit.m < 0 for limit in upper):
@@ -130,6 +132,24 @@ class Walk:
         outside = self.loop(ir.Name("full_end"), end, masked=True, comment=edge)
         said = "up to here every row of the tile sees every key" if upper else ""
         return (*statements, ir.Let(("full_end",), rounded, said), inside, outside)
+
+    def _between(self, upper: Sequence[Affine], lower: Sequence[Affine], end: ir.Expr) -> tuple[ir.Stmt, ...]:
+        """The blocks from the first key that a row of the tile sees, of rows that see keys from the same one on."""
+        first, full_end = ir.Name("first"), ir.Name("full_end")
+        least = self.bounds.least([self.bounds.limit(limit, last=False) for limit in upper])
+        count = scalar("whole_max", scalar("sub", full_end, first), ir.Number(0))
+        full = scalar("add", first, scalar("mul", scalar("int_div", count, _BLOCK_N), _BLOCK_N))
+        said = "up to here every row of the tile sees every key"
+        lets = [ir.Let((full_end.text,), least, said), ir.Let((full_end.text,), full)]
+        if any(t.of_row for limit in lower for t in limit.terms):
+            last = self.bounds.greatest([self.bounds.limit(limit, last=True) for limit in lower])
+            same = scalar("where", scalar("eq", last, first), full_end, first)
+            lets.append(ir.Let((full_end.text,), same, "if all begin at the same one"))
+        return (
+            *lets,
+            self.loop(first, full_end, masked=False, comment=self._said()),
+            self.loop(full_end, end, masked=True, comment="what some rows see, and what is left"),
+        )
 
     def _unmoving(self) -> list[int]:
         """What the logits and the conditions are computed from and what does not change from key to key."""
@@ -346,9 +366,7 @@ def _joined(
         loop, *walk.finish(),
     ))  # fmt: skip
     constexprs = (*writer.constexprs(), ("BLOCK_M", 'options["BLOCK_M"]'), ("SPLITS", 'options["SPLITS"]'))
-    constexprs = tuple(
-        (n, host) for n, host in constexprs if n not in (PRECISION, writer.d.block if walk.d != walk.e else "")
-    )
+    constexprs = tuple((n, host) for n, host in constexprs if n in ("BLOCK_M", "SPLITS", writer.e.block))
     return ir.Kernel(name, schedule, (*passed, *writer.arguments(inside)), constexprs, inside, (grid,))
 
 

@@ -6,7 +6,7 @@ import math
 
 from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import extents_of, length
-from kernelgen.families.masks import Affine, Bound, mask_of
+from kernelgen.families.masks import Affine, Bound
 from kernelgen.families.values import Use
 from kernelgen.frontend.attention import FUNCTION
 from kernelgen.frontend.indices import Expr
@@ -25,8 +25,7 @@ def call(spec: OperatorSpec, body: AttentionBody) -> str:
     That is full or causal attention of tensors whose last dimensions are queries or keys and the size of a head.
     """
     softmax, stored = body.softmax, body.layout.stores
-    extents = {e.name: e.axes for e in body.layout.extents}
-    mask = mask_of(body.lowered.values, softmax.conditions, body.lowered.space, extents["m"], extents["n"])
+    mask = body.mask()
     causal = mask.bounds == (Bound(True, Affine(m=1, number=1)),)
     if softmax.logits != softmax.scores or mask.opaque or not (causal or not mask.bounds):
         return ""

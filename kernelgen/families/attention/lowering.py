@@ -27,6 +27,7 @@ from kernelgen.families.attention.pattern import Softmax, softmax_of
 from kernelgen.families.dtypes import element_types
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
+from kernelgen.families.masks import Mask, mask_of
 from kernelgen.families.naming import RESERVED
 from kernelgen.families.space import split
 from kernelgen.families.stages import in_memory_order, reshaped
@@ -51,6 +52,7 @@ from kernelgen.frontend.graph import (
     REDUCTIONS,
     SCANS,
     SCATTERS,
+    SEARCH,
     SELECTIONS,
     Atom,
     Dim,
@@ -110,6 +112,11 @@ class AttentionBody(TilesBody):
     """The tensors whose tiles descriptors can copy."""
     library: str = ""
     """The call of torch's that computes all there is; empty where there is none."""
+
+    def mask(self) -> Mask:
+        """What the conditions of scores come to."""
+        space, rows, keys = self.lowered.space, self.extent("m").axes, self.extent("n").axes
+        return mask_of(self.lowered.values, self.softmax.conditions, space, rows, keys, by_row=True)
 
     def sides(self) -> Mapping[int, str]:
         return {self.softmax.query: "query", self.softmax.key: "key", self.softmax.value: "value"}
@@ -324,6 +331,21 @@ class AttentionLowering(Lowering):
         """A value at its places: what the load gives elsewhere is what the reference has there."""
         return super().read(node, source, places, made, padded=False)
 
+    def search(self, node: Node, index: Index) -> int:
+        """How many ends are less than a place, or no more than it, which is counted anew for every row."""
+        places, ends = (a.node for a in node.args if isinstance(a, Ref))
+        found = self.value(places, self.aligned(places, index))
+        (size,) = self.graph.nodes[ends].shape
+        if len(size) != 1:
+            raise Unlowerable("a search among as many ends as several sizes come to", node.statement)
+        args = (Use(found), Use(self.counted(ix.size(size))))
+        return self.add(
+            Value(
+                node.op, args, node.dtype, self.values[found].axes, node.name, node.statement,
+                str(self.graph.nodes[ends].attrs[0]), (ix.number(0),), attr=str(node.attrs[0]),
+            )
+        )  # fmt: skip
+
     def iota(self, node: Node, axes: Entry) -> int:
         """The numbers along a dimension: those of an axis, wherever it is."""
         counted = self.position(axes)
@@ -351,7 +373,7 @@ def _grouped(
 def laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, extents: Mapping[str, tuple[int, ...]]) -> Body:
     """Where the elements of a tile lie. `extents`: the axes of the space by what they count."""
     values = lowered.values
-    loads = [(i, v) for i, v in enumerate(values) if v.op == "load"]
+    loads = [(i, v) for i, v in enumerate(values) if v.op in ("load", SEARCH)]
     likes = {t.name for t in spec.inputs if t.role == "like"}
     for _, value in loads:
         if value.tensor in likes:

@@ -10,7 +10,6 @@ from kernelgen.families.attention.writer import length, power
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
-from kernelgen.families.masks import Mask, mask_of
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -35,16 +34,9 @@ float16 the kernels here reach 0.84 (causal) and 0.83 (full) of cuDNN's speed, o
 give loads, products and exponentials to different warps, which Triton 3.6 does not for two loops (H200, 2026-11)."""
 
 
-def mask(body: AttentionBody) -> Mask:
-    """What the conditions of scores come to."""
-    return mask_of(
-        body.lowered.values, body.softmax.conditions, body.lowered.space, body.extent("m").axes, body.extent("n").axes
-    )
-
-
 def variants(body: AttentionBody) -> tuple[str, ...]:
     found = [BOXES, TILES] if body.boxed else [TILES]
-    found += [] if mask(body).lower() else [SPLIT]
+    found += [] if body.mask().lower() else [SPLIT]
     return (*found, LIBRARY) if body.library else tuple(found)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from kernelgen.families.access import Access, Extent
 from kernelgen.families.attention.lowering import SCALARS, AttentionBody, TilesBody
+from kernelgen.families.bounds import plus
 from kernelgen.families.masks import Term, counted
 from kernelgen.families.values import Stored, Use, axes_of
-from kernelgen.frontend.graph import Atom
+from kernelgen.frontend.graph import SEARCH, Atom
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
@@ -118,7 +119,14 @@ class Writer:
 
     def term(self, term: Term) -> ir.Expr:
         """What a mask's bound adds, without its sign."""
-        return self.places.place(term.of) if isinstance(term.of, Expr) else self.builder.value(term.of, ())
+        return (
+            self.places.place(term.of) if isinstance(term.of, Expr) else self.builder.value(term.of, (self.m, self.n))
+        )
+
+    def rows(self, axis: ir.Axis) -> tuple[ir.Name, ir.Name | None]:
+        """The numbers of a tile's elements along an axis, and which exist, if that is not all."""
+        exist = None if axis in self.whole else ir.Name(axis.mask, (axis,))
+        return ir.Name(axis.index, (axis,)), exist
 
     def pointer(self, access: Access, shape: ir.Shape) -> ir.Pointer:
         terms = []
@@ -167,14 +175,33 @@ class Writer:
     # What is loaded and stored
 
     def _load(self, i: int, shape: ir.Shape) -> ir.Expr:
-        """A load in float32, unless it is multiplied as it is."""
+        """A load in float32, unless it is multiplied as it is; or a search."""
         access, value = self.reads[i], self.body.lowered.values[i]
+        if value.op == SEARCH:
+            return self._search(i, shape)
         if access.tensor in self.boxed:
             return self.box(access)
         other = value.fill if value.fill is not None else 0.0 if value.dtype == "float" else 0
         loaded = ir.Load(self.pointer(access, shape), self.mask(shape, value.conditions), other)
         widen = value.dtype == "float" and i not in self.raw and self.types[access.tensor] != "float32"
         return ir.Cast(loaded, "float32") if widen else loaded
+
+    def _search(self, i: int, shape: ir.Shape) -> ir.Expr:
+        """How many ends are less than a place, or no more than it, in as many steps as their number has bits."""
+        value, ((_, stride),) = self.body.lowered.values[i], self.reads[i].terms
+        place, count = (self.builder.value(a.value, shape) for a in value.args if isinstance(a, Use))
+        ends = (ir.Name(f"{value.tensor}_ptr"), ir.Name(stride) if stride else ir.Number(1))
+        place = place if value.attr == "le" else plus(place, -1, shape)
+        return ir.Call("ends_until", (place, *ends, count, ir.Name(self._bits(i)[0])), shape)
+
+    def _bits(self, i: int) -> tuple[str, str]:
+        """The constexpr that says how many bits the number of ends has that are searched, and the wrapper's expression
+        for it."""
+        value = self.body.lowered.values[i]
+        (size,) = next(t.shape for t in self.spec.inputs if t.name == value.tensor)
+        return f"{str(value.tensor).upper()}_BITS", f"{size}.bit_length()" if isinstance(size, str) else str(
+            size.bit_length()
+        )
 
     def stores(self) -> tuple[ir.Stmt, ...]:
         """The outputs, after what they need."""
@@ -244,6 +271,8 @@ class Writer:
             known = power(self.body, name)
             host = f"max({SMALLEST}, next_power_of_2({axis.size}))"
             found[axis.block] = str(known) if known is not None else host
+        searches = (i for i, value in enumerate(self.body.lowered.values) if value.op == SEARCH)
+        found |= dict(map(self._bits, searches))
         if multiplies_float32(self.spec, self.body):
             found[PRECISION] = "precision()"
         return tuple(found.items())

@@ -35,7 +35,8 @@ class Walk:
         self.values, self.names = body.lowered.values, body.names.of
         self.mask = body.mask()
         self.start = ir.Name("first_row" if body.kept == "m" else "first_key")
-        self.bounds = Bounds(writer.term, self.start, ir.Name(self.kept.block), ir.Name(self.walked.size))
+        end = ir.Name(self.walked.size)
+        self.bounds = Bounds(writer.term, self.start, ir.Name(self.kept.block), end, *writer.rows(self.kept))
         self.scale: ir.Expr = _SCALE
         self.factors: dict[int, ir.Expr] = {}
         """The factors of products by value, as they are multiplied."""

@@ -71,7 +71,7 @@ class GradientBody(TilesBody):
     def mask(self) -> Mask:
         """Where the walk begins and ends: the bounds of what is walked, by what is kept."""
         kept, walked = self.extent(self.kept).axes, self.extent(self.walked).axes
-        return mask_of(self.lowered.values, self.weights.conditions, self.lowered.space, kept, walked)
+        return mask_of(self.lowered.values, self.weights.conditions, self.lowered.space, kept, walked, by_row=True)
 
 
 def takes(graph: Graph) -> bool:
