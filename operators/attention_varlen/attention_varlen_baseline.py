@@ -11,7 +11,8 @@ def reference(q, k, v, cu_seqlens_q, cu_seqlens_k):
     sequence = torch.bucketize(row, cu_seqlens_q, right=True)
     seen = sequence == torch.bucketize(col, cu_seqlens_k, right=True)
     query, key, value = (x.transpose(0, 1) for x in (q, k, v))
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=seen).transpose(0, 1)
+    out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
+    return out.transpose(0, 1)
 
 
 def check_inputs(

@@ -113,7 +113,7 @@ def attention_varlen_kernel(
         full_end,
         first,
     )
-    # return F.scaled_dot_product_attention(query, key, value, attn_mask=seen).transpose(0, 1)
+    # out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
     for start in range(first, full_end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         k = tl.load(

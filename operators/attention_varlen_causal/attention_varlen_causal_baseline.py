@@ -10,10 +10,10 @@ def reference(q, k, v, cu_seqlens_q, cu_seqlens_k):
     col = torch.arange(k.shape[0], device=q.device)
     sequence = torch.bucketize(row, cu_seqlens_q, right=True)
     seen = sequence == torch.bucketize(col, cu_seqlens_k, right=True)
-    missing = cu_seqlens_q[sequence] - row  # queries from this one to the end of its sequence
+    missing = cu_seqlens_q[sequence] - row  # queries from this one to the last
     seen = seen & (col <= cu_seqlens_k[sequence] - missing)
     query, key, value = (x.transpose(0, 1) for x in (q, k, v))
-    out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=True)
+    out = F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
     return out.transpose(0, 1)
 
 

@@ -139,7 +139,7 @@ def attention_varlen_causal_kernel(
         full_end,
         first,
     )
-    # out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, enable_gqa=True)
+    # out = F.scaled_dot_product_attention(query, key, value, seen, enable_gqa=True)
     for start in range(first, full_end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         k = tl.load(
