@@ -87,21 +87,40 @@ class Journal:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         # What a resumed run would read is what this run works with: tuples are lists from here on.
         record = Record(len(self._records) + 1, kind, now, json.loads(_canonical(data)))
-        line = record.line()
-        size = os.fstat(self._handle).st_size
+        self._write(record.line(), [record])
+        return record
+
+    def extend(self, start: int, lines: bytes) -> tuple[Record, ...]:
+        """Append whole lines that another machine recorded, which begin at byte `start` of its journal.
+
+        Raises JournalError where they do not continue this journal: nothing is then written, so that no step is
+        recorded twice and none is left out.
+        """
+        records: list[Record] = []
+        for line in lines.splitlines(keepends=True):
+            record = _record(line, len(self._records) + len(records) + 1)
+            if record is None:
+                raise JournalError(f"{self.folder / FILE}: lines that came for it do not continue it")
+            records.append(record)
+        if start != os.fstat(self._handle).st_size:
+            raise JournalError(f"{self.folder / FILE}: lines that came for it begin elsewhere than it ends")
+        self._write(lines, records)
+        return tuple(records)
+
+    def _write(self, lines: bytes, records: list[Record]) -> None:
+        size, known = os.fstat(self._handle).st_size, len(self._records)
         try:
-            if os.write(self._handle, line) != len(line):
+            if os.write(self._handle, lines) != len(lines):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._handle)
-            self._records.append(record)
+            self._records += records
         except BaseException as error:
             # Ctrl-C may come at any point: the file must not have what this process does not know of.
-            if len(self._records) < record.seq:
+            if len(self._records) == known:
                 os.ftruncate(self._handle, size)
             if isinstance(error, OSError):
                 raise UsageError(f"{self.folder / FILE}: cannot write: {error.strerror}") from None
             raise
-        return record
 
     def records(self, *kinds: str) -> tuple[Record, ...]:
         """Every record, or those of some kinds, in order."""
@@ -146,6 +165,20 @@ def source(folder: Path, name: str) -> str:
     if source_hash(text) != name:
         raise JournalError(f"{path}: was changed after it was stored")
     return text
+
+
+def is_finished(line: bytes) -> bool:
+    """Whether a line of a journal says that its run is at its end; it is the last one."""
+    try:
+        return bool(json.loads(line)["kind"] == "finished")
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def whole_lines(folder: Path) -> bytes:
+    """The lines of a run's journal as they are in the file; a torn last line is left out."""
+    content = _content(folder / FILE)
+    return content[: _parse(folder / FILE, content)[1]]
 
 
 def runs(folder: Path) -> tuple[Path, ...]:

@@ -97,11 +97,14 @@ def test_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_gpus_of_one_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_probe", lambda: (replace(AN_H200, alike=2), ""))
+    monkeypatch.setattr(cuda, "_probe", lambda: (replace(AN_H200, names=("NVIDIA H200", "NVIDIA H200")), ""))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert devices.find().each == ((("CUDA_VISIBLE_DEVICES", "0"),), (("CUDA_VISIBLE_DEVICES", "1"),))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-5")
     assert devices.find().each == ((("CUDA_VISIBLE_DEVICES", "2"),), (("CUDA_VISIBLE_DEVICES", "GPU-5"),))
+    monkeypatch.setattr(cuda, "_probe", lambda: (replace(AN_H200, names=("NVIDIA H200", "NVIDIA A100")), ""))
+    assert [card.name for card in devices.find().cards] == ["NVIDIA H200", "NVIDIA A100"]
+    assert devices.find().each == ((),), "unlike ones are not for one benchmark"
 
 
 def test_a_card_that_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from kernelgen import devices, kernelbench
 from kernelgen.cli.kernelbench import _why
 from kernelgen.cli.kernelbench import kernelbench as command
 from kernelgen.devices import facts
-from kernelgen.devices.device import Device
+from kernelgen.devices.device import Card, Device
 from kernelgen.journal import FILE
 from kernelgen.kernelbench.tolerance import compare
 from kernelgen.kernelbench.turns import Turns
@@ -167,10 +167,10 @@ def _bytes(path: Path) -> bytes:
 def test_every_device_has_a_job_unless_another_number_is_said(
     given: str | None, jobs: int, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = tuple((("PLACE", str(n)),) for n in range(3))
+    cards = tuple(Card("a GPU", (("PLACE", str(n)),)) for n in range(3))
     known = facts.by_arch("sm_90")
     assert known is not None
-    here = Device("cuda", measures=True, facts=known, each=places)
+    here = Device("cuda", measures=True, facts=known, cards=cards)
     seen: list[Any] = []
 
     def run(*arguments: Any) -> list[Any]:

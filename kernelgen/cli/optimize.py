@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kernelgen.cli import fleet
 from kernelgen.cli.model import (
     BaseUrl,
     MaxCost,
@@ -100,6 +101,11 @@ def optimize(
     max_cost: MaxCost = None,
     price_in: PriceIn = None,
     price_out: PriceOut = None,
+    gpus: fleet.Gpus = None,
+    workers: fleet.Workers = None,
+    ray: fleet.Ray = None,
+    each_device: fleet.EachDevice = False,
+    resume: fleet.Resume = False,
     force: Force = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -108,10 +114,17 @@ def optimize(
 
     A round diagnoses, searches the candidates of one strategy, verifies the best, and keeps or reverts it.
     An interrupted run is resumed. --dtype, --only, --skip and --strategy can be given more than once. Of several
-    operators, one that cannot be optimised does not keep the others from it.
+    operators, one that cannot be optimised does not keep the others from it. With --gpus, --workers or --ray they run
+    side by side, each on one worker at a time.
     The strategy llm asks a language model; its key is read from OPENAI_API_KEY alone.
     """
-    settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
+    given = dict(locals())
+    settings = resolve({name: value for name, value in given.items() if name in Settings.__dataclass_fields__})
+    where = fleet.asked(gpus, workers, ray, each_device, resume)
+    if where is not None and not dry_run:
+        from kernelgen.cli.fleet_run import tune_side_by_side
+
+        return tune_side_by_side("optimize", names, given, where, settings)
     from kernelgen.devices import find
 
     here = find(settings.device, settings.arch)

@@ -9,11 +9,11 @@ import pkgutil
 from functools import cache
 from types import ModuleType
 
-from kernelgen.devices.device import Device, cache_folder, installed
+from kernelgen.devices.device import Card, Device, cache_folder, installed
 from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks
 from kernelgen.errors import UsageError
 
-__all__ = ["Device", "DeviceFacts", "NpuFacts", "Peaks", "cache_folder", "find", "installed", "names"]
+__all__ = ["Card", "Device", "DeviceFacts", "NpuFacts", "Peaks", "cache_folder", "find", "installed", "names"]
 
 
 def find(name: str | None = None, arch: str | None = None) -> Device:

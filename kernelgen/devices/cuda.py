@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 from kernelgen.devices import facts, libcuda
-from kernelgen.devices.device import Device
+from kernelgen.devices.device import Device, cards
 from kernelgen.devices.facts import DeviceFacts
 from kernelgen.devices.libcuda import Gpu
 from kernelgen.errors import NoDeviceError, UsageError
 
 NAME = "cuda"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 PRIORITY = 10
 """Taken before devices of a lower priority when none was named."""
 
@@ -43,15 +43,8 @@ def open_device(arch: str | None) -> Device:
     known = facts.by_name(gpu.name)
     if known is None or not _same_card(known, gpu):
         known = facts_of(gpu)
-    return Device(name=NAME, measures=True, facts=known, driver=gpu.driver, cuda=gpu.cuda, each=_each(gpu.alike))
-
-
-def _each(count: int) -> tuple[tuple[tuple[str, str], ...], ...]:
-    if count == 1:
-        return ((),)
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    numbers = visible.split(",")[:count] if visible else map(str, range(count))
-    return tuple((("CUDA_VISIBLE_DEVICES", number),) for number in numbers)
+    found = cards(gpu.names or (gpu.name,), VISIBLE)
+    return Device(name=NAME, measures=True, facts=known, driver=gpu.driver, cuda=gpu.cuda, cards=found)
 
 
 def _same_card(known: DeviceFacts, gpu: Gpu) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -12,6 +13,16 @@ from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks
 
 DEFAULT_ARCH = "sm_90"
 """What the kernels are compiled for where no GPU and no `--arch` says otherwise."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One of the devices that are visible."""
+
+    name: str
+    """As its driver names it."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Show it alone to a process; none where it is alone anyhow."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +41,8 @@ class Device:
     """The newest CUDA version that the driver supports."""
     environment: tuple[tuple[str, str], ...] = ()
     """Variables that processes running kernels on this device need."""
-    each: tuple[tuple[tuple[str, str], ...], ...] = ((),)
-    """For every visible device, the variables that show it alone to a process, where all are of one kind; else none."""
+    cards: tuple[Card, ...] = ()
+    """Every visible device, of which this is the first; none where nothing is measured."""
     family: str = "gpu"
     """Which variants and schedules its kernels have: those of any GPU, or of a family of chips of its own."""
     simulated: bool = False
@@ -42,6 +53,13 @@ class Device:
     @property
     def arch(self) -> str:
         return self.facts.arch
+
+    @property
+    def each(self) -> tuple[tuple[tuple[str, str], ...], ...]:
+        """For every visible device, the variables that show it alone to a process, where all are of one kind; else
+        none."""
+        alike = len({card.name for card in self.cards}) == 1
+        return tuple(card.variables for card in self.cards) if alike else ((),)
 
     @property
     def gpu(self) -> DeviceFacts:
@@ -67,6 +85,15 @@ class Device:
             "triton": installed("triton") or installed("triton-ascend") or "not installed",
             "python": platform.python_version(),
         }
+
+
+def cards(names: Sequence[str], variable: str) -> tuple[Card, ...]:
+    """The visible devices by their names, where `variable` chooses among all that a machine has."""
+    visible = os.environ.get(variable)
+    numbers = visible.split(",") if visible else [str(number) for number in range(len(names))]
+    if len(names) == 1:
+        return (Card(names[0]),)
+    return tuple(Card(name, ((variable, number),)) for name, number in zip(names, numbers, strict=False))
 
 
 def installed(distribution: str) -> str | None:

@@ -37,8 +37,8 @@ class Gpu:
     """The newest CUDA version that the driver supports, such as "13.0"."""
     driver: str
     """The kernel driver's version; empty where NVML does not say."""
-    alike: int = 1
-    """How many GPUs are visible, if all have its name; else 1."""
+    names: tuple[str, ...] = ()
+    """Of all visible GPUs, this one first; none where they were not asked for."""
 
 
 def probe() -> tuple[Gpu | None, str]:
@@ -55,21 +55,20 @@ def probe() -> tuple[Gpu | None, str]:
         return None, "the NVIDIA driver shows no GPU"
     device = ctypes.c_int()
     lib.cuDeviceGet(ctypes.byref(device), 0)
-    name = _name(lib, 0)
-    alike = all(_name(lib, number) == name for number in range(count.value))
+    names = tuple(_name(lib, number) for number in range(count.value))
     total = ctypes.c_size_t()
     lib.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     version = ctypes.c_int()
     lib.cuDriverGetVersion(ctypes.byref(version))
     attributes = {key: _attribute(lib, number, device) for key, number in ATTRIBUTES.items()}
     return Gpu(
-        name=name,
+        name=names[0],
         arch=f"sm_{attributes['major']}{attributes['minor']}",
         memory_bytes=total.value,
         attributes=attributes,
         cuda=f"{version.value // 1000}.{version.value % 1000 // 10}",
         driver=_driver_version(),
-        alike=count.value if alike else 1,
+        names=names,
     ), ""
 
 

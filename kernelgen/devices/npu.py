@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from kernelgen.devices import facts
-from kernelgen.devices.device import Device
+from kernelgen.devices.device import Device, cards
 from kernelgen.errors import NoDeviceError, UsageError
 
 NAME = "npu"
@@ -32,7 +32,8 @@ from triton.runtime import driver
 properties = driver.active.utils.get_device_properties(torch.npu.current_device())
 print(json.dumps({"name": torch.npu.get_device_name(), "memory": torch.npu.get_device_properties(0).total_memory,
                   "cubes": properties["num_aicore"], "vectors": properties["num_vectorcore"],
-                  "cann": getattr(torch.version, "cann", "") or ""}))
+                  "cann": getattr(torch.version, "cann", "") or "",
+                  "names": [torch.npu.get_device_name(i) for i in range(torch.npu.device_count())]}))
 """
 
 
@@ -45,6 +46,8 @@ class Npu:
     cube_cores: int
     vector_cores: int
     cann: str
+    names: tuple[str, ...] = ()
+    """Of all visible NPUs, this one first; none where they were not asked for."""
 
 
 def present() -> bool:
@@ -76,7 +79,8 @@ def open_device(arch: str | None) -> Device:
     if target is not None and target.key != here.key:
         return Device(name=NAME, measures=False, facts=target, family=NAME, instead=INSTEAD)
     environment = tuple((name, value) for name, value in sorted(os.environ.items()) if name.startswith("ASCEND_"))
-    return Device(name=NAME, measures=True, facts=here, driver=npu.cann, family=NAME, environment=environment)
+    found = cards(npu.names or (npu.name,), VISIBLE)
+    return Device(NAME, True, here, driver=npu.cann, family=NAME, environment=environment, cards=found)
 
 
 def facts_of(npu: Npu) -> facts.NpuFacts:
@@ -120,6 +124,6 @@ def _probe() -> tuple[Npu | None, str]:
     try:
         found = json.loads(done.stdout.strip().splitlines()[-1])
         memory, cubes, vectors = (int(found[name]) for name in ("memory", "cubes", "vectors"))
-        return Npu(str(found["name"]), memory, cubes, vectors, str(found["cann"])), ""
+        return Npu(str(found["name"]), memory, cubes, vectors, str(found["cann"]), tuple(found["names"])), ""
     except (IndexError, KeyError, TypeError, ValueError):
         return None, f"torch-npu says of the NPU what it should not: {done.stdout.strip()[-200:]!r}"

@@ -1,0 +1,1 @@
+"""Many operators on many devices: one scheduler, and executors that run commands for it."""
