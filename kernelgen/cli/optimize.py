@@ -121,6 +121,10 @@ def optimize(
     given = dict(locals())
     settings = resolve({name: value for name, value in given.items() if name in Settings.__dataclass_fields__})
     where = fleet.asked(gpus, workers, ray, each_device, resume)
+    if where is not None and adopt is not None:
+        raise UsageError(
+            "--adopt: a kernel is of one operator and is judged here; leave --gpus, --workers and --ray out"
+        )
     if where is not None and not dry_run:
         from kernelgen.cli.fleet_run import tune_side_by_side
 

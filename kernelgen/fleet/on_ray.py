@@ -6,7 +6,9 @@ actor sends is a message of `fleet.model`, so that a node needs no file of this 
 
 from __future__ import annotations
 
+import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -246,10 +248,10 @@ def start(
         import ray
     except ModuleNotFoundError:
         raise UsageError(f"--ray {address}: {HOW_TO_GET_IT}") from None
-    # A cluster of this machine's listens on the loopback address alone.
-    how: Mapping[str, Any] = (
-        {"include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address == "local" else {"address": address}
-    )
+    how: Mapping[str, Any] = {"include_dashboard": False} if address == "local" else {"address": address}
+    if address == "local" and "RAY_AUTH_MODE" not in os.environ:
+        # Ray listens on every address of the machine, whatever it is told: a key of this run's keeps others out.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         ray.init(log_to_driver=False, logging_level="error", **how)
     except (ConnectionError, RuntimeError, ValueError) as error:

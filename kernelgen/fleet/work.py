@@ -95,10 +95,11 @@ def _started(
 ) -> subprocess.Popen[bytes]:
     package = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
     with streams[0].open("wb") as stdout, streams[1].open("wb") as stderr:
         return _starter.submit(
             subprocess.Popen, [sys.executable, *arguments], cwd=root, stdin=subprocess.DEVNULL, stdout=stdout,
-            stderr=stderr, env={**os.environ, "PYTHONPATH": path, **variables}, start_new_session=True,
+            stderr=stderr, env={**own, "PYTHONPATH": path, **variables}, start_new_session=True,
         ).result()  # fmt: skip
 
 
