@@ -46,6 +46,8 @@ def tune_side_by_side(
     """`optimize` or `tune` of operators on many workers; `given`: the command's parameters as they were given."""
     from kernelgen.cli.names import meant_specs, root_of
 
+    if given.get("adopt") is not None:
+        raise UsageError("--adopt: a kernel is judged here; leave --gpus, --workers and --ray out")
     every = bool(given.get("every"))
     options = arguments(**{name: value for name, value in given.items() if name not in OWN})
     with started(fleet, settings, measures=True) as (device, workers):

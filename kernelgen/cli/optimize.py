@@ -121,10 +121,6 @@ def optimize(
     given = dict(locals())
     settings = resolve({name: value for name, value in given.items() if name in Settings.__dataclass_fields__})
     where = fleet.asked(gpus, workers, ray, each_device, resume)
-    if where is not None and adopt is not None:
-        raise UsageError(
-            "--adopt: a kernel is of one operator and is judged here; leave --gpus, --workers and --ray out"
-        )
     if where is not None and not dry_run:
         from kernelgen.cli.fleet_run import tune_side_by_side
 
@@ -136,15 +132,7 @@ def optimize(
         settings, here, tuple(strategy or ()), tuple(dtype or ()), tuple(only or ()), tuple(skip or ()), force, fresh,
         dry_run, json, adopt,
     )  # fmt: skip
-    meant = meant_specs(names or [], every, root_of(here))
-    if adopt is not None and len(meant) > 1:
-        raise UsageError("--adopt: a kernel is of one operator")
-    if len(meant) > 1:
-        return _several(meant, asked)
-    code, document = _one(meant[0], asked)
-    if json:
-        emit(document)
-    return code
+    return _here(meant_specs(names or [], every, root_of(here)), asked)
 
 
 @dataclass(frozen=True)
@@ -162,6 +150,18 @@ class _Asked:
     dry_run: bool
     json: bool
     adopt: Path | None = None
+
+
+def _here(names: list[str], asked: _Asked) -> int:
+    """Optimise operators in this process."""
+    if asked.adopt is not None and len(names) > 1:
+        raise UsageError("--adopt: a kernel is of one operator")
+    if len(names) > 1:
+        return _several(names, asked)
+    code, document = _one(names[0], asked)
+    if asked.json:
+        emit(document)
+    return code
 
 
 def _several(names: list[str], asked: _Asked) -> int:
