@@ -52,6 +52,8 @@ class _SpelledOut(TorchFunctionMode):
     ) -> Any:
         if func is torch.nn.functional.group_norm:
             return _group_norm(*args, **(kwargs or {}))
+        if func in _TRANSPOSED:
+            return _transposed(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -64,6 +66,29 @@ def _group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = Non
     channels = (-1, *(1 for _ in input.shape[2:]))
     normal = normal if weight is None else normal * weight.reshape(channels)
     return normal if bias is None else normal + bias.reshape(channels)
+
+
+_TRANSPOSED = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)
+
+
+def _transposed(
+    convolve: Any, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
+    output_padding: Any = 0, groups: int = 1, dilation: Any = 1,
+) -> Any:  # fmt: skip
+    """Of an input with zeros around it, as other convolutions have them: an infinite weight of one makes NaN. torch's
+    kernels differ in how many of these they multiply."""
+    window = weight.shape[2:]
+
+    def each(value: Any) -> list[int]:
+        values = [value] if isinstance(value, int) else list(value)
+        return values * len(window) if len(values) == 1 else values
+
+    strides, gaps = each(stride), each(dilation)
+    beyond = [(size - 1) * gap // step + 1 for size, gap, step in zip(window, gaps, strides, strict=True)]
+    around = [n for n in reversed(beyond) for _ in range(2)]
+    cut = [p + n * step for p, n, step in zip(each(padding), beyond, strides, strict=True)]
+    wide = torch.nn.functional.pad(input, around)
+    return convolve(wide, weight, bias, strides, cut, output_padding, groups, dilation)
 
 
 def _in_float8_range(x: torch.Tensor) -> torch.Tensor:

@@ -340,3 +340,24 @@ def test_a_fused_norm_of_what_is_the_mean_but_for_rounding(got, right):
     given = (torch.tensor([[1.0, 2.0, 3.0]]).half(), torch.full((3,), math.inf).half())
     found = values.check(operator, case, given, [torch.tensor([got]).half()], [norm(*given)], seed=1, verbose=False)
     assert (found.complaint == "") == right, found.complaint
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"stride": 2, "padding": 1, "output_padding": 1}, {"stride": 3, "dilation": 2}]
+)
+def test_a_transposed_convolution_may_read_zeros_around_its_input(options):
+    """Where every pixel is reached, both say the same; a tap beyond the ends makes NaN of an infinite weight."""
+
+    def reference(x, w):
+        return torch.nn.functional.conv_transpose1d(x, w, **options)
+
+    torch.manual_seed(0)
+    x, w = torch.randn(2, 3, 6), torch.randn(3, 4, 3)
+    (exact,), (spelled,) = (oracle.in_float64(reference, [x, w], spelled_out=s) for s in (False, True))
+    torch.testing.assert_close(exact, spelled)
+    w[0, 1, 0] = torch.inf  # the first tap of one result channel, beyond the last pixels
+    (exact,), (spelled,) = (oracle.in_float64(reference, [x, w], spelled_out=s) for s in (False, True))
+    beyond = spelled.isnan() & ~exact.isnan()
+    assert beyond[:, 1].any()
+    assert not beyond[:, [0, 2, 3]].any()
+    torch.testing.assert_close(exact[~beyond], spelled[~beyond], equal_nan=True)
