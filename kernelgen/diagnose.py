@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from kernelgen.analysis import Work
 from kernelgen.devices import DeviceFacts, Peaks
@@ -116,6 +117,30 @@ class Advice:
     gain: float
     """Predicted current time over new time; 1.05 is 5 % faster."""
     reason: str
+    known: str = ""
+    """What earlier rounds like it came to, with counts; empty where there were none."""
+
+
+class Learnt(Protocol):
+    """What rounds of a strategy against a bottleneck came to."""
+
+    @property
+    def rounds(self) -> int: ...
+
+    @property
+    def gain(self) -> float:
+        """The geometric mean over all of them, those that were not kept as 1."""
+
+    @property
+    def prior_rounds(self) -> float:
+        """How many rounds the tables here count as."""
+
+    @property
+    def words(self) -> str: ...
+
+
+Measured = Mapping[tuple[str, str], Learnt]
+"""By bottleneck and strategy."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +161,23 @@ class Diagnosis:
         return next((a.gain for a in self.ranked if a.strategy == strategy), 1.0)
 
 
-def diagnose(seen: tuple[Seen, ...], device: Peaks, strategies: tuple[str, ...]) -> Diagnosis:
-    """The bottleneck on the case with the most to win, and the strategies ranked by what they could win on all."""
+def diagnose(
+    seen: tuple[Seen, ...], device: Peaks, strategies: tuple[str, ...], measured: Measured | None = None
+) -> Diagnosis:
+    """The bottleneck on the case with the most to win, and the strategies ranked by what they could win on all.
+
+    What earlier rounds came to moves what the tables expect, the further the more rounds there were.
+    """
+    measured = measured or {}
     worst = focus(seen, device)
     bottleneck, why = _bottleneck(worst, device)
-    advice = [Advice(s, _expected(s, seen, device), f"{why}; {WHY.get(s, s)}") for s in strategies]
+    advice = [
+        Advice(
+            s, _expected(s, seen, device, measured), f"{why}; {WHY.get(s, s)}",
+            measured[bottleneck, s].words if (bottleneck, s) in measured else "",
+        )
+        for s in strategies
+    ]  # fmt: skip
     ranked = tuple(sorted(advice, key=lambda a: -a.gain))
     overall = geomean([headroom(s, device) for s in seen])
     return Diagnosis(bottleneck, worst.timing.case, evidence(worst, device), overall, ranked)
@@ -151,11 +188,23 @@ def focus(seen: tuple[Seen, ...], device: Peaks) -> Seen:
     return max(seen, key=lambda s: (headroom(s, device) - 1) * max(SHARE[_bottleneck(s, device)[0]].values()))
 
 
-def _expected(strategy: str, seen: tuple[Seen, ...], device: Peaks) -> float:
+def _expected(strategy: str, seen: tuple[Seen, ...], device: Peaks, measured: Measured) -> float:
     """Geometric mean over the cases of what a strategy could win, each case having a bottleneck of its own."""
     ceiling = CEILING.get(strategy, WRITTEN.get(strategy, UNKNOWN))
-    shares = [SHARE[_bottleneck(s, device)[0]].get(strategy, WRITTEN.get(strategy, UNKNOWN)) for s in seen]
-    return geomean([1 + min(ceiling, (headroom(s, device) - 1) * share) for s, share in zip(seen, shares, strict=True)])
+    gains = []
+    for one in seen:
+        bottleneck, left = _bottleneck(one, device)[0], headroom(one, device)
+        share = SHARE[bottleneck].get(strategy, WRITTEN.get(strategy, UNKNOWN))
+        gains.append(min(_posterior(1 + min(ceiling, (left - 1) * share), measured.get((bottleneck, strategy))), left))
+    return geomean(gains)
+
+
+def _posterior(prior: float, learnt: Learnt | None) -> float:
+    """The tables' gain and the measured one, each by the rounds it stands for."""
+    if learnt is None:
+        return prior
+    rounds = learnt.rounds + learnt.prior_rounds
+    return math.exp((learnt.prior_rounds * math.log(prior) + learnt.rounds * math.log(learnt.gain)) / rounds)
 
 
 def bandwidth_utilisation(timing: CaseTiming, work: Work, device: Peaks) -> float:

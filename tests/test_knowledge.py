@@ -5,19 +5,30 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_process import kernelgen, refused
-from rounds_fakes import START, FakeEvaluator, make_plan, run
+from rounds_fakes import CASES, START, FakeEvaluator, make_plan, run, write_kernel
 
+from kernelgen.analysis import Work
+from kernelgen.cli import knowledge as commands
+from kernelgen.devices.facts import H200
+from kernelgen.diagnose import BOTTLENECKS, Seen, diagnose
 from kernelgen.errors import UsageError
 from kernelgen.journal import read
-from kernelgen.knowledge.patterns import nearest, patterns
+from kernelgen.knowledge import shipped
+from kernelgen.knowledge.patterns import PRIOR, learnt, nearest, patterns
 from kernelgen.knowledge.rows import Row, of_run, sizes_of
 from kernelgen.knowledge.store import Store
+from kernelgen.outcomes import CaseTiming
+from kernelgen.spec.model import STRATEGIES
+from kernelgen.strategies import Tuning
+
+ROOT = Path(__file__).parent.parent
 
 ROW = Row(
     run="r1", seq=7, round=1, operator="softmax", family="reduction", spec="ab", source="cd", variant="rows",
@@ -102,6 +113,18 @@ def test_a_store_that_may_not_be_written_is_read(tmp_path: Path) -> None:
         Store(path).add([replace(ROW, seq=9)])
 
 
+def test_what_the_disk_does_not_let_be_written_is_one_line(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "knowledge.sqlite"
+    Store(path).add([ROW])
+    really = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda path, *rest, **more: really(path.replace("mode=rwc", "mode=ro"), *rest, **more)
+    )
+    with pytest.raises(UsageError, match="may not be written; nothing was changed"):
+        Store(path).add([replace(ROW, seq=9)])
+    assert Store(path).rows() == [ROW]
+
+
 def test_patterns_count_rounds_and_take_medians() -> None:
     rows = [
         ROW,
@@ -116,6 +139,92 @@ def test_patterns_count_rounds_and_take_medians() -> None:
     # of the geometric means of the kept rounds: sqrt(1.1 * 1.21) and 1.5
     assert found.gain == pytest.approx(((1.1 * 1.21) ** 0.5 + 1.5) / 2)
     assert found.failed == (("compile_error", 1),)
+
+
+def rounds(bottleneck: str, strategy: str, *gains: float) -> list[Row]:
+    """A round a gain; 1 is one that kept nothing."""
+    return [
+        replace(
+            ROW, run=f"{bottleneck} {strategy} {i}", bottleneck=bottleneck, strategy=strategy, speedup=g, kept=g > 1
+        )
+        for i, g in enumerate(gains)
+    ]
+
+
+def test_the_more_rounds_there_were_the_less_the_hand_set_shares_count() -> None:
+    pair = ("latency", "warp_stage")
+    (few,), (many,) = (learnt(rounds(*pair, *[1.02] * count)).values() for count in (2, 40))
+    assert few.gain == many.gain == pytest.approx(1.02)
+    assert few.prior_rounds == PRIOR, "one pair says nothing of how pairs differ"
+    seen = (Seen(CaseTiming("c", "measured", 100.0, "eager", 100.0, 1.0, None, floor_us=30.0), Work(10**8, 10**8, 10)),)
+    alone = diagnose(seen, H200, ("warp_stage",)).ranked[0]
+    told = [diagnose(seen, H200, ("warp_stage",), {pair: one}).ranked[0] for one in (few, many)]
+    assert alone.gain > told[0].gain > told[1].gain > 1.02
+    assert told[1].gain == pytest.approx(1.02, abs=0.02)
+    assert (alone.known, told[0].known) == ("", few.words)
+    assert few.words == (
+        "warp_stage against latency: 2 rounds, 2 kept, median +2.0 % (+2.0 % to +2.0 %); 2 configurations"
+    )
+
+
+def test_how_much_own_rounds_count_follows_from_all_pairs() -> None:
+    alike = [r for i in range(5) for r in rounds("latency", f"s{i}", 1.0, 1.2, 1.0, 1.1)]
+    apart = [r for i in range(5) for r in rounds("latency", f"s{i}", *[1 + 0.1 * i + d for d in (0, 0.01, 0.02)])]
+    one, other = (next(iter(learnt(rows).values())) for rows in (alike, apart))
+    assert other.prior_rounds < PRIOR < one.prior_rounds
+
+
+def test_rounds_that_kept_nothing_gained_nothing() -> None:
+    (found,) = learnt(rounds("cache", "data_reuse", 1.0, 1.21, 1.0, 1.0)).values()
+    assert (found.rounds, found.gain) == (4, pytest.approx(1.21**0.25))
+
+
+def test_the_log_has_what_earlier_rounds_came_to_with_counts(tmp_path: Path) -> None:
+    measured = learnt([r for s in STRATEGIES for b in BOTTLENECKS for r in rounds(b, s, 1.3, 1.0)])
+    write_kernel(tmp_path, make_plan())
+    run(tmp_path, rounds=1, measured=measured)
+    log = (tmp_path / "operators" / "toy" / "optimization_log.md").read_text()
+    assert re.search(r"- \*\*Earlier rounds:\*\* \w+ against [a-z ]+: 2 rounds, 1 kept, median \+30\.0 %", log)
+
+
+def test_shipped_rows_are_made_again_from_the_committed_measurements(tmp_path: Path) -> None:
+    done = kernelgen("knowledge", "rebuild", str(ROOT / "docs/benchmarks/small.json"), "--folder", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "nvidia-h200.jsonl.gz").read_bytes() == shipped.file_of("NVIDIA H200").read_bytes()
+    found = shipped.rows("NVIDIA H200")
+    assert {(r.spec, r.strategy, r.kept, r.speedup) for r in found} == {("", "", False, None)}, "nothing is made up"
+    assert shipped.rows("NVIDIA H100") == []
+
+
+def test_a_benchmark_without_schedules_has_no_rows(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="its rows name no schedules"):
+        list(shipped.of_path(ROOT / "docs/benchmarks/h200.json"))
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(UsageError, match="names no rows with schedules"):
+        list(shipped.of_path(tmp_path / "x.json"))
+
+
+def test_a_run_goes_on_without_a_store_that_cannot_be_used(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "kernelgen" / "knowledge.sqlite"
+    path.parent.mkdir()
+    path.write_bytes(b"no database at all, but some text" * 40)
+    assert commands.known() == shipped.rows()
+    commands.remember(run(tmp_path, rounds=1).folder)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in said] == ["nothing remembered", "not remembered"]
+    assert path.read_bytes() == b"no database at all, but some text" * 40
+
+
+def test_memory_changes_where_a_search_begins_and_not_where_it_ends(tmp_path: Path) -> None:
+    plan = make_plan(CASES[2:], strategies=("memory_access",))
+    with_it = Tuning(remembered=(START.replace(EVICT="evict_last"),))
+    alone, told = (run(tmp_path / name, plan=plan, rounds=2, tuning=t) for name, t in (("a", Tuning()), ("b", with_it)))
+    assert alone.speedup == told.speedup
+    first = [
+        next(r.data for r in read(one.folder) if r.kind == "choice")["candidates"][0]["what"] for one in (alone, told)
+    ]
+    assert first == ["EVICT none -> evict_first", "EVICT none -> evict_last"]
 
 
 def test_the_nearest_problem_is_of_the_same_family_and_of_like_sizes() -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import json as text_json
-import zlib
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     from kernelgen.knowledge.store import Store
     from kernelgen.plan import Plan, Schedule
     from kernelgen.spec.model import Case
+    from kernelgen.strategies import Tuning
 
 FILE = "knowledge.sqlite"
 SUGGESTED = 5
@@ -56,19 +55,30 @@ def remember(run: Path) -> None:
 
 
 def known() -> list[Row]:
-    """All rows; none, and a line, where the store cannot be read."""
+    """What kernelgen ships and what this machine remembers; a line where the store cannot be read."""
+    from kernelgen.knowledge import shipped
+
     try:
-        return store().rows()
+        return [*shipped.rows(), *store().rows()]
     except UsageError as error:
         note(f"nothing remembered: {error}")
-        return []
+        return shipped.rows()
 
 
-def remembered(plan: Plan, device: str) -> tuple[Schedule, ...]:
-    """What was fastest on the problems nearest to a plan's cases that this machine knows of, the nearest first."""
+def told(plan: Plan, device: str, tuning: Tuning) -> dict[str, Any]:
+    """What memory adds to the options of a run: where to begin, and what rounds of this device came to."""
+    from kernelgen.knowledge.patterns import learnt
+
+    rows = known()
+    begun = replace(tuning, remembered=remembered(rows, plan, device))
+    return {"tuning": begun, "measured": learnt(row for row in rows if row.device == device)}
+
+
+def remembered(rows: Sequence[Row], plan: Plan, device: str) -> tuple[Schedule, ...]:
+    """What was fastest on the problems nearest to a plan's cases, the nearest first."""
     from kernelgen.knowledge.patterns import nearest
 
-    rows, found = known(), []
+    found = []
     for case in plan.spec.performance:
         near = nearest(rows, plan.family, plan.spec.name, case.label, _dtypes(case), device)
         found += [(one.distance, one.row.values()) for one in near[:REMEMBERED] if one.distance <= FAR]
@@ -82,6 +92,8 @@ def _dtypes(case: Case) -> str:
 @app.command(name="list")
 def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) -> int:
     """What is known: operators, devices, measurements, and when nothing is."""
+    from kernelgen.knowledge import shipped
+
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in store().rows(operator, on):
         groups.setdefault((row.operator, row.family, row.device, f"{row.torch}, {row.triton}"), []).append(row)
@@ -92,11 +104,13 @@ def list_(operator: Operator = None, on: OnDevice = None, json: Json = False) ->
         for (o, f, d, v), rows in sorted(groups.items())
     ]  # fmt: skip
     if json:
-        emit({"store": str(store().path), "rows": found})
-    elif found:
+        emit({"store": str(store().path), "rows": found, "shipped": len(shipped.rows(on))})
+        return 0
+    if found:
         print(table([tuple(found[0]), *(tuple(map(str, one.values())) for one in found)]))
     else:
-        print(f"nothing is known yet ({store().path})")
+        print(f"nothing was measured yet ({store().path})")
+    print(f"{len(shipped.rows(on))} rows come with kernelgen")
     return 0
 
 
@@ -107,12 +121,11 @@ def export(
     on: OnDevice = None,
 ) -> int:
     """Write rows to a file, one a line."""
+    from kernelgen.knowledge.shipped import packed
+
     rows = store().rows(operator, on)
-    lines = "".join(text_json.dumps(row.to_json(), sort_keys=True) + "\n" for row in rows).encode()
-    try:
-        file.write_bytes(gzip.compress(lines, mtime=0) if file.suffix == ".gz" else lines)
-    except OSError as error:
-        raise UsageError(f"{file}: cannot write: {error.strerror}") from None
+    content = packed(rows)
+    _write(file, content if file.suffix == ".gz" else gzip.decompress(content))
     print(f"{len(rows)} rows in {file}")
     return 0
 
@@ -121,9 +134,35 @@ def export(
 def import_(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="Exported files, or folders of journals.")],
 ) -> int:
-    """Take rows from exported files and from the journals below folders; what is known already stays."""
-    added = store().add([row for path in paths for row in _rows(path)])
+    """Take rows from exported files, from the journals below folders, and from measured first schedules as
+    docs/benchmarks/small.json has them; what is known already stays."""
+    from kernelgen.knowledge.shipped import of_path
+
+    added = store().add([row for path in paths for row in of_path(path)])
     print(f"{added} new rows in {store().path}")
+    return 0
+
+
+@app.command()
+def rebuild(
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE|FOLDER", help="As for import.")],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="FOLDER", help="Where to; by default kernelgen's own.")
+    ] = None,
+) -> int:
+    """Make the rows that kernelgen ships anew, from these alone: a file a device, the same bytes for the same rows."""
+    from kernelgen.knowledge import shipped
+
+    by_device: dict[str, list[Row]] = {}
+    for path in paths:
+        found = list(shipped.of_path(path))
+        print(f"{len(found)} rows in {path}")
+        for row in found:
+            by_device.setdefault(row.device, []).append(row)
+    for device, rows in by_device.items():
+        file = (folder or shipped.FOLDER) / shipped.file_of(device).name
+        _write(file, shipped.packed(rows))
+        print(f"{len(rows)} rows of {device} in {file}")
     return 0
 
 
@@ -143,9 +182,9 @@ def forget(
 @app.command()
 def patterns(on: OnDevice = None, json: Json = False) -> int:
     """Which strategies won how much against which bottleneck, over all rounds that are known."""
-    from kernelgen.knowledge.patterns import patterns as told
+    from kernelgen.knowledge.patterns import patterns as found_in
 
-    found = told(store().rows(device=on))
+    found = found_in(row for row in known() if on in (None, row.device))
     if json:
         emit([asdict(one) for one in found])
         return 0
@@ -178,7 +217,7 @@ def suggest(
     from kernelgen.knowledge.patterns import nearest
 
     spec = load(name)
-    plan, rows = generation.plan_of(spec, ROOT), store().rows()
+    plan, rows = generation.plan_of(spec, ROOT), known()
     device = on or _here()
     found = []
     for case in chosen(spec, dtype or [], only or [], skip or []):
@@ -197,6 +236,13 @@ def suggest(
     return 0
 
 
+def _write(file: Path, content: bytes) -> None:
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise UsageError(f"{file}: cannot write: {error.strerror}") from None
+
+
 def _here() -> str:
     from kernelgen.devices import find
 
@@ -205,30 +251,3 @@ def _here() -> str:
 
 def _gain(ratio: float | None) -> str:
     return "" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
-
-
-def _rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, or of all journals below a folder. Raises UsageError with the line."""
-    from kernelgen.journal import FILE as JOURNAL
-    from kernelgen.knowledge.rows import Row, of_run
-
-    if path.is_dir():
-        for journal in sorted(path.rglob(JOURNAL)):
-            yield from of_run(journal.parent)
-        return
-    try:
-        content = path.read_bytes()
-        lines = (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode().splitlines()
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except (EOFError, zlib.error, UnicodeDecodeError):
-        raise UsageError(f"{path}: cannot be read: no rows, and nothing was imported") from None
-    for number, line in enumerate(lines, start=1):
-        try:
-            data = text_json.loads(line)
-            row = Row.from_json(data) if isinstance(data, dict) else None
-        except (ValueError, TypeError, RecursionError) as error:
-            raise UsageError(f"{path}:{number}: no row: {error}; nothing was imported") from None
-        if row is None:
-            raise UsageError(f"{path}:{number}: no row; nothing was imported")
-        yield row

@@ -205,10 +205,10 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
         note(f"{spec.name} had no kernel yet; generated in {quartet.folder}")
     plan = generation.plan_of(spec, options.operators, chip)
     _check_strategies(plan)
-    from kernelgen.cli.knowledge import remembered
+    from kernelgen.cli import knowledge
 
     plan = replace(plan, spec=replace(spec, performance=cases))
-    options = replace(options, tuning=replace(options.tuning, remembered=remembered(plan, here.facts.name)))
+    options = replace(options, **knowledge.told(plan, here.facts.name, options.tuning))
     if asked.adopt is not None:
         options = replace(options, rounds=1, adopted=_edited(asked.adopt, plan, options.operators))
     result = played(plan, here, options, settings.jobs, asked.json)

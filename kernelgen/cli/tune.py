@@ -97,7 +97,7 @@ def tune(
     settings = resolve(given)
     evaluations, patience = _effort(effort)
     from kernelgen import generation
-    from kernelgen.cli.knowledge import remembered
+    from kernelgen.cli.knowledge import told
     from kernelgen.devices import find
     from kernelgen.optimization import Options as Given
     from kernelgen.strategies import Tuning as Wanted
@@ -115,8 +115,8 @@ def tune(
         return _announce(context, json)
     if not here.measures:
         raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
-    tuning = replace(tuning, remembered=remembered(plan, here.facts.name))
-    options = Given(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh, tuning=tuning)
+    options = Given(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh)
+    options = replace(options, **told(plan, here.facts.name, tuning))
     return _run(written, context, here, options, settings.jobs, json)
 
 

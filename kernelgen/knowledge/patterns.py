@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from kernelgen.knowledge.rows import Row, sizes_of
 
@@ -54,15 +55,7 @@ def patterns(rows: Iterable[Row]) -> list[Pattern]:
 
 def _pattern(bottleneck: str, strategy: str, rows: Sequence[Row]) -> Pattern:
     rounds = {(row.run, row.round) for row in rows}
-    last: dict[tuple[str, int, str], Row] = {}
-    for row in rows:  # a finalist's second look replaces its first
-        if row.kept and row.speedup:
-            last[row.run, row.round, row.case] = row
-    by_round: dict[tuple[str, int], list[float]] = {}
-    for (run, number, _), row in last.items():
-        assert row.speedup
-        by_round.setdefault((run, number), []).append(math.log(row.speedup))
-    gains = sorted(math.exp(statistics.fmean(logs)) for logs in by_round.values())
+    gains = sorted(math.exp(gain) for gain in round_gains([row for row in rows if row.kept and row.speedup]))
     quarter = statistics.quantiles(gains, n=4, method="inclusive") if len(gains) > 1 else gains * 3
     failed = Counter(row.status for row in rows if row.time_us is None)
     return Pattern(
@@ -76,6 +69,72 @@ def _pattern(bottleneck: str, strategy: str, rows: Sequence[Row]) -> Pattern:
         high=quarter[-1] if gains else None,
         failed=tuple(failed.most_common()),
     )
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What rounds of a strategy against a bottleneck came to, those that were not kept as no gain."""
+
+    rounds: int
+    gain: float
+    """The geometric mean over all of them."""
+    prior_rounds: float
+    """How many rounds what was expected beforehand counts as."""
+    words: str
+
+
+def learnt(rows: Iterable[Row]) -> dict[tuple[str, str], Learnt]:
+    """By bottleneck and strategy. How much one's own rounds count against the prior follows from all pairs together
+    (empirical Bayes): much, where pairs differ more from one another than rounds of one pair do."""
+    told, logs = {}, {}
+    for one in patterns(rows := list(rows)):
+        key = one.bottleneck, one.strategy
+        told[key] = one
+        logs[key] = round_gains([row for row in rows if (row.bottleneck, row.strategy) == key])
+    strength = _prior_rounds(list(logs.values()))
+    return {
+        key: Learnt(len(own), math.exp(statistics.fmean(own)), strength, sentence(told[key]))
+        for key, own in logs.items()
+    }
+
+
+def round_gains(rows: Sequence[Row]) -> list[float]:
+    """The logarithm of every round's gain; 0 where nothing was kept."""
+    kept: dict[tuple[str, int], dict[str, float]] = {(row.run, row.round): {} for row in rows}
+    for row in rows:  # a finalist's second look replaces its first
+        if row.kept and row.speedup:
+            kept[row.run, row.round][row.case] = math.log(row.speedup)
+    return [statistics.fmean(own.values()) if own else 0.0 for own in kept.values()]
+
+
+def _prior_rounds(groups: Sequence[Sequence[float]]) -> float:
+    """The variance within pairs over that between them; PRIOR where there is too little to tell."""
+    several = [own for own in groups if len(own) > 1]
+    if len(several) < ENOUGH:
+        return PRIOR
+    within = statistics.fmean([statistics.variance(own) for own in several])
+    means = [statistics.fmean(own) for own in several]
+    between = statistics.variance(means) - statistics.fmean([within / len(own) for own in several])
+    return min(max(within / between, 1.0), MOST_PRIOR) if between > 0 else MOST_PRIOR
+
+
+PRIOR, MOST_PRIOR, ENOUGH = 4.0, 20.0, 3
+
+
+def sentence(pattern: Pattern) -> str:
+    """A pattern for a person, with its counts."""
+    failed = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in pattern.failed)
+    return (
+        f"{pattern.strategy} against {pattern.bottleneck}: {pattern.rounds} round{'s' * (pattern.rounds != 1)}, "
+        f"{pattern.kept} kept"
+        + (f", median {_percent(pattern.gain)}" if pattern.gain else "")
+        + (f" ({_percent(pattern.low)} to {_percent(pattern.high)})" if pattern.low and pattern.high else "")
+        + f"; {pattern.tried} configurations" + (f", {failed}" if failed else "")
+    )  # fmt: skip
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
 
 
 def nearest(rows: Iterable[Row], family: str, operator: str, case: str, dtype: str, device: str) -> list[Near]:
@@ -97,7 +156,6 @@ def nearest(rows: Iterable[Row], family: str, operator: str, case: str, dtype: s
 
 
 def _apart(a: Sequence[int], b: Sequence[int]) -> float:
-    """Powers of two between two lists of sizes, the last ones against one another first."""
-    pairs = zip(reversed(a), reversed(b), strict=False)
-    missing = abs(len(a) - len(b))
-    return math.fsum(abs(math.log2(max(x, 1) / max(y, 1))) for x, y in pairs) + missing
+    """Powers of two between two lists of sizes, the last ones against one another first; one that is missing is 1."""
+    pairs = zip_longest(reversed(a), reversed(b), fillvalue=1)
+    return math.fsum(abs(math.log2(max(x, 1) / max(y, 1))) for x, y in pairs)

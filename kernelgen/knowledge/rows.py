@@ -13,7 +13,7 @@ from kernelgen import journal
 from kernelgen.outcomes import Status, evaluation_from_json
 from kernelgen.plan import Schedule
 
-_DTYPE = re.compile(r"\b(?:b?float|u?int)\d+\w*|\bbool\b")
+DTYPE = re.compile(r"\b(?:b?float|u?int)\d+\w*|\bbool\b")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Row:
 
 def sizes_of(case: str) -> tuple[int, ...]:
     """The numbers in a case's shapes, in their order."""
-    return tuple(int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", _DTYPE.sub("", case)))
+    return tuple(int(number) for number in re.findall(r"(?<![\w.])\d+(?![\w.])", DTYPE.sub("", case)))
 
 
 def of_run(folder: Path) -> Iterator[Row]:
@@ -123,7 +123,7 @@ def of_run(folder: Path) -> Iterator[Row]:
                 run=folder.name, seq=record.seq, round=data["round"], operator=begun["operator"],
                 family=begun.get("family", ""), spec=begun["spec"], source=data["hash"], variant=schedule.variant,
                 schedule=json.dumps(dict(schedule.values), sort_keys=True), case=case,
-                dtype=" ".join(dict.fromkeys(_DTYPE.findall(case))), device=device["device"], torch=device["torch"],
+                dtype=" ".join(dict.fromkeys(DTYPE.findall(case))), device=device["device"], torch=device["torch"],
                 triton=device["triton"], version=begun["version"], time_us=timing.time_us if timing else None,
                 speedup=timing.speedup if timing else None, low=interval.low if interval else None,
                 high=interval.high if interval else None, status=str(evaluation.status),

@@ -165,6 +165,7 @@ def _points(
         ("Idea", cell(f"{idea or why}. Searched: {searched}" if searched else idea or why)),
         ("Expected", "not predicted" if advice.strategy == adopt.NAME else f"at most {gain(advice.gain)} (predicted)"),
     ]
+    points += [("Earlier rounds", cell(advice.known))] if advice.known else []
     if outcome.kept:
         assert outcome.figures is not None
         points += [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from kernelgen.diagnose import Measured
 from kernelgen.errors import KernelgenError
 from kernelgen.evaluate import Evaluator
 from kernelgen.llm import Caps
@@ -43,6 +44,8 @@ class Options:
     """Where asking it ends."""
     tuning: Tuning = field(default_factory=Tuning)
     """How far the strategy `tune` goes."""
+    measured: Measured = field(default_factory=dict)
+    """What rounds of earlier runs came to on this device."""
     adopted: str = ""
     """A `_triton.py` that a person edited: the run's only candidate."""
 

@@ -76,7 +76,7 @@ def play(bench: Bench, state: State) -> str | None:
     began = time.monotonic()
     number = state.rounds + 1
     seen = _seen(bench, state, number)
-    diagnosis = diagnose(seen, bench.device.facts, bench.plan.spec.optimization_strategies)
+    diagnosis = diagnose(seen, bench.device.facts, bench.plan.spec.optimization_strategies, bench.options.measured)
     choice = _choose(bench, state, diagnosis, number)
     if choice is None:
         return NOTHING_LEFT
@@ -168,7 +168,7 @@ def _choose(bench: Bench, state: State, diagnosis: Diagnosis, number: int) -> Ch
         fresh = tuple(p for p, _ in search.distinct(state, bench.compiler, proposals, {state.hash}))
         if fresh:
             best = max(p.predicted_gain for p in fresh)
-            found.append((Advice(advice.strategy, best, advice.reason), fresh))
+            found.append((replace(advice, gain=best), fresh))
     promising = [choice for choice in found if choice[0].gain > 1 + MARGIN]
     best_found = max(promising, key=_promise, default=None)
     asked = authored.advice(bench, state, diagnosis)
