@@ -27,6 +27,7 @@ from kernelgen.errors import (
 )
 from kernelgen.families.kernel import body_of
 from kernelgen.files import check_writable, read_text, write_atomic
+from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, Plan, TableRow
 from kernelgen.spec import find_spec
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from kernelgen.backward import Backward
     from kernelgen.frontend.graph import Graph
 
+
+DEFINITION = "definition.md"
 
 Made = tuple[OperatorSpec, Plan, dict[str, str]]
 """An operator or a part of its backward, its plan, and its files by name."""
@@ -58,7 +61,7 @@ class Written:
     written: tuple[str, ...]
     unchanged: tuple[str, ...]
     change: str
-    """`new`, `none`, `performance parameters`, `interface` or `logic`: what changed since the last writing."""
+    """`new`, `none`, `performance parameters`, `definition`, `interface` or `logic`: what changed since."""
     agreement: tuple[Agreement, ...]
     plan: Plan
 
@@ -198,22 +201,23 @@ def new(
     dry_run: bool = False,
     chip: Chip | None = None,
     table: tuple[TableRow, ...] = (),
+    language: Language | None = None,
     look: Callable[[Sequence[Made]], None] = lambda made: None,
 ) -> Written:
     """Write the quartet and definition.md. Raises HandEditedError, before anything is written, for an edited file, and
     FaultyError for files that cannot be right.
 
     `table`: the kernel that a language model just wrote for a spec that says `family: custom`. `look`: sees what is
-    about to be written, and may raise.
+    about to be written, and may raise. `language`: of definition.md; None: as it is, or English.
     """
-    made = _made(spec, root, chip, table)
+    made = _made(spec, root, chip, table, language=language)
     if not force:
         check_unedited([folder_of(one, root) for one, _, _ in made])
         check_sound(made)
     look(made)
     if not dry_run:
         check_writable(folder_of(spec, root))
-    forward, *parts = [_write(*one, root, dry_run=dry_run) for one in made]
+    forward, *parts = [_write(*one, root, language, dry_run=dry_run) for one in made]
     return forward.with_parts(parts)
 
 
@@ -258,6 +262,7 @@ def _made(
     table: tuple[TableRow, ...] = (),
     *,
     thorough: bool = False,
+    language: Language | None = None,
 ) -> list[Made]:
     """The operator's plan and files, and those of its backward's parts. Raises UnsupportedError where one cannot be.
 
@@ -275,15 +280,32 @@ def _made(
             message = f"the gradient of {' and '.join(part.gradients)}: {error.mistakes[0].message}"
             if plan.chip is not None:
                 alone = replace(plan, notes=(*plan.notes, f"Without gradients; {message}"))
-                return [(spec, alone, render.quartet(alone))]
+                return [(spec, alone, _rendered(alone, root, language))]
             place = spec.reference_place
             message = f"unsupported: {message}"
             raise UnsupportedError([Mistake(spec.path, place.line, place.column, message)]) from None
     files = derived.files if derived else {}
-    return [(spec, plan, render.quartet(plan) | files), *((one, made, render.quartet(made)) for one, made in parts)]
+    plans = [(spec, plan), *parts]
+    made = [(one, its, _rendered(its, root, language)) for one, its in plans]
+    made[0][2].update(files)
+    return made
 
 
-def _write(spec: OperatorSpec, plan: Plan, files: dict[str, str], root: Path, *, dry_run: bool) -> Written:
+def _rendered(plan: Plan, root: Path, language: Language | None) -> dict[str, str]:
+    """The quartet and definition.md, this in a language or that of the last time."""
+    files = render.quartet(plan)
+    said = language or _language(folder_of(plan.spec, root))
+    return files | {DEFINITION: translate(files[DEFINITION], said)}
+
+
+def _language(folder: Path) -> Language:
+    manifest = read_manifest(folder)
+    return manifest.language if manifest else "en"
+
+
+def _write(
+    spec: OperatorSpec, plan: Plan, files: dict[str, str], root: Path, language: Language | None, *, dry_run: bool
+) -> Written:
     folder = folder_of(spec, root)
     agreement = interface_agreement(spec, files)
     broken = [a.item for a in agreement if not a.agrees]
@@ -295,7 +317,7 @@ def _write(spec: OperatorSpec, plan: Plan, files: dict[str, str], root: Path, *,
         check_writable(folder)
         for name in changed:
             write_atomic(folder / name, files[name])
-        _keep(plan, folder, files)
+        _keep(plan, folder, files, language)
     return Written(folder, changed, tuple(n for n in files if n not in changed), change, agreement, plan)
 
 
@@ -306,6 +328,8 @@ def _change(spec: OperatorSpec, folder: Path, before: dict[str, str | None], cha
         return "none"
     if changed == (f"{spec.name}_triton.py",):
         return "performance parameters"
+    if changed == (DEFINITION,):
+        return "definition"
     manifest = read_manifest(folder)
     return "logic" if manifest is None or manifest.interface == render.interface_hash(spec) else "interface"
 
@@ -333,10 +357,18 @@ def record(plan: Plan, folder: Path) -> None:
     _keep(plan, folder, files)
 
 
-def _keep(plan: Plan, folder: Path, files: dict[str, str]) -> None:
+def _keep(plan: Plan, folder: Path, files: dict[str, str], language: Language | None = None) -> None:
     hashes = {name: text_hash(text) for name, text in files.items()}
     interface = render.interface_hash(plan.spec)
-    manifest = Manifest(_spec_path(plan.spec, folder), interface, plan.table, hashes, plan.chip, plan.spec.sha256[:16])
+    manifest = Manifest(
+        _spec_path(plan.spec, folder),
+        interface,
+        plan.table,
+        hashes,
+        plan.chip,
+        language or _language(folder),
+        plan.spec.sha256[:16],
+    )
     write_manifest(manifest, folder)
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypedDict
 
 from kernelgen.errors import UsageError
 from kernelgen.files import write_atomic
+from kernelgen.language import Language, translate
 
 FILE = "optimization_log.md"
 SECTION, HEAD = "optimization_log.md.jinja", "optimization_head.md.jinja"
@@ -95,7 +96,9 @@ class Entry(TypedDict):
     """Hashes, seconds, cost; of the start also the machine."""
 
 
-def update(path: Path, head: Mapping[str, Any] | None, entries: Sequence[Mapping[str, Any]]) -> int:
+def update(
+    path: Path, head: Mapping[str, Any] | None, entries: Sequence[Mapping[str, Any]], language: Language = "en"
+) -> int:
     """Add the sections that are not there yet and put the head in its place; returns how many sections were added."""
     with _locked(path.parent):
         before = _present(path)
@@ -103,9 +106,9 @@ def update(path: Path, head: Mapping[str, Any] | None, entries: Sequence[Mapping
         text = before
         for entry in missing:
             joint = "" if text.endswith("\n\n") or not text else "\n" if text.endswith("\n") else "\n\n"
-            text += f"{joint}{section_text(entry)}\n{marker(entry['run'], entry['section'])}"
+            text += f"{joint}{translate(section_text(entry), language)}\n{marker(entry['run'], entry['section'])}"
         if head is not None:
-            text = _with_head(text, head["operator"], head_text(head))
+            text = _with_head(text, head["operator"], translate(head_text(head), language))
         if text != before:
             write_atomic(path, text)
         return len(missing)

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from kernelgen.errors import DamagedError
 from kernelgen.files import parse_json, read_text, write_atomic
+from kernelgen.language import Language
 from kernelgen.plan import Chip, Scalar, Schedule, TableRow, table_row
 from kernelgen.schedule.problem import ROW_BYTES, mistake
 
@@ -38,6 +39,8 @@ class Manifest:
     """Every generated file and the first 16 hex digits of its SHA-256."""
     chip: Chip | None = None
     """What the kernels were made for; None: any GPU."""
+    language: Language = "en"
+    """Of definition.md and the log."""
     sha256: str = ""
     """The first 16 hex digits of the spec's; empty in a manifest from before they were kept."""
 
@@ -101,6 +104,7 @@ class _Chip(_Strict):
 
 class _File(_Strict):
     spec: Annotated[str, Field(min_length=1), AfterValidator(_printable)]
+    language: Language = "en"
     sha256: _Hash | None = None
     chip: _Chip | None = None
     interface: _Hash
@@ -124,13 +128,14 @@ def read_manifest(folder: Path) -> Manifest | None:
     except ValueError as error:
         raise damaged(folder, str(error)) from None
     chip = Chip(**found.chip.model_dump()) if found.chip else None
-    return Manifest(found.spec, found.interface, table, found.files, chip, found.sha256 or "")
+    return Manifest(found.spec, found.interface, table, found.files, chip, found.language, found.sha256 or "")
 
 
 def write_manifest(manifest: Manifest, folder: Path) -> None:
     """Write the file unless it says the same already."""
     data = {
         "spec": manifest.spec,
+        **({"language": manifest.language} if manifest.language != "en" else {}),
         **({"sha256": manifest.sha256} if manifest.sha256 else {}),
         **({"chip": asdict(manifest.chip)} if manifest.chip else {}),
         "interface": manifest.interface,

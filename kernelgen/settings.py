@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kernelgen.errors import UsageError
+from kernelgen.language import LANGUAGES
 
 MAX_ROUNDS = 20
 
@@ -34,6 +35,8 @@ class Settings:
     max_minutes: float | None = None
     """Wall-clock cap of one `optimize` call."""
     stop_at_target: bool = False
+    lang: str | None = None
+    """Of definition.md and the log; None: as they are, or English."""
     verify: bool = True
     """Whether `new` runs a case and compiles the kernels before it writes them."""
     model: str | None = None
@@ -163,6 +166,12 @@ def positive(unit: str = "") -> Callable[[object], float]:
     return check
 
 
+def _language(value: object) -> str:
+    if value not in LANGUAGES:
+        raise ValueError(f"must be {' or '.join(LANGUAGES)}")
+    return str(value)
+
+
 def _flag(value: object) -> bool:
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if str(value).lower() not in words:
@@ -178,6 +187,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "jobs": whole(1),
     "max_minutes": positive(" of minutes"),
     "stop_at_target": _flag,
+    "lang": _language,
     "verify": _flag,
     "model": _name,
     "base_url": _address,

@@ -93,7 +93,7 @@ def test_a_bad_pyproject_is_named(tmp_path: Path, text: str, message: str) -> No
 
 def test_every_setting_can_be_given_in_every_layer(tmp_path: Path) -> None:
     good = {"device": "cpu", "arch": "sm_90", "stop_at_target": "true", "stream": "true", "base_url": "http://host/v1"}
-    good["verify"] = "false"
+    good |= {"verify": "false", "lang": "zh"}
     for field in fields(Settings):
         value = good.get(field.name, "2")
         from_flag = resolve({field.name: value}, env={}, start=tmp_path)

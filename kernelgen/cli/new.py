@@ -17,7 +17,19 @@ import typer
 
 from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, first_kernel, needs_model
 from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, root_of, spec_of
-from kernelgen.cli.terminal import DeviceName, DryRun, Force, Json, OptionalSpec, Target, emit, note, table
+from kernelgen.cli.terminal import (
+    DeviceName,
+    DryRun,
+    Force,
+    Json,
+    Lang,
+    OptionalSpec,
+    Target,
+    emit,
+    note,
+    spoken,
+    table,
+)
 from kernelgen.errors import FaultyError, StaleError, UsageError
 from kernelgen.settings import Settings, resolve
 
@@ -42,6 +54,7 @@ def new(
         bool, typer.Option("--check", help="Write nothing; fail where a generated file no longer matches its spec.")
     ] = False,
     dry_run: DryRun = False,
+    lang: Lang = None,
     verify: Annotated[
         bool | None,
         typer.Option("--verify/--no-verify", help="Run a case and compile the kernels before they are written."),
@@ -83,9 +96,9 @@ def new(
             from kernelgen import generation
 
             chip = generation.chip_of(made_for) if made_for else None
-            done = generation.new(loaded, out, force=force, dry_run=dry_run, chip=chip, look=look)
-    seconds = time.monotonic() - began
-    verified = seen[0] if seen else None
+            said = spoken(settings)
+            done = generation.new(loaded, out, force=force, dry_run=dry_run, chip=chip, language=said, look=look)
+    seconds, verified = time.monotonic() - began, seen[0] if seen else None
     if json:
         emit(_document(done, dry_run, seconds, verified))
     else:

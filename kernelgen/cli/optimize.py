@@ -33,11 +33,13 @@ from kernelgen.cli.terminal import (
     DryRun,
     Force,
     Json,
+    Lang,
     NamesOrSpecs,
     Only,
     Skip,
     emit,
     note,
+    spoken,
     wanted,
 )
 from kernelgen.errors import KernelgenError, SpecError, UsageError, WrongOrSlowError
@@ -92,6 +94,7 @@ def optimize(
     candidates: Candidates = None,
     jobs: Jobs = None,
     fresh: Fresh = False,
+    lang: Lang = None,
     adopt: Adopt = None,
     strategy: Strategies = None,
     model: Model = None,
@@ -286,6 +289,7 @@ def _options(settings: Settings, spec: OperatorSpec, device: Device, force: bool
         max_minutes=settings.max_minutes,
         force=force,
         fresh=fresh,
+        language=spoken(settings),
     )
     if "llm" in spec.optimization_strategies:
         options = replace(options, client=client(settings, "the strategy llm"), caps=caps(settings))

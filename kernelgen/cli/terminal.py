@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.names import complete_quartet, complete_spec
+from kernelgen.language import LANGUAGES, Language
+from kernelgen.settings import Settings
 
 
 def note(line: str) -> None:
@@ -63,9 +65,17 @@ DeviceName = Annotated[
 Arch = Annotated[
     str | None, typer.Option("--arch", "--target", metavar="sm_90|ascend910b3", help="What to compile and predict for.")
 ]
+Lang = Annotated[
+    str | None, typer.Option("--lang", metavar="en|zh", help="Of definition.md and the log; by default as they are.")
+]
 Target = Annotated[str | None, typer.Option("--target", metavar="ascend910b3", help="Make the kernels for this chip.")]
 Only = Annotated[list[str] | None, typer.Option("--only", metavar="TEXT", help="Only cases with this in their label.")]
 Skip = Annotated[list[str] | None, typer.Option("--skip", metavar="TEXT", help="No cases with this in their label.")]
+
+
+def spoken(settings: Settings) -> Language | None:
+    """The language that was asked for."""
+    return next((one for one in LANGUAGES if one == settings.lang), None)
 
 
 def wanted(label: str, only: Sequence[str], skip: Sequence[str]) -> bool:

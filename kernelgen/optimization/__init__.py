@@ -58,7 +58,12 @@ def _run(bench: Bench, resumed: bool) -> RunResult:
         bench.reporter.run_started(bench.journal.folder, resumed, bench.options.rounds)
         resume.restore(bench, _state(bench))
         reason = _loop(bench)
-        update_log(bench.log_file, head(bench.journal.records(), reason), [end_entry(bench, _state(bench), reason)])
+        update_log(
+            bench.log_file,
+            head(bench.journal.records(), reason),
+            [end_entry(bench, _state(bench), reason)],
+            bench.language,
+        )
         bench.journal.append("finished", {"reason": reason})
         return _result(bench, resumed, reason)
     except KeyboardInterrupt:

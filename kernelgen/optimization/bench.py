@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from kernelgen.devices import Device
 from kernelgen.evaluate import Evaluator
 from kernelgen.files import read_text
 from kernelgen.journal import Journal
+from kernelgen.language import Language
 from kernelgen.llm import Author
+from kernelgen.manifest import read_manifest
 from kernelgen.optimization.model import Options, Reporter
 from kernelgen.outcomes import Source
 from kernelgen.plan import Parameter, Plan, Schedule, WrittenPlan
@@ -46,6 +49,12 @@ class Bench:
     @property
     def cases(self) -> tuple[Case, ...]:
         return self.plan.spec.performance
+
+    @cached_property
+    def language(self) -> Language:
+        """Of the log."""
+        found = read_manifest(self.triton_file.parent) if self.options.language is None else None
+        return self.options.language or (found.language if found else "en")
 
     @property
     def is_edited_in_place(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Protocol
 from kernelgen.diagnose import Measured
 from kernelgen.errors import KernelgenError
 from kernelgen.evaluate import Evaluator
+from kernelgen.language import Language
 from kernelgen.llm import Caps
 from kernelgen.llm.exchange import Asks
 from kernelgen.optimization.decide import Judged, all_reached
@@ -46,6 +47,8 @@ class Options:
     """How far the strategy `tune` goes."""
     measured: Measured = field(default_factory=dict)
     """What rounds of earlier runs came to on this device."""
+    language: Language | None = None
+    """Of the log; None: that of the operator's definition."""
     adopted: str = ""
     """A `_triton.py` that a person edited: the run's only candidate."""
 

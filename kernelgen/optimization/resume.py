@@ -113,7 +113,7 @@ def restore(bench: Bench, state: State) -> None:
     """Do again what follows from the committed rounds, where a kill came between."""
     played = [record.data["entry"] for record in bench.journal.records("round")]
     if played:
-        log.update(bench.log_file, head(bench.journal.records()), played)
+        log.update(bench.log_file, head(bench.journal.records()), played, bench.language)
     if bench.is_edited_in_place and _hash(bench.triton_file) != state.hash:
         return
     if not bench.triton_file.is_file() or _hash(bench.triton_file) != state.hash:

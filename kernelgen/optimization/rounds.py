@@ -102,7 +102,7 @@ def publish(bench: Bench, data: dict[str, Any]) -> None:
         if read_text(bench.triton_file) != text:
             write_atomic(bench.triton_file, text)
         generation.record(bench.plan.with_table(table_from_json(data["current"])), bench.triton_file.parent)
-    if log.update(bench.log_file, head(bench.journal.records()), [data["entry"]]):
+    if log.update(bench.log_file, head(bench.journal.records()), [data["entry"]], bench.language):
         bench.reporter.round_ended(result_of(data))
 
 
