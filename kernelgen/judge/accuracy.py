@@ -84,7 +84,7 @@ def _try(settings: Iterator[trial.Setting], trials: list[Trial], derived: bool, 
         return derived, str(refused), _of_smaller(run_as, refused)
     except trial.UncomputableError as error:
         return derived, str(error), str(error) if derived else _of_smaller(run_as, error)
-    except trial.LimitError as limit:
+    except (trial.LimitError, trial.NotOnHostError) as limit:
         return True, "", str(limit)
     except patience.TooLongError as error:
         return True, "", f"time: {error}"

@@ -28,6 +28,10 @@ class WrongError(Exception):
     """The kernel failed a check; the message says which."""
 
 
+_NO_KERNEL = "not implemented for '"
+"""In what torch says where it has no kernel for a dtype: `"avg_pool3d_out_frame" not implemented for 'Half'`."""
+
+
 class LostError(WrongError):
     """The kernel's fault made the device unusable for this process."""
 
@@ -38,6 +42,10 @@ class RefusedError(Exception):
 
 class LimitError(Exception):
     """The kernel says that the sizes are beyond what it takes, of a case that is there for its offsets."""
+
+
+class NotOnHostError(Exception):
+    """The reference has a step that torch computes in this dtype on a GPU, and not on the host."""
 
 
 class UncomputableError(Exception):
@@ -64,7 +72,7 @@ class Setting:
 
 
 def run(setting: Setting) -> Trial:
-    """Judge one call; a failed check is a failed Trial. Raises RefusedError and UncomputableError.
+    """Judge one call; a failed check is a failed Trial. Raises RefusedError, NotOnHostError and UncomputableError.
 
     What is right is computed after the kernel has run: until then no memory holds it, so that none can be copied.
     """
@@ -135,6 +143,8 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
     except Exception as error:
         if devices.is_full(error):
             raise
+        if setting.device == "cpu" and _NO_KERNEL in str(error):
+            raise NotOnHostError(f"torch on the host: {first_line(error)}") from error
         message = f"the reference cannot be computed: {first_line(error)}{_indices_hint(setting, error)}"
         raise UncomputableError(message) from error
     for tensor, output in zip(setting.operator.outputs, outputs, strict=True):

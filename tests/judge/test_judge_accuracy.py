@@ -306,6 +306,18 @@ def test_indices_that_were_drawn_beyond_what_they_index():
     assert judged("N").passed
 
 
+def test_a_dtype_that_torch_has_no_kernel_for_on_the_host_is_left_out():
+    def pooled(x):
+        return torch.nn.functional.avg_pool3d(x, 2)
+
+    x, out = judge.Tensor("x", ("B", 2, 2, 2, 2), "T"), judge.Tensor("out", ("B", 2, 1, 1, 1), "T")
+    operator = judge.Operator("pooled", pooled, pooled, pooled, (x,), (out,))
+    reports = {d: judge.accuracy_case(operator, judge.Case({"B": 2}, {"T": d}), device="cpu") for d in DTYPES}
+    assert reports["float32"].passed
+    assert not reports["float32"].left_out
+    assert "not implemented for 'Half'" in reports["float16"].left_out
+
+
 def test_a_reference_that_cannot_be_computed():
     def reference(x):
         raise RuntimeError("no such thing")
