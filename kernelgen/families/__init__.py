@@ -16,6 +16,7 @@ from kernelgen.families import calls, lanes, npu, plane_schedules, planes, reduc
 from kernelgen.families import family as declared
 from kernelgen.families.access import layout
 from kernelgen.families.attention import NAME as ATTENTION
+from kernelgen.families.convolution import schedules as convolution_schedules
 from kernelgen.families.convolution.lowering import ConvolutionBody
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Family
@@ -323,8 +324,13 @@ def _has_depth(body: Body) -> bool:
 
 
 def _has_planes(body: Body) -> bool:
-    """Of one dimension of space alone there is no memory format with channels last."""
     return isinstance(body, ConvolutionBody) and body.rank > 1
+
+
+def _may_call_channels_last(body: Body) -> bool:
+    """Of one dimension of space alone there is no memory format with channels last; and where torch's call is all there
+    is, it would leave a result of that format."""
+    return isinstance(body, ConvolutionBody) and convolution_schedules.may_turn(body)
 
 
 _USEFUL: dict[str, Callable[[Body], bool]] = {
@@ -332,7 +338,7 @@ _USEFUL: dict[str, Callable[[Body], bool]] = {
     "persistent": _may_stay,
     "BLOCK_D": _has_depth,
     "BLOCK_H": _has_planes,
-    "channels_last": _has_planes,
+    "channels_last": _may_call_channels_last,
     "late_loads": _has_columns,
     "ROW_TILES": _walks,
     "lines": lambda body: bool(chains(body)),

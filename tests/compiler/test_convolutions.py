@@ -143,14 +143,16 @@ def test_channels_that_are_no_number_are_reduced_by_another_kernel() -> None:
     assert not isinstance(plan, KernelPlan)
 
 
-def test_results_lie_as_torchs_do() -> None:
-    found = FORMS["bias and relu"]
+@pytest.mark.parametrize("name", ["bias and relu", "padding", "transposed by the stride"])
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_results_lie_as_torchs_do(name: str, layout: torch.memory_format) -> None:
+    found = FORMS[name]
     plan = planned(found)
     tensors = inputs_of(found, SMALL, "float32")
-    tensors[0] = tensors[0].contiguous(memory_format=torch.channels_last)
+    tensors[0] = tensors[0].contiguous(memory_format=layout)
     for schedule in dict.fromkeys(schedules(plan)):
         out = compiled(plan, schedule)(*tensors)
-        assert out.is_contiguous(memory_format=torch.channels_last), schedule
+        assert out.is_contiguous(memory_format=layout), schedule
 
 
 def test_an_input_of_channels_last_is_not_copied() -> None:

@@ -114,6 +114,11 @@ def _wide(body: ConvolutionBody) -> Schedule:
     return _WIDE.replace(BLOCK_D=2, BLOCK_M=128) if body.rank == 3 else _WIDE
 
 
+def may_turn(body: ConvolutionBody) -> bool:
+    """Whether torch's call may be given a turned input: a kernel follows it, and writes the result as it should lie."""
+    return body.rank > 1 and not body.is_library
+
+
 def _has_channels(body: ConvolutionBody) -> bool:
     return any(run.index == "channels" for run in body.extent("k").runs)
 
@@ -126,7 +131,7 @@ def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
     """One for every way to feed the matrix units, the most likely first."""
     if reduces(body):
         return (*(row.schedule for row in first_table(body)), _LIBRARY)
-    last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if body.rank > 1 else []))
+    last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if may_turn(body) else []))
     found = {BOXES: (_BOXES, _BOXES.replace(BLOCK_M=256, num_stages=4, swap=True), _wide(body)), LIBRARY: last}
     return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
 
