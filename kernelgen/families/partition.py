@@ -152,18 +152,23 @@ def _left(
     graph: Graph, needed: list[int], late: set[int], stored: frozenset[int], anchors: list[int]
 ) -> Iterator[tuple[int, ...]]:
     """What the first of two parts may leave: all that the second reads of what its anchors came to; the anchors'
-    results alone; or those for what is larger than they are; and what the second's scatters read, which read memory."""
+    results alone; or those for what is larger than they are; and what the second reads that has to lie in memory."""
     computed = _following(graph, needed, anchors) - late - stored
     read = {_base(graph, j) for i in late for j in _read(graph.nodes[i]) if j in computed}
     read = _roots(graph, needed, {i for i in read if i in computed}, anchors)
     results = {i: _ends(graph, needed, i, anchors) for i in read}
     small = {graph.nodes[j].shape for ends in results.values() for j in ends}
-    scattered = {_base(graph, j) for i in late if graph.nodes[i].op in SCATTERS for j in _read(graph.nodes[i])}
-    scattered = {j for j in scattered - late - stored if graph.nodes[j].op not in ("input", "full")}
+    lying = {_base(graph, j) for i in late if _reads_memory(graph.nodes[i]) for j in _read(graph.nodes[i])}
+    lying = {j for j in lying - late - stored if graph.nodes[j].op not in ("input", "full")}
     mixed = {j for i in read for j in ([i] if graph.nodes[i].shape in small else results[i])}
     for left in (read, mixed, {j for ends in results.values() for j in ends}):
         yield tuple(sorted(left))
-        yield tuple(sorted(left | scattered))
+        yield tuple(sorted(left | lying))
+
+
+def _reads_memory(node: Node) -> bool:
+    """Whether an operation's kernel reads tensors in memory, and nothing that it computes itself."""
+    return node.op in SCATTERS or (node.op == DOT and node.convolution is not None)
 
 
 def _roots(graph: Graph, needed: list[int], read: set[int], anchors: list[int]) -> set[int]:
