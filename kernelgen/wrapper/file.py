@@ -69,8 +69,8 @@ def file_text(plan: KernelPlan) -> FileText:
         for row in plan.table
     )  # fmt: skip
     launched = {s[0].name: s for s in sequences}
-    plain = [k for s in sequences for k in s if k.when_unfit]
-    launched |= {k.name: (k,) for k in plain if k.name not in launched}
+    plain = {k.name: s[i:] for s in sequences for i, k in enumerate(s) if k.when_unfit}
+    launched |= {name: steps for name, steps in plain.items() if name not in launched}
     reroute, printed, helpers = _reroute(sequences, own), *_printed(plan, kernels)
     sizes = named((_product_sizes if body.layout.extents else _row_sizes)(plan, launches), own)
     given = {name: _options_of(table, name, reroute) for name in launched}

@@ -331,7 +331,8 @@ def inputs_of(found: Sample, sizes: dict[str, Any], dtype: str, layout: str = "c
         for size in t.shape:
             entry = sizes[size] if size == "..." else eval(str(size), {}, sizes)
             shape += entry if isinstance(entry, tuple) else [entry]
-        made.append(laid_out(numbers(tuple(shape), dtype if t.dtype == "T" else t.dtype, generator), layout))
+        values = numbers(tuple(shape), dtype if t.dtype == "T" else t.dtype, generator)
+        made.append(laid_out(values if t.below is None else values % eval(str(t.below), {}, sizes), layout))
     return made
 
 

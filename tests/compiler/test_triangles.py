@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import LAYOUTS, Sample
-from test_matmul import INTERPRETED, check, inputs_of, kinds, of, of_sizes, one_kernel, tables
+from references import Sample
+from test_matmul import INTERPRETED, LAYOUTS, check, inputs_of, kinds, of, of_sizes, one_kernel, tables
 
 from kernelgen.families.kernel import body_of
 from kernelgen.families.matmul.lowering import ProductBody

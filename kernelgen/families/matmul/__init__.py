@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul import kernels, library, lowering, schedules, vectors
+from kernelgen.families.matmul import kernels, library, lowering, row_parts, schedules, vectors
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import multiplies_float32
 from kernelgen.frontend.graph import DOT, Graph, Ref
@@ -48,7 +48,7 @@ def _in_turn(graph: Graph) -> bool:
 
 def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     body = lowering.body(spec, graph)
-    schedules.check_rows(body)
+    body = replace(body, in_parts=schedules.in_parts(body))
     body = replace(body, boxed=kernels.boxable(spec, body))
     torchs = library.library(spec, body)
     if torchs is None:
@@ -66,16 +66,22 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
     own = _own(body)
     match schedule.variant:
         case schedules.TILES:
-            return (kernels.by_pointers(spec, own, schedule, name),)
+            return kernels.by_pointers(spec, own, schedule, name), *_joined(spec, own, schedule)
         case schedules.BOXES:
             plain = f"{spec.name}_pointers_kernel"
             boxes = kernels.by_boxes(spec, own, schedule, name)
-            return boxes, replace(kernels.by_pointers(spec, own, schedule, plain), when_unfit=True)
+            pointers = replace(kernels.by_pointers(spec, own, schedule, plain), when_unfit=True)
+            return boxes, pointers, *_joined(spec, own, schedule)
         case schedules.LIBRARY:
             return library.by_library(spec, own, schedule, name)
         case schedules.SPLIT:
             return kernels.split(spec, own, schedule, name)
     return (vectors.by_vectors(spec, own, schedule, name),)
+
+
+def _joined(spec: OperatorSpec, body: ProductBody, schedule: Schedule) -> tuple[ir.Step, ...]:
+    """What follows where tiles reduce parts of rows."""
+    return (row_parts.joined(spec, body, schedule, f"{spec.name}_join_kernel"),) if body.in_parts else ()
 
 
 def _sizes(spec: OperatorSpec, body: Body) -> tuple[NamedSize, ...]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from kernelgen.families.access import WHOLE, Access
 from kernelgen.families.bounds import Bounds, scalar
 from kernelgen.families.masks import Affine, Mask
+from kernelgen.families.matmul import row_parts
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import PRECISION, Writer, extents_of, multiplies_float32, tiled_by_blocks
 from kernelgen.families.values import Use
@@ -24,9 +25,14 @@ from kernelgen.tile import ir
 from kernelgen.tile.walk import trimmed
 
 
-def reduces(body: ProductBody) -> bool:
-    """Whether rows of the product are reduced, so that a tile holds whole rows."""
+def has_reductions(body: ProductBody) -> bool:
+    """Whether rows of the product are reduced."""
     return any(v.op in REDUCTIONS for v in body.lowered.values)
+
+
+def reduces(body: ProductBody) -> bool:
+    """Whether rows of the product are reduced by tiles that hold them whole."""
+    return has_reductions(body) and not body.in_parts
 
 
 def has_batch(body: ProductBody) -> bool:
@@ -93,7 +99,8 @@ def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.St
     return (
         *writer.numbers(body.extent("m"), tiled.m, "tile_m"),
         *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
-        *writer.begun(shape), *walk, *writer.unswapped(swap=swap), *writer.stores(),
+        *writer.begun(shape), *walk, *writer.unswapped(swap=swap),
+        *(row_parts.left(writer) if body.in_parts else writer.stores()),
     )  # fmt: skip
 
 
@@ -203,7 +210,15 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
     inside = trimmed((*_COUNTED, *own, *_ordered(body, tile), *_of_tile(writer, schedule, precision)))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
     grid = (grid_of(body, _GRID_TILES),)
-    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid, counts=_counts())
+    return _with_parts(writer, ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid))
+
+
+def _with_parts(writer: Writer, kernel: ir.Kernel) -> ir.Kernel:
+    """A kernel whose tiles are counted, with what they leave of rows."""
+    if not writer.body.in_parts:
+        return replace(kernel, counts=_counts())
+    arguments = (*kernel.arguments, *row_parts.passed(writer))
+    return replace(kernel, arguments=arguments, scratch=row_parts.scratch(writer), counts=_counts())
 
 
 def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
@@ -271,7 +286,7 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
         constexprs = (*constexprs, ("NUM_PROGRAMS", programs))
         grid = f"min({programs}, {grid})"
     inside = trimmed((*_COUNTED, *inside))
-    return ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,), counts=_counts())
+    return _with_parts(writer, ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,)))
 
 
 def _parts(writer: Writer, dot: int, *, several: bool = True) -> ir.Pointer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelgen.families.matmul.kernels import after, memory_of, reduces
+from kernelgen.families.matmul.kernels import after, has_reductions, memory_of
 from kernelgen.families.matmul.lowering import UNSCALED, ProductBody
 from kernelgen.families.matmul.writer import Writer, extents_of, tiled_by_blocks
 from kernelgen.families.values import Use
@@ -56,7 +56,7 @@ def library(spec: OperatorSpec, body: ProductBody) -> Library | None:
         return None
     by_load = {a.load: a for a in body.layout.accesses}
     first, second = body.factors_of(body.dot)
-    if not {first, second} <= by_load.keys() or not body.extent("m").runs or reduces(body):
+    if not {first, second} <= by_load.keys() or not body.extent("m").runs or has_reductions(body):
         return None
     sides = [extents_of(body, by_load[i]) for i in (first, second)]
     batches = [["batch"] * len(body.extent("batch").runs)] * 2

@@ -28,12 +28,14 @@ from kernelgen.families.access import (
 from kernelgen.families.dtypes import element_types
 from kernelgen.families.kernel import Body, make_body
 from kernelgen.families.lowering import Lowering
+from kernelgen.families.masks import counted
 from kernelgen.families.matmul.triangles import Triangles, triangles
 from kernelgen.families.naming import RESERVED
 from kernelgen.families.regrouped import in_common_parts, with_repeats
 from kernelgen.families.space import split
 from kernelgen.families.stages import in_memory_order, reshaped
 from kernelgen.families.values import (
+    Entry,
     Index,
     Lowered,
     Operand,
@@ -47,6 +49,7 @@ from kernelgen.families.values import (
 )
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import (
+    ARG_REDUCTIONS,
     DOT,
     INDEXED,
     REDUCTIONS,
@@ -108,6 +111,8 @@ class ProductBody(Body):
     """Whether that function computes all there is."""
     triangles: Triangles | None = None
     """What masks leave out."""
+    in_parts: bool = False
+    """Whether rows are reduced tile by tile, and the tiles of a row joined by a second kernel."""
 
     @property
     def dot(self) -> int:
@@ -362,11 +367,17 @@ class ProductLowering(Lowering):
         if inside is None:
             raise Unlowerable("a reduction before a product", node.statement)
         reduced = {int(d) + len(inside) for d in node.attrs}
-        if node.op not in _REDUCED or {a for d in reduced for a in axes_of(inside[d])} != self.columns:
+        if (
+            node.op not in (*_REDUCED, *ARG_REDUCTIONS)
+            or {a for d in reduced for a in axes_of(inside[d])} != self.columns
+        ):
             raise Unlowerable(f"{node.op} of a product over other dimensions than its columns", node.statement)
         value = self.value(source.node, inside)
         axes = self.values[value].axes - self.columns
         return self.add(Value(node.op, (Use(value),), node.dtype, axes, node.name, node.statement))
+
+    def iota(self, node: Node, axes: Entry) -> int:
+        return self.counted(counted(self.space, axes_of(axes)))
 
     def length(self, size: SizeOf) -> Operand:
         if not any(isinstance(a, str) for a in size.dim):

@@ -10,8 +10,9 @@ from dataclasses import replace
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul.kernels import reduces
+from kernelgen.families.matmul.kernels import has_reductions, reduces
 from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
+from kernelgen.families.matmul.row_parts import may_be_parts
 from kernelgen.families.matmul.writer import extents_of, group_size, shared_elements
 from kernelgen.families.values import Unlowerable, Use
 from kernelgen.plan import Parameter, Schedule, table_row
@@ -56,6 +57,8 @@ _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, LIBRA
 def variants(body: ProductBody) -> tuple[str, ...]:
     if not body.extent("m").runs:
         return (VECTOR,)
+    if body.in_parts:
+        return (BOXES, TILES) if body.boxed else (TILES,)
     found = (TILES, SPLIT) if reduces(body) else (TILES, SPLIT, VECTOR)
     found = (*found, LIBRARY) if body.library else found
     return (BOXES, *found) if body.boxed else found
@@ -152,6 +155,8 @@ def _first_table(body: ProductBody) -> Table:
         many = _fitting(body, _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width))
         first = () if few == many else (table_row(few, M=_EVERY_SM, itemsize=2),)
         return (*first, table_row(many, itemsize=2), table_row(wide))
+    if body.in_parts:
+        return _parts_table(body)
     return _boxes_table(body) if BOXES in own else _pointers_table(body)
 
 
@@ -239,6 +244,20 @@ def _boxes_table(body: ProductBody) -> Table:
     return (*found, table_row(_LIBRARY if body.library else _TILES.replace(BLOCK_K=32)))
 
 
+def _parts_table(body: ProductBody) -> Table:
+    """Few rows are the narrow side of the matrix units. Compiled and not measured."""
+    wide = _TILES.replace(BLOCK_K=32)
+    if not body.boxed:
+        return (table_row(_TILES, itemsize=2), table_row(wide))
+    few = _BOXES.replace(BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, num_warps=4, swap=True)
+    small = _BOXES.replace(BLOCK_M=64, BLOCK_N=128, num_warps=4)
+    many = _fitting(body, _PERSISTENT)
+    return (
+        table_row(few, M=16, itemsize=2), table_row(small, M=512, itemsize=2), table_row(many, itemsize=2),
+        table_row(wide),
+    )  # fmt: skip
+
+
 def is_unpacked(body: ProductBody) -> bool:
     """Whether several elements of the second factor are made of one that memory holds."""
     return any(
@@ -280,14 +299,25 @@ def _whole(body: ProductBody) -> int:
     return max(16, 1 << (columns(body) - 1).bit_length())
 
 
+def _is_held(body: ProductBody) -> bool:
+    """Whether a tile may hold rows whole."""
+    return all(isinstance(body.lowered.space.axes[a], int) for a in body.extent("n").axes) and (
+        columns(body) <= LONGEST_ROW
+    )
+
+
 def check_rows(body: ProductBody) -> None:
     """Unlowerable where rows are reduced that a tile may not hold."""
-    if not reduces(body):
-        return
-    if not all(isinstance(body.lowered.space.axes[a], int) for a in body.extent("n").axes):
-        raise Unlowerable("a reduction of a product's rows, whose length is no number")
-    if columns(body) > LONGEST_ROW:
-        raise Unlowerable(f"a reduction of a product's rows of more than {LONGEST_ROW} columns")
+    if has_reductions(body) and not _is_held(body):
+        raise Unlowerable(f"a reduction of a product's rows of more than {LONGEST_ROW} columns, or any number of them")
+
+
+def in_parts(body: ProductBody) -> bool:
+    """Whether tiles reduce parts of rows, which a second kernel joins: of rows that no tile may hold. Unlowerable where
+    these cannot be reduced so."""
+    if not may_be_parts(body):
+        check_rows(body)
+    return has_reductions(body) and not _is_held(body)
 
 
 def columns(body: ProductBody) -> int:

@@ -1,0 +1,95 @@
+"""Rows of a product that no tile holds: tiles reduce their own columns, a second kernel joins what they came to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from references import plan_of
+from test_matmul import (
+    FITTING,
+    INTERPRETED,
+    LAYOUTS,
+    TWO,
+    check,
+    inputs_of,
+    kinds,
+    launched,
+    of_sizes,
+    one_kernel,
+    product,
+    tables,
+)
+
+from kernelgen.families.kernel import body_of
+from kernelgen.families.matmul.lowering import ProductBody
+from kernelgen.judge.interpreter import as_on_a_gpu
+
+__all__ = ["launched"]  # a fixture
+ROW = {"out": "M"}
+FORMS = {
+    "logsumexp": product("return torch.logsumexp(a @ b, dim=-1)", TWO, ROW),
+    "log of the sum of exponentials": product("return (a @ b).float().logsumexp(-1).to(a.dtype)", TWO, ROW),
+    "sum": product("return (a @ b).sum(-1)", TWO, ROW),
+    "mean of what follows": product("return torch.relu(a @ b + 1).mean(-1)", TWO, ROW),
+    "maximum": product("return torch.amax(a @ b, dim=-1, keepdim=True)", TWO, {"out": "M 1"}),
+    "minimum, and what follows from rows": product(
+        "return torch.sigmoid((a @ b).amin(-1)) * s", {**TWO, "s": "M"}, ROW
+    ),
+    "greatest and its place": product(
+        "y = a @ b\nreturn y.amax(-1), y.argmax(-1)", TWO, {"out": "M", "at": "M: int64"}
+    ),
+    "sum and square": product("y = a @ b + c\nreturn y.sum(-1), (y * y).sum(-1)", {**TWO, "c": "N"}, {"s": "M", "q": "M"}),
+    "cross entropy": product(
+        "return F.cross_entropy((x @ w.t()).float(), t, reduction='none').to(x.dtype)",
+        {"x": "M K", "w": "N K", "t": "M: int64 < N"}, ROW,
+    ),
+    "in every batch": of_sizes(
+        "return torch.logsumexp(torch.bmm(a, b), -1)", {"a": "B M K", "b": "B K N"}, "B M", B=2, M=17, K=24, N=40
+    ),
+    "a number of columns": of_sizes("return (x @ w.t()).amax(-1)", {"x": "M K", "w": "1030 K"}, "M", M=5, K=24),
+    "of a triangle": of_sizes("return (torch.tril(a) @ b).sum(-1)", {"a": "N N", "b": "N N"}, "N", N=40),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _interpreter() -> None:
+    as_on_a_gpu()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_variant_is_right(name: str) -> None:
+    found, at = FORMS[name], 0
+    plan = one_kernel(found)
+    body = body_of(plan)
+    assert isinstance(body, ProductBody)
+    assert body.in_parts
+    for schedule, op in tables(plan):
+        for sizes in found.sizes:
+            dtype, how = kinds(found)[at % 2], LAYOUTS[at % len(LAYOUTS)]
+            check(found, op, inputs_of(found, sizes, dtype, how), (schedule, sizes, dtype, how))
+            at += 1
+
+
+@INTERPRETED
+def test_two_kernels_and_what_no_tile_can_begin_is_cut(launched: list[str]) -> None:
+    plan = one_kernel(FORMS["logsumexp"])
+    for schedule, op in tables(plan):
+        if schedule.variant == "tiles":
+            op(*inputs_of(FORMS["logsumexp"], FITTING, "float32"))
+            assert launched == ["op_kernel", "op_join_kernel"]
+            break
+    variance = product("return torch.var(a @ b, dim=-1)", TWO, ROW)
+    assert [k.family for k in plan_of(variance.spec()).kernels] == ["matmul", "reduction"]
+
+
+def test_nan_and_infinity_are_where_torch_has_them() -> None:
+    found = FORMS["log of the sum of exponentials"]
+    tensors = inputs_of(found, FITTING, "float32")
+    tensors[0][0] = float("-inf")
+    tensors[1].abs_()
+    tensors[0][1, 3], tensors[0][2, 5] = float("nan"), float("inf")
+    wanted = torch.logsumexp(tensors[0].double() @ tensors[1].double(), -1)
+    for schedule, op in tables(one_kernel(found)):
+        made = op(*tensors)
+        assert torch.equal(made.isnan(), wanted.isnan()), schedule
+        assert torch.equal(made.isinf(), wanted.isinf()), schedule
