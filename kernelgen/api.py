@@ -39,6 +39,10 @@ class CaseAccuracy:
     """Largest absolute error against the reference in float64."""
     eager_error: float
     """PyTorch's own."""
+    relative_error: float
+    l2_error: float
+    peak_bytes: int | None
+    """None without a GPU."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,15 @@ def check(
     found = _tested("accuracy", operator, operators, device, only)
     cases = [
         CaseAccuracy(
-            c["case"]["label"], c["passed"], c["message"], c["left_out"], float(c["max_error"]), float(c["eager_error"])
+            c["case"]["label"],
+            c["passed"],
+            c["message"],
+            c["left_out"],
+            float(c["max_error"]),
+            float(c["eager_error"]),
+            float(c["relative_error"]),
+            float(c["l2_error"]),
+            c["peak_bytes"],
         )
         for c in found["cases"]
     ]

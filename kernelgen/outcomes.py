@@ -148,6 +148,12 @@ class AccuracyResult:
     """Largest absolute error against the fp64 reference."""
     eager_error: float
     """PyTorch's own largest absolute error on the same inputs."""
+    relative_error: float | None = None
+    """Largest error over its element of the reference; None in a journal from before it was kept, as below."""
+    l2_error: float | None = None
+    """Norm of the errors over the norm of the reference."""
+    peak_bytes: int | None = None
+    """Device memory that a call takes beside its inputs; None where nobody counts it."""
 
 
 @dataclass(frozen=True)

@@ -75,3 +75,12 @@ def test_the_notebook_runs_and_says_what_it_says(tmp_path: Path) -> None:
     first = "".join(cells[0]["outputs"][0]["text"])
     assert done.stdout.startswith(first)
     assert "".join(cells[3]["outputs"][0]["text"]) in done.stdout
+
+
+@pytest.mark.gpu
+def test_the_memory_of_a_call_is_counted_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kernelgen.generate("relu")
+    for case in kernelgen.check("relu", only=["[1025, 33] float32"]).cases:
+        assert case.peak_bytes is not None
+        assert 4 * 1025 * 33 <= case.peak_bytes < 10 * 4 * 1025 * 33

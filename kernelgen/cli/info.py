@@ -122,11 +122,22 @@ def _found(finding: Finding) -> str:
     return f"{finding.found}; {finding.remedy}" if finding.remedy else finding.found
 
 
-def schema() -> None:
-    """Print the JSON Schema of specs, for editors."""
-    from kernelgen.spec import json_schema
+def schema(
+    command: Annotated[
+        str | None, typer.Argument(metavar="[COMMAND]", help="Of what this command prints with --json.")
+    ] = None,
+) -> None:
+    """Print the JSON Schema of specs, for editors; or of a command's document."""
+    if command is None:
+        from kernelgen.spec import json_schema
 
-    emit(json_schema())
+        emit(json_schema())
+        return
+    from kernelgen.cli.documents import DOCUMENTS, document_schema
+
+    if command not in DOCUMENTS:
+        raise UsageError(f"schema {command}: there are {', '.join(DOCUMENTS)}")
+    emit(document_schema(command))
 
 
 def hardware(device: DeviceName = None, arch: Arch = None, json: Json = False) -> None:

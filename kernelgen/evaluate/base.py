@@ -186,7 +186,16 @@ class Evaluator(ABC):
         except Failed as failure:
             return replace(failed(candidate, failure), seconds=time.monotonic() - start)
         results = tuple(
-            AccuracyResult(r["label"], r["passed"], r["message"], r["max_error"], r["eager_error"])
+            AccuracyResult(
+                r["label"],
+                r["passed"],
+                r["message"],
+                r["max_error"],
+                r["eager_error"],
+                r["relative_error"],
+                r["l2_error"],
+                r["peak_bytes"],
+            )
             for r in reports
             if not r["left_out"]
         )

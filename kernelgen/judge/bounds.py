@@ -66,6 +66,10 @@ class Tally:
     scale: float = 0.0
     max_error: float = 0.0
     eager_error: float = 0.0
+    relative_error: float = 0.0
+    """Largest error over its element of the oracle, where that is not 0."""
+    squared: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Sums of the squares of the errors, and of the oracle's finite elements."""
     elements: int = 0
     misplaced: int = 0
     """Elements whose NaN or infinity is not where PyTorch (or the oracle, rounded) has it."""
@@ -105,11 +109,23 @@ class Tally:
         probe, rounded = _furthest(probes, ref), _furthest(stored, ref)
         self.max_error = max(self.max_error, float(error.max()))
         self.eager_error = max(self.eager_error, float(eager_error.max()))
+        self._in_proportion(error, torch.where(finite, ref, 0).double().abs())
         if not self.dtype.is_floating_point:
             for i, e in enumerate((error, eager_error, torch.maximum(probe, rounded))):
                 self.differing[i] += int((e != 0).sum())
         beyond = torch.where(error > self._floor(ref), error, 0)
         self._group(self._binade(ref), torch.stack([beyond, eager_error, probe, rounded]))
+
+    def _in_proportion(self, error: torch.Tensor, size: torch.Tensor) -> None:
+        self.relative_error = max(self.relative_error, float(torch.where(size > 0, error / size, 0).max()))
+        for i, values in enumerate((error, size)):
+            self.squared[i] += float(values.square().sum())
+
+    @property
+    def l2_error(self) -> float:
+        """The norm of the errors over that of the oracle; 0 where that is 0."""
+        error, size = self.squared
+        return math.sqrt(error / size) if size else 0.0
 
     def _binade(self, ref: torch.Tensor) -> torch.Tensor:
         exponent = _exponent(ref)

@@ -121,6 +121,22 @@ def empty_cache() -> None:
         torch.cuda.empty_cache()
 
 
+def forget_peak(device: str) -> None:
+    """From now on `peak_bytes` counts."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        _BEFORE[device] = torch.cuda.memory_allocated()
+
+
+def peak_bytes(device: str) -> int | None:
+    """The most memory that was taken since `forget_peak`, beside what was held then; None where nobody counts it."""
+    return torch.cuda.max_memory_allocated() - _BEFORE[device] if device == "cuda" else None
+
+
+_BEFORE: dict[str, int] = {}
+
+
 def find() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 

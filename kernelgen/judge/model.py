@@ -164,6 +164,12 @@ class Trial:
     """Largest absolute error against the fp64 reference, over the elements that are finite in both."""
     eager_error: float = 0.0
     """The same for PyTorch's own result."""
+    relative_error: float = 0.0
+    """Largest error over its element of the reference, where that is not 0."""
+    l2_error: float = 0.0
+    """Norm of the errors over the norm of the reference, of the output where that is largest."""
+    peak_bytes: int | None = None
+    """Device memory that the call took beside its inputs at its peak; None where that is not known."""
     worst: Worst | None = None
     poison_reached: bool = True
     """The output lay where the poison was put, so elements left unwritten would have shown."""
@@ -185,6 +191,9 @@ class CaseReport:
     """Why it failed, or what is to be said of a pass (refused by both, for one)."""
     max_error: float = 0.0
     eager_error: float = 0.0
+    relative_error: float = 0.0
+    l2_error: float = 0.0
+    peak_bytes: int | None = None
     trials: tuple[Trial, ...] = ()
     left_out: str = ""
     """Why the case was not run, with figures; "" when it was."""

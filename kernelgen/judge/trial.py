@@ -84,13 +84,16 @@ def run(setting: Setting) -> Trial:
         before = guards.fingerprints([b.flat for b in buffers])
         fences = Fences(guards.POISONS[0], devices.allocated_on(setting.device))
         with guards.poison(_output_sizes(setting), guards.POISONS[0], setting.device) as reached:
+            devices.forget_peak(setting.device)
             got = _first_call(setting, buffers, fences)
+            trial = replace(trial, peak_bytes=devices.peak_bytes(setting.device))
         _check_inputs(setting, buffers, before)
         eager = _eager(setting, buffers)
         _check_form(setting, buffers, got, eager)
         trial = replace(trial, poison_reached=all(fences.covers(o) or reached(o) for o in got))
         outcome = _compare(setting, buffers, got, eager)
         trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
+        trial = replace(trial, relative_error=outcome.relative_error, l2_error=outcome.l2_error)
         trial = replace(trial, selects=outcome.selects, remark=outcome.remark)
         if outcome.complaint:
             raise WrongError(outcome.complaint)

@@ -49,6 +49,8 @@ class Outcome:
     complaint: str = ""
     max_error: float = 0.0
     eager_error: float = 0.0
+    relative_error: float = 0.0
+    l2_error: float = 0.0
     worst: Worst | None = None
     remark: str = ""
     """What is to be said of a pass."""
@@ -141,6 +143,8 @@ def check(
         "; ".join(complaints),
         max(t.max_error for t in tallies),
         max(t.eager_error for t in tallies),
+        max(t.relative_error for t in tallies),
+        max(t.l2_error for t in tallies),
         _worst(run, tallies, casts) if complaints or verbose else None,
         remark([t.name for t in operator.outputs], undecided, [t.elements for t in tallies]),
         any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),

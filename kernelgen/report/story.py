@@ -76,6 +76,10 @@ class Error:
     passed: bool
     error: float
     eager: float
+    relative: float | None
+    l2: float | None
+    peak: int | None
+    """Bytes."""
     message: str
 
 
@@ -186,4 +190,7 @@ def _errors(records: Sequence[Record], kernel: str) -> tuple[Error, ...]:
     tests = [r.data["evaluation"] for r in records if r.kind in ("start", "verify", "checked")]
     own = [data for data in tests if data["source_hash"] == kernel]
     results = evaluation_from_json(own[-1]).accuracy if own else ()
-    return tuple(Error(a.case, a.passed, a.max_error, a.eager_error, a.message) for a in results)
+    return tuple(
+        Error(a.case, a.passed, a.max_error, a.eager_error, a.relative_error, a.l2_error, a.peak_bytes, a.message)
+        for a in results
+    )

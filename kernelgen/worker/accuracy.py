@@ -35,5 +35,8 @@ def judged(operator: judge.Operator, case: judge.Case, kernel: Callable[..., Any
         "message": report.message,
         "max_error": report.max_error,
         "eager_error": report.eager_error,
+        "relative_error": report.relative_error,
+        "l2_error": report.l2_error,
+        "peak_bytes": report.peak_bytes,
         "left_out": report.left_out,
     }

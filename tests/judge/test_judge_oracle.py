@@ -361,3 +361,12 @@ def test_a_transposed_convolution_may_read_zeros_around_its_input(options):
     assert beyond[:, 1].any()
     assert not beyond[:, [0, 2, 3]].any()
     torch.testing.assert_close(exact[~beyond], spelled[~beyond], equal_nan=True)
+
+
+def test_errors_in_proportion_are_those_of_all_elements() -> None:
+    ref = torch.tensor([0.0, 2.0, 4.0, math.inf], dtype=torch.float64)
+    got = torch.tensor([1.0, 2.0, 3.0, math.inf])
+    result = tally(got, ref.float(), ref)
+    assert result.relative_error == 0.25, "where the reference is 0 nothing is in proportion"
+    assert result.l2_error == pytest.approx(math.sqrt(2 / 20))
+    assert tally(got[:1], ref[:1].float(), ref[:1]).l2_error == 0
