@@ -110,7 +110,7 @@ def tune(
     root, chip = root_of(here), generation.chip_of(here)
     plan = replace(generation.plan_of(written, root, chip), spec=spec)
     tuning = Wanted(configs or "tune", evaluations, patience)
-    context = _context(plan, tuning)
+    context = context_of(plan, tuning)
     if dry_run:
         return _announce(context, json)
     if not here.measures:
@@ -146,7 +146,7 @@ def _effort(name: str) -> tuple[int, int]:
     return EFFORTS[name]
 
 
-def _context(plan: Plan, tuning: Tuning) -> Context:
+def context_of(plan: Plan, tuning: Tuning) -> Context:
     """What a search starts from. Raises UsageError for configurations that do not exist."""
     from kernelgen.diagnose import Diagnosis
     from kernelgen.optimization.bench import families_compiler

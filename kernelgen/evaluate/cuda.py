@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from kernelgen.analysis import floor_seconds
-from kernelgen.evaluate import profile
+from kernelgen.evaluate import kernels, profile
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
-from kernelgen.evaluate.candidate import Candidate, keep
+from kernelgen.evaluate.candidate import Candidate
+from kernelgen.evaluate.candidate import keep as kept
 from kernelgen.evaluate.compiling import Compiled, facts_of
+from kernelgen.evaluate.kernels import KernelRow
 from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Interval, Status
 from kernelgen.spec.model import Case
 from kernelgen.worker.client import Failed
@@ -33,7 +36,7 @@ class CudaEvaluator(Evaluator):
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
     ) -> Evaluation:
-        args = {**self._candidate_args(candidate), "current": str(keep(current, self.store))}
+        args = {**self._candidate_args(candidate), "current": str(kept(current, self.store))}
         timings: list[CaseTiming] = []
         left_out: list[Left] = []
         for case in candidate.cases:
@@ -47,7 +50,7 @@ class CudaEvaluator(Evaluator):
         )
 
     def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
-        args = {**self._candidate_args(candidate), "current": str(keep(current, self.store)), "cap_s": COMPARE_CAP_S}
+        args = {**self._candidate_args(candidate), "current": str(kept(current, self.store)), "cap_s": COMPARE_CAP_S}
 
         def ask() -> Iterator[tuple[Case, str, Answer]]:
             for case in cases:
@@ -75,13 +78,38 @@ class CudaEvaluator(Evaluator):
                 counters = profile.with_ncu(request, launches, self._profile_env, self.limits.profile_s)
                 if counters is not None:
                     return counters
-            path = str(keep(candidate, self.store))
+            path = str(kept(candidate, self.store))
             answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
         except Failed as failure:
             return Counters(source=f"not available: {failure.message}")
         if answer["left_out"]:
             return Counters(source=f"not available: {answer['left_out']}")
         return profile.from_time(self.work(case), answer["time_us"] * 1e-6, self.device.gpu)
+
+    def kernels(
+        self, candidate: Candidate, case: Case, configuration: str, keep: Path | None = None
+    ) -> tuple[list[KernelRow], str]:
+        """What each kernel of a call did, and why not ncu said so where it did not. Raises Failed."""
+        launches = self._compiler.compile(candidate, [case])[case.label].facts
+        request: dict[str, object] = {**self._candidate_args(candidate), "case": case.to_json()}
+        text, why = profile.whole_call(request, launches, self._profile_env, self.limits.profile_s, keep)
+        rows = kernels.of_ncu(case.label, configuration, text, self.work(case))
+        if rows:
+            return rows, ""
+        path = str(kept(candidate, self.store))
+        answer = self.runner.call("race", {**request, "current": path}, self.limits.race_s)
+        if answer["left_out"]:
+            return [], answer["left_out"]
+        found = kernels.derived(
+            case.label, configuration, launches, answer["time_us"], self.work(case), self.device.gpu
+        )
+        return found, why
+
+    def trace(self, candidate: Candidate, case: Case, path: Path) -> str:
+        """Write a Chrome trace of a call; what went wrong, empty where nothing did."""
+        request = {**self._candidate_args(candidate), "case": case.to_json(), "trace": str(path)}
+        said = profile.output_of(profile.once(request), self._profile_env, self.limits.profile_s)
+        return "" if path.is_file() else profile.last_line(said)
 
     def _collect(self, candidate: Candidate, ask: Callable[[], Iterator[tuple[Case, str, Answer]]]) -> Evaluation:
         """What was measured until the end, or until something failed."""

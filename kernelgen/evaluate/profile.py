@@ -13,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 from kernelgen.analysis import Work
 from kernelgen.devices import DeviceFacts
+from kernelgen.evaluate import kernels
 from kernelgen.outcomes import Counters, StaticFacts
 
 METRICS = {
@@ -51,13 +53,41 @@ def with_ncu(
     command = [
         program, "--csv", "--metrics", ",".join(METRICS.values()), "--clock-control", "none",
         "-k", f"regex:^{re.escape(kernel)}$", "--launch-skip", str(of_it), "--launch-count", "1",
-        sys.executable, "-P", "-m", "kernelgen.worker.once", json.dumps(request),
+        *once(request),
     ]  # fmt: skip
     text = output_of(command, env, limit_s)
     counters = parse(text) if text is not None else None
     if counters is None:
         _refusals.append(reason(text))
     return counters
+
+
+def once(request: dict[str, object]) -> list[str]:
+    """The program that makes one call, for a profiler to watch."""
+    return [sys.executable, "-P", "-m", "kernelgen.worker.once", json.dumps(request)]
+
+
+def whole_call(
+    request: dict[str, object], launches: Sequence[StaticFacts], env: dict[str, str], limit_s: float, keep: Path | None
+) -> tuple[str, str]:
+    """ncu's CSV of every kernel of a call, and why there is none; it is not asked again where it refused."""
+    program = ncu()
+    if program is None or _refusals or not launches:
+        return "", _refusals[0] if _refusals else "no ncu" if program is None else "no kernel of its own"
+    names = [one.kernel for one in launches]
+    text = output_of([*kernels.command(program, names, len(launches), keep), *once(request)], env, limit_s)
+    if keep is not None and text is not None and keep.is_file():
+        text = output_of(kernels.imported(program, keep), env, limit_s)
+    if text is not None and kernels.parse(text):
+        return text, ""
+    _refusals.append(reason(text))
+    return "", _refusals[0]
+
+
+def last_line(text: str | None) -> str:
+    """The end of what a program said."""
+    lines = (text or "it took too long").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"
 
 
 def output_of(command: list[str], env: dict[str, str], limit_s: float) -> str | None:

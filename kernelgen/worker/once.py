@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -22,9 +23,24 @@ def main() -> None:
     wrapper = load.candidate(request["path"], request["name"])
     where = request.get("device", "cuda")
     inputs = judge.make_inputs(operator, judge.Case.from_json(request["case"]), device=where, seed=0)()
-    for _ in range(2):
+
+    def call() -> None:
         wrapper(*inputs)
         device.synchronize(where)
+
+    call()
+    traced(call, request["trace"]) if request.get("trace") else call()
+
+
+def traced(call: Callable[[], object], path: str) -> None:
+    """Write what a call does, on the host and on a GPU, as a trace that chrome://tracing and Perfetto show."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    gpu = [ProfilerActivity.CUDA] if torch.cuda.is_available() else []
+    with profile(activities=[ProfilerActivity.CPU, *gpu]) as seen:
+        call()
+    seen.export_chrome_trace(path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,178 @@
+"""`kernelgen profile`: what each kernel of an operator does on the GPU, configuration by configuration."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernelgen.cli.names import Quartet, root_of
+from kernelgen.cli.new import load
+from kernelgen.cli.optimize import Dtypes, Jobs, chosen
+from kernelgen.cli.terminal import DeviceName, Json, NameOrSpec, Only, Skip, emit, note, table
+from kernelgen.cli.tune import context_of
+from kernelgen.errors import NoDeviceError, UsageError
+from kernelgen.settings import resolve
+from kernelgen.spec.model import CUSTOM
+
+if TYPE_CHECKING:
+    from kernelgen.evaluate import Candidate
+    from kernelgen.evaluate.cuda import CudaEvaluator
+    from kernelgen.evaluate.kernels import KernelRow
+    from kernelgen.spec.model import Case
+    from kernelgen.strategies import Context
+
+Configs = Annotated[
+    str | None,
+    typer.Option(
+        "--configs",
+        metavar="all|prog|SHORT|AXIS=VALUE,..",
+        envvar="KERNELS",
+        show_envvar=False,
+        help="Which configurations; by default the current one. Also read from KERNELS.",
+    ),
+]
+Csv = Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the rows there too.")]
+Keep = Annotated[Path | None, typer.Option("--keep", metavar="FOLDER", help="Keep ncu's reports (.ncu-rep) there.")]
+Trace = Annotated[
+    Path | None, typer.Option("--trace", metavar="FILE.json", help="Write a Chrome trace of a call of the first case.")
+]
+
+MOST = 200
+"""Configurations and cases of one call: a profiler needs seconds for each."""
+
+
+def profile(
+    name: NameOrSpec,
+    configs: Configs = None,
+    csv_file: Csv = None,
+    keep: Keep = None,
+    trace: Trace = None,
+    dtype: Dtypes = None,
+    only: Only = None,
+    skip: Skip = None,
+    device: DeviceName = None,
+    jobs: Jobs = None,
+    json: Json = False,
+) -> int:
+    """Say what each kernel of an operator does on the GPU: a row a configuration and kernel.
+
+    ncu reads the counters where it may. Where it may not, the same columns follow from the judge's time, the bytes and
+    the compiled kernels, as far as these say them, and the row says `derived`.
+    """
+    from kernelgen import generation
+    from kernelgen.devices import find
+    from kernelgen.strategies import Tuning
+
+    settings = resolve({"device": device, "jobs": jobs})
+    here, written = find(settings.device), load(name)
+    if written.family == CUSTOM:
+        raise UsageError(f"{written.name}: a language model writes its kernel, which has no configurations")
+    cases = chosen(written, dtype or [], only or [], skip or [])
+    root = root_of(here)
+    plan = generation.plan_of(written, root, generation.chip_of(here))
+    plan = replace(plan, spec=replace(written, performance=cases))
+    wanted = wanted_of(context_of(plan, Tuning(configs or "tune")))
+    if not here.measures or here.name != "cuda":
+        raise NoDeviceError("profile needs an NVIDIA GPU, and none is here; `kernelgen analyze` says what is predicted")
+    quartet = Quartet(written.name, root / written.folder)
+    if not quartet.file("triton").is_file():
+        generation.new(written, root, chip=generation.chip_of(here))
+        note(f"{written.name} had no kernel yet; generated in {quartet.folder}")
+    from kernelgen.analysis import work
+    from kernelgen.evaluate import evaluator
+    from kernelgen.evaluate.cuda import CudaEvaluator
+
+    with (
+        TemporaryDirectory(prefix="kernelgen-") as store,
+        evaluator(here, plan, quartet.folder, Path(store), partial(work, plan), jobs=settings.jobs) as run,
+    ):
+        assert isinstance(run, CudaEvaluator)
+        if keep is not None:
+            keep.mkdir(parents=True, exist_ok=True)
+        rows = list(profiled(run, wanted, keep.resolve() if keep else None))
+        if trace is not None:
+            _traced(run, wanted[0], trace.resolve())
+    _show(rows, csv_file, json)
+    return 0
+
+
+def wanted_of(context: Context) -> list[tuple[str, Candidate, Case]]:
+    """Every configuration that was asked for, with every case that its row of the table serves; the current one where
+    none was. Raises UsageError for too many."""
+    from kernelgen.optimization.search import current
+    from kernelgen.strategies.short import short
+    from kernelgen.strategies.tune import SEARCHED, search
+
+    found = []
+    for row in search(context).rows:
+        schedules = row.space.schedules if row.listed is None else row.listed
+        if context.tuning.configs == SEARCHED:
+            schedules = (context.plan.table[row.row].schedule,)
+        for schedule in schedules:
+            label = short(schedule, row.space.axes[schedule.variant].parameters)
+            plan = context.plan.with_schedule(row.row, schedule)
+            found += [(label, plan, case) for case in context.bound(row.row)]
+    if len(found) > MOST:
+        raise UsageError(f"{len(found)} configurations and cases are too many to profile: at most {MOST}; narrow them")
+    return [(label, current(plan, context.compiler, (case,), what=label), case) for label, plan, case in found]
+
+
+def profiled(
+    run: CudaEvaluator, wanted: Sequence[tuple[str, Candidate, Case]], keep: Path | None
+) -> Iterator[KernelRow]:
+    """The rows of every configuration; what cannot be profiled is a line on stderr, and why counters were not read is
+    one line in all."""
+    from kernelgen.worker.client import Failed
+
+    said = set()
+    for label, candidate, case in wanted:
+        report = keep / f"{re.sub('[^A-Za-z0-9=]+', '-', f'{label} {case.label}').strip('-')}.ncu-rep" if keep else None
+        try:
+            rows, why = run.kernels(candidate, case, label, report)
+        except Failed as failure:
+            note(f"{label}, {case.label}: {failure.status}: {failure.message}")
+            continue
+        if not rows:
+            note(f"{label}, {case.label}: {why}")
+        elif why and why not in said:
+            said.add(why)
+            note(f"counters cannot be read: {why}; rows marked derived follow from time, bytes and the binary")
+            if keep is not None:
+                note(f"--keep {keep}: ncu made no report")
+        yield from rows
+
+
+def _traced(run: CudaEvaluator, wanted: tuple[str, Candidate, Case], path: Path) -> None:
+    from kernelgen.worker.client import Failed
+
+    label, candidate, case = wanted
+    try:
+        why = run.trace(candidate, case, path)
+    except Failed as failure:
+        why = failure.message
+    note(f"--trace {path}: {why}" if why else f"a trace of {label} on {case.label} is in {path}")
+
+
+def _show(rows: list[KernelRow], csv_file: Path | None, json: bool) -> None:
+    from kernelgen.evaluate.kernels import TITLES, shown, written
+
+    if csv_file is not None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(written(rows))
+        try:
+            csv_file.write_text(text.getvalue(), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{csv_file}: cannot write: {error.strerror}") from None
+    if json:
+        emit([asdict(row) for row in rows])
+        return
+    print(table([tuple(TITLES.values()), *map(shown, rows)]))
