@@ -45,9 +45,9 @@ class KernelRow:
 
 TITLES = {
     "case": "case", "configuration": "configuration", "kernel": "kernel", "source": "from",
-    "duration_us": "duration µs", "cycles": "cycles", "registers": "registers", "occupancy": "occupancy", "dram": "DRAM",
-    "l2": "L2", "l2_hit": "L2 hit rate", "matrix": "matrix pipe", "bank_conflicts": "bank conflicts", "stalls": "warp stalls",
-    "tflops": "TFLOP/s", "product_tflops": "TFLOP/s of products",
+    "duration_us": "duration µs", "cycles": "cycles", "registers": "registers", "occupancy": "occupancy",
+    "dram": "DRAM", "l2": "L2", "l2_hit": "L2 hit rate", "matrix": "matrix pipe", "bank_conflicts": "bank conflicts",
+    "stalls": "warp stalls", "tflops": "TFLOP/s", "product_tflops": "TFLOP/s of products",
 }  # fmt: skip
 SHARES = ("occupancy", "dram", "l2", "l2_hit", "matrix")
 
