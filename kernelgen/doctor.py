@@ -71,7 +71,7 @@ def pairing(torch: str | None, triton: str | None) -> Finding:
     name = "torch and triton"
     if torch is None or triton is None:
         lacking = " and ".join(n for n, v in (("torch", torch), ("triton", triton)) if v is None)
-        how = "with an NVIDIA GPU pip install -e .[cuda]; without one a CPU build of torch, then pip install -e .[cpu]"
+        how = f"with an NVIDIA GPU {_with('cuda')}; without one a CPU build of torch, then {_with('cpu')}"
         return Finding(name, "missing", f"{lacking} not installed", how)
     found = f"torch {torch}, triton {triton}"
     wanted = PAIRS.get(_minor(torch))
@@ -91,7 +91,7 @@ def torch_build(torch: str | None, gpu: bool) -> Finding:
         return Finding(name, "missing", "torch not installed", "see above")
     build = torch.partition("+")[2] or "default"
     if gpu and build == "cpu":
-        remedy = "this machine has a GPU: pip uninstall torch, then pip install -e .[cuda]"
+        remedy = f"this machine has a GPU: pip uninstall torch, then {_with('cuda')}"
         return Finding(name, "warn", "CPU only", remedy)
     return Finding(name, "ok", build)
 
@@ -177,7 +177,7 @@ def npu() -> Finding:
     if version and cann:
         return Finding(name, "ok", f"torch_npu {version}, CANN at {cann}")
     lacking = [
-        *([] if version else ["torch_npu: pip install -e .[npu]"]),
+        *([] if version else [f"torch_npu: {_with('npu')}"]),
         *([] if cann else ["CANN: source set_env.sh"]),
     ]
     return Finding(name, "missing", "an NPU without its software", "; ".join(lacking))
@@ -206,6 +206,12 @@ def cache() -> Finding:
     if os.access(folder, os.W_OK | os.X_OK):
         return Finding("cache", "ok", str(folder))
     return Finding("cache", "missing", f"{folder} cannot be written", "set XDG_CACHE_HOME to a folder you may write")
+
+
+def _with(extra: str) -> str:
+    """How kernelgen is installed with an extra: from a checkout as one, else by its name."""
+    checkout = (Path(__file__).parent.parent / "pyproject.toml").is_file()
+    return f"pip install -e '.[{extra}]'" if checkout else f"pip install 'kernelgen[{extra}]'"
 
 
 def _minor(version: str) -> str:

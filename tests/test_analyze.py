@@ -106,7 +106,7 @@ def test_text_and_markdown_say_the_same(capsys: pytest.CaptureFixture[str]) -> N
         (("softmax", "--shape", "D=-1"), "--shape D=-1: D must be a whole number, not '-1'"),
         (("softmax", "--shape", "...=4xB"), "--shape ...=4xB: ... must be sizes with x between them, not '4xB'"),
         (("softmax", "--dtype", "int8"), "--dtype int8: softmax takes bfloat16, float16, float32"),
-        (("softmax", "--device", "h300"), "--device h300: not in the table; there are a100, h100, h200, b200"),
+        (("softmax", "--device", "h300"), "--device h300: not in the table; there are a100, l40s, h100, h200, b200"),
         (("nosuch.py",), "nosuch.py: no such file"),
     ],
 )

@@ -113,6 +113,23 @@ def test_several_operators_by_name_glob_file_and_all(here: Path, capsys: pytest.
     assert "no operator in operators/ is called x*" in capsys.readouterr().err
 
 
+def test_one_broken_spec_keeps_no_other_from_anything(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("double", "doubled"):
+        (here / f"{name}.yaml").write_text(SPEC.replace("double", name))
+        assert main(["new", f"{name}.yaml", "--no-verify"]) == 0
+    (here / "double.yaml").write_text(SPEC.replace("summary", "sumary"))
+    (here / "operators/doubled/doubled_baseline.py").write_text("")
+    capsys.readouterr()
+    assert main(["new", "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "double.yaml:2:1: " in said
+    assert "doubled_baseline.py: changed by hand" in said
+    code, found = document(capsys, "export", "--all", "--format", "custom_op")
+    assert code == 1
+    assert "double.yaml:2:1: " in found[0]["error"]
+    assert found[1]["folder"] == "exported/doubled_op"
+
+
 def test_several_are_optimised_past_one_that_cannot_be(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("double", "doubled"):
         (here / f"{name}.yaml").write_text(SPEC.replace("double", name))

@@ -252,7 +252,7 @@ def test_an_original_that_is_itself_off_says_nothing(result: str, right: bool | 
 
 
 def test_a_reason_loses_the_folder_of_its_file_and_nothing_else() -> None:
-    said = "op.yaml:23:3: unsupported: adaptive_avg_pool3d.default (supported: docs/spec.md lists all 264)"
+    said = "op.yaml:23:3: unsupported: adaptive_avg_pool3d.default (supported: `kernelgen docs spec` lists all 264)"
     assert _why({"reason": f"/some/folder/{said}"}) == said
     assert _why({"reason": "took 3 s in /some/folder"}) == "took 3 s in /some/folder"
 

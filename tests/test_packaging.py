@@ -40,3 +40,18 @@ def test_a_shipped_spec_is_found_without_a_checkout(wheel: Path, tmp_path: Path)
         check=True,
     )
     assert done.stdout.split() == [str(tmp_path / "site/kernelgen/specs/broadcast.yaml"), "True", "broadcast"]
+
+
+def test_the_pages_that_messages_name_are_in_the_wheel(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    done = subprocess.run(
+        [sys.executable, "-c", "from kernelgen.cli import main; main(['docs', 'spec']); main(['doctor'])"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site"), "HOME": str(tmp_path)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout.startswith("# "), done.stderr
+    assert "sqrt" in done.stdout
+    assert "pip install -e" not in done.stdout, "nobody has a checkout there"

@@ -70,9 +70,9 @@ def analyze(
 
 
 def _facts(name: str) -> DeviceFacts:
-    from kernelgen.devices.facts import TABLE, by_name
+    from kernelgen.devices.facts import TABLE, by_arch, by_name, canonical
 
-    found = by_name(name)
+    found = by_arch(canonical(name)) or by_name(canonical(name))
     if found is None:
         raise UsageError(f"--device {name}: not in the table; there are {', '.join(facts.key for facts in TABLE)}")
     return found

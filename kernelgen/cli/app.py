@@ -70,6 +70,7 @@ for _command in (
     info.hardware,
     info.doctor,
     info.schema,
+    info.docs,
     importing.import_,
     draft.draft,
     kernelbench.kernelbench,

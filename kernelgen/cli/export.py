@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from kernelgen.cli.names import Quartet, chosen_quartets, spec_of
-from kernelgen.cli.terminal import All, Force, Json, Names, emit
-from kernelgen.errors import UsageError
+from kernelgen.cli.terminal import All, Force, Json, Names, emit, note
+from kernelgen.errors import KernelgenError, UsageError, WrongOrSlowError
 
 
 def export(
@@ -21,7 +21,7 @@ def export(
     to: Annotated[Path | None, typer.Option("--to", metavar="PATH", help="By default below exported/.")] = None,
     force: Force = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Bundle an operator so that it runs without kernelgen.
 
     folder: the quartet and the judge. kernelbench: one file with ModelNew, for an operator imported from a Model.
@@ -34,11 +34,20 @@ def export(
     chosen = chosen_quartets(names or [], every)
     if to is not None and len(chosen) > 1:
         raise UsageError(f"--to names one place, and {len(chosen)} operators are to be exported")
-    documents = []
+    documents: list[dict[str, object]] = []
+    broken = False
     for quartet in chosen:
         name = quartet.name
         target = to or Path("exported") / {"folder": name, "kernelbench": f"{name}.py", "custom_op": f"{name}_op"}[form]
-        written = [str(path) for path in _write(form, quartet, target, force)]
+        try:
+            written = [str(path) for path in _write(form, quartet, target, force)]
+        except KernelgenError as error:
+            if len(chosen) == 1:
+                raise
+            broken = True
+            note(f"error: {name}: {error}")
+            documents.append({"operator": name, "error": str(error)})
+            continue
         documents.append({"folder" if form != "kernelbench" else "file": str(target), "written": written})
         if not json:
             count = "" if form == "kernelbench" else f"{len(written)} files; "
@@ -46,6 +55,7 @@ def export(
             print("".join(f"  {line}\n" for line in _next(form, quartet, target)), end="")
     if json:
         emit(documents[0] if len(documents) == 1 else documents)
+    return WrongOrSlowError.exit_code if broken else 0
 
 
 def _write(form: str, quartet: Quartet, to: Path, force: bool) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -138,6 +139,25 @@ def schema(
     if command not in DOCUMENTS:
         raise UsageError(f"schema {command}: there are {', '.join(DOCUMENTS)}")
     emit(document_schema(command))
+
+
+def docs(page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Such as spec or json.")] = None) -> None:
+    """Print a page of the documentation; without PAGE list the pages."""
+    pages = {path.stem: path for path in sorted(_docs().glob("*.md"))}
+    if page is None:
+        print(table((name, path.read_text("utf-8").partition("\n")[0].lstrip("# ")) for name, path in pages.items()))
+        return
+    name = page.removesuffix(".md").removeprefix("docs/")
+    if name not in pages:
+        raise UsageError(f"docs {page}: there are {', '.join(pages)}")
+    print(pages[name].read_text("utf-8"), end="")
+
+
+def _docs() -> Path:
+    """Where the pages are: in the package as it is installed, in docs/ of a checkout."""
+    package = Path(__file__).parent.parent
+    inside = package / "docs"
+    return inside if inside.is_dir() else package.parent / "docs"
 
 
 def hardware(device: DeviceName = None, arch: Arch = None, json: Json = False) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernelgen.cli.names import Quartet, root_of
 from kernelgen.cli.new import load
 from kernelgen.cli.terminal import emit, note, wanted
-from kernelgen.errors import UsageError, WrongOrSlowError
+from kernelgen.errors import SpecError, UsageError, WrongOrSlowError
 
 if TYPE_CHECKING:
     from kernelgen.ascend.report import Report
@@ -33,9 +33,18 @@ class Chosen:
 
 def check_lowered(names: Sequence[str], device: Device, chosen: Chosen, json: bool) -> int:
     """Check operators one after the other; 1 where one is wrong or cannot run on the target."""
-    documents, failed = [], False
+    documents: list[dict[str, Any]] = []
+    failed = False
     for name in names:
-        report = report_of(name, device, chosen)
+        try:
+            report = report_of(name, device, chosen)
+        except SpecError as error:
+            if len(names) == 1:
+                raise
+            note(f"error: {name}: {error}")
+            documents.append({"operator": name, "error": str(error)})
+            failed = True
+            continue
         failed = failed or not report.good
         documents.append(asdict(report))
         if not json:

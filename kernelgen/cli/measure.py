@@ -14,7 +14,7 @@ from typing import IO, Annotated
 import typer
 
 from kernelgen.cli.names import Quartet, chosen_quartets, root_of
-from kernelgen.cli.terminal import All, DeviceName, Json, Names, Only, Skip, Target, emit
+from kernelgen.cli.terminal import All, DeviceName, Json, Names, Only, Skip, Target, emit, note
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
 
@@ -83,17 +83,18 @@ def _each_test(kind: str, tested: list[Quartet], arguments: list[str], device: s
         test = tested[0].file(kind)
         return run_test(str(test), [str(test), *arguments], device)
     codes, documents = [], {}
-    for quartet in tested:
+    for number, quartet in enumerate(tested, start=1):
         test = quartet.file(kind)
         if not json:
-            print(f"{quartet.name}:", flush=True)
+            print(f"{quartet.name} ({number} of {len(tested)}):", flush=True)
             codes.append(run_test(str(test), [str(test), *arguments], device))
             continue
+        note(f"{quartet.name} ({number} of {len(tested)}):")
         with TemporaryFile() as said:
             codes.append(run_test(str(test), [str(test), *arguments], device, said))
             said.seek(0)
             text = said.read()
-            documents[quartet.name] = parse(text) if text.strip() else None
+            documents[quartet.name] = parse(text) if text.strip() else {"error": f"ended with {codes[-1]}"}
     if json:
         emit(documents)
     return WrongOrSlowError.exit_code if WrongOrSlowError.exit_code in codes else max(codes)

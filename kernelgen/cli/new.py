@@ -17,6 +17,7 @@ import typer
 
 from kernelgen.cli.model import BaseUrl, MaxCost, MaxTokens, Model, PriceIn, PriceOut, Stream, first_kernel, needs_model
 from kernelgen.cli.names import ROOT, generated_spec, no_kernels, quartets, root_of, spec_of
+from kernelgen.cli.progress import counted
 from kernelgen.cli.terminal import (
     DeviceName,
     DryRun,
@@ -30,7 +31,7 @@ from kernelgen.cli.terminal import (
     spoken,
     table,
 )
-from kernelgen.errors import FaultyError, StaleError, UsageError
+from kernelgen.errors import FaultyError, KernelgenError, StaleError, UsageError
 from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
@@ -108,8 +109,10 @@ def new(
 def _device(target: str | None) -> Device | None:
     """The device that kernels are to be made for; None: any GPU."""
     from kernelgen.devices import find
+    from kernelgen.devices.facts import canonical
 
-    named = "npu" if (target or "").startswith("ascend") else None  # a slip in such a name is told of with those names
+    # a slip in such a name is told of with those names
+    named = "npu" if canonical(target or "").startswith("ascend") else None
     return None if target is None else find(named, target)
 
 
@@ -173,17 +176,30 @@ def _stale(names: list[str], root: Path) -> list[str]:
     from kernelgen.evaluate.base import default_jobs
 
     count = min(default_jobs(), len(names) // _A_PROCESS)
-    if count < 2:
-        return _stale_here(names, root)
-    with ProcessPoolExecutor(count, get_context("fork")) as pool:
-        found = pool.map(_stale_here, ([name] for name in names), repeat(root))
-        return [line for lines in found for line in lines]
+    found: list[str] = []
+    with counted("looked at", len(names)) as step:
+        if count < 2:
+            for name in names:
+                found += _stale_here([name], root)
+                step()
+            return found
+        with ProcessPoolExecutor(count, get_context("fork")) as pool:
+            for lines in pool.map(_stale_here, ([name] for name in names), repeat(root)):
+                found += lines
+                step()
+    return found
 
 
 def _stale_here(names: list[str], root: Path) -> list[str]:
     from kernelgen.generation import stale
 
-    return [line for name in names for line in stale(load(name, root), root)]
+    found: list[str] = []
+    for name in names:
+        try:
+            found += stale(load(name, root), root)
+        except KernelgenError as error:  # the others are looked at all the same
+            found += str(error).splitlines()
+    return found
 
 
 def _check(names: list[str], root: Path, json: bool) -> None:

@@ -1,8 +1,10 @@
-"""The rounds of `optimize` as they go, on stderr."""
+"""The rounds of `optimize` as they go, and how far other long commands are, on stderr."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,20 @@ if TYPE_CHECKING:
     from rich import status
 
     from kernelgen.optimization.model import RoundResult
+
+
+@contextmanager
+def counted(what: str, total: int) -> Iterator[Callable[[], None]]:
+    """How far a long command is and how long still, on stderr where that is a terminal; call what is given for each."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda: bar.advance(task)
 
 
 class Progress:

@@ -10,7 +10,7 @@ from functools import cache
 from types import ModuleType
 
 from kernelgen.devices.device import Card, Device, cache_folder, installed
-from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks
+from kernelgen.devices.facts import DeviceFacts, NpuFacts, Peaks, canonical
 from kernelgen.errors import UsageError
 
 __all__ = ["Card", "Device", "DeviceFacts", "NpuFacts", "Peaks", "cache_folder", "find", "installed", "names"]
@@ -24,6 +24,7 @@ def find(name: str | None = None, arch: str | None = None) -> Device:
     Raises NoDeviceError where the named device is not here and UsageError for a name or arch nobody knows.
     """
     modules = _modules()
+    arch = canonical(arch) if arch is not None else None
     if name is None:
         # An architecture that the GPU here is not asks for the device that compiles for any of them.
         for module in modules.values():

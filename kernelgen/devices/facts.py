@@ -3,6 +3,7 @@
 Sources, named in short below:
   guide      CUDA C++ Programming Guide, "Compute Capabilities", table "Technical Specifications per Compute Capability"
   A100       NVIDIA A100 Tensor Core GPU Architecture whitepaper (2020) and the A100 80 GB datasheet
+  L40S       NVIDIA L40S datasheet; Ada: NVIDIA Ada GPU Architecture whitepaper (2022)
   H100       NVIDIA H100 Tensor Core GPU Architecture whitepaper (2022) and the H100 datasheet, column SXM
   H200       NVIDIA H200 Tensor Core GPU datasheet, column SXM
   B200       NVIDIA HGX B200 datasheet, an eighth of the system's figures; Blackwell Tuning Guide
@@ -15,6 +16,7 @@ Sources, named in short below:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 KIB = 1024
@@ -133,6 +135,31 @@ A100 = DeviceFacts(
     source="A100 80 GB datasheet and whitepaper; CUDA C++ Programming Guide",
 )
 
+L40S = DeviceFacts(
+    key="l40s",
+    name="NVIDIA L40S",
+    arch="sm_89",
+    sms=142,  # L40S: 18176 CUDA cores, 128 an SM
+    dram_bytes_per_s=0.864e12,  # L40S: 864 GB/s
+    l2_bytes_per_s=5120 * 2.52e9 / 2,  # estimate: half as wide as the A100's, 2520 MHz
+    fp32_flops=91.6e12,  # L40S
+    fp16_tensor_flops=362e12,  # L40S, dense
+    tf32_tensor_flops=183e12,  # L40S, dense
+    fp8_tensor_flops=733e12,  # L40S, dense
+    l2_bytes=96 * MIB,  # Ada whitepaper: the whole AD102
+    memory_bytes=48 * 10**9,  # L40S
+    registers_per_sm=65536,  # guide
+    shared_per_sm=100 * KIB,  # guide
+    shared_per_block_max=99 * KIB,  # guide
+    max_warps_per_sm=48,  # guide
+    max_programs_per_sm=24,  # guide
+    max_threads_per_block=1024,  # guide
+    dram_latency_s=0.5e-6,  # estimate
+    launch_latency_s=2.0e-6,  # estimate
+    achievable_fraction=0.88,  # estimate, as measured on the H200
+    source="L40S datasheet; Ada architecture whitepaper; CUDA C++ Programming Guide",
+)
+
 H100 = DeviceFacts(
     key="h100",
     name="NVIDIA H100 80GB HBM3",
@@ -208,7 +235,7 @@ B200 = DeviceFacts(
     source="HGX B200 datasheet; Blackwell Tuning Guide; CUDA C++ Programming Guide",
 )
 
-TABLE = (A100, H100, H200, B200)
+TABLE = (A100, L40S, H100, H200, B200)
 
 
 def _ascend(variant: str, cubes: int, clock_hz: float, memory_gib: int, dram: float) -> NpuFacts:
@@ -244,8 +271,25 @@ NPU_TABLE = (
 )
 """The family in the order of the compiler's names. UB, L1 and L0 are the same in all of them."""
 
-DEFAULT_BY_ARCH = {"sm_80": A100, "sm_90": H200, "sm_100": B200}
+DEFAULT_BY_ARCH = {"sm_80": A100, "sm_89": L40S, "sm_90": H200, "sm_100": B200}
 """The device that stands for an architecture when only that was named."""
+
+
+ALIASES = dict.fromkeys(("910b", "ascend910b", "snt9b", "ascendsnt9b"), "ascend910b3")
+"""Names of the whole Ascend 910B family, `snt9b` in Huawei's cloud, and the member that stands for it."""
+_CAPABILITY = re.compile(r"(?:sm|compute)?[_ -]?(\d{1,2})\.?(\d)a?")
+
+
+def canonical(written: str) -> str:
+    """An architecture as it is called here: `SM90`, `sm-90`, `sm_90a`, `compute_90`, `90` and `9.0` are `sm_90`, `910B`
+    is an NPU of that family. What is neither stays, in lower case."""
+    name = written.strip().lower()
+    if found := _CAPABILITY.fullmatch(name):
+        return f"sm_{found[1]}{found[2]}"
+    plain = name.removeprefix("huawei").replace(" ", "").replace("-", "")
+    if plain in ALIASES:
+        return ALIASES[plain]
+    return f"ascend{plain}" if plain.startswith("910b") else name
 
 
 def by_arch(arch: str) -> DeviceFacts | None:

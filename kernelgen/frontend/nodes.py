@@ -147,7 +147,7 @@ def _unknown(name: str) -> str:
         return f"{name.removeprefix('aten.')}, which draws by torch's own state (supported: random_mask with a seed)"
     near = difflib.get_close_matches(plain.strip("_"), known, n=3, cutoff=0.75)
     named = f"the nearest: {', '.join(near)}; " if near else ""
-    return f"{name.removeprefix('aten.')} (supported: {named}docs/spec.md lists all {len(known)})"
+    return f"{name.removeprefix('aten.')} (supported: {named}`kernelgen docs spec` lists all {len(known)})"
 
 
 def _size_value(b: Builder, meta: Any, symbols: dict[Any, Atom]) -> Any:
