@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_process import kernelgen, refused
+from cli_process import REPO, kernelgen, refused
 
 from kernelgen import devices
 from kernelgen.cli import fleet, main
@@ -51,6 +52,40 @@ def test_mistakes_are_one_line(options: list[str], code: int, line: str, capsys:
     assert told.err.count("\n") == 1
     assert told.err.startswith("error: ")
     assert line in told.err
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (["tune", "--gpus", "all"], "tune needs a NAME"),
+        (["tune", "relu", "--workers", "x"], "--workers: must be a whole number"),
+        (
+            ["check", "relu", "--target", "ascend910b3", "--workers", "1"],
+            "--target lowers on this machine's CPU; leave",
+        ),
+        (["bench", "--self-test", "--workers", "1"], "--self-test judges the judge of this machine; leave --gpus"),
+        (["bench", "relu", "--each-device"], "--each-device is for runs over operators"),
+        (
+            ["optimize", "relu", "--adopt", "x.py", "--workers", "1", "--device", "cpu"],
+            "--adopt: a kernel is judged here",
+        ),
+    ],
+)
+def test_commands_say_what_they_do_not_take(command: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(command) == 2
+    assert capsys.readouterr().err.startswith(f"error: {line}")
+
+
+def test_the_tests_of_operators_side_by_side_are_those_of_one_after_the_other(tmp_path: Path) -> None:
+    for name in ("relu", "broadcast"):
+        shutil.copytree(REPO / "operators" / name, tmp_path / "operators" / name)
+    only = ("--only", "[] D=1 float32", "--json", "--device", "cpu")
+    side_by_side = kernelgen("check", "relu", "broadcast", *only, "--workers", "2", cwd=tmp_path)
+    one_by_one = kernelgen("check", "relu", "broadcast", *only, cwd=tmp_path)
+    assert side_by_side.returncode == one_by_one.returncode, side_by_side.stderr
+    found, wanted = (json.loads(done.stdout) for done in (side_by_side, one_by_one))
+    assert list(found) == list(wanted)
+    assert found["broadcast"].keys() == wanted["broadcast"].keys()
 
 
 @pytest.mark.usefixtures("two_gpus")

@@ -14,6 +14,7 @@ from kernelgen.errors import KernelgenError, NoDeviceError, UsageError, WrongOrS
 from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
+    from kernelgen.cli.names import Quartet
     from kernelgen.fleet.model import Executor, Job, Kind, Outcome
     from kernelgen.fleet.record import FleetRecord
     from kernelgen.fleet.schedule import Schedule
@@ -36,7 +37,7 @@ def arguments(**given: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-OWN = ("names", "every", "gpus", "workers", "ray", "each_device", "resume", "dry_run")
+OWN = ("names", "every", "gpus", "workers", "ray", "each_device", "resume", "dry_run", "replay", "seeds")
 """Parameters of a command that are not for its workers."""
 
 
@@ -60,6 +61,22 @@ def tune_side_by_side(
             _check_resumable(made)
         schedule = run(made, fleet, workers, record=True, fresh=bool(given["fresh"]))
     return told(schedule, wrong, bool(given["json"]), lambda code: WrongOrSlowError.exit_code if code else 0)
+
+
+def judge_side_by_side(
+    command: str, quartets: Sequence[Quartet], options: Sequence[str], fleet: Fleet, settings: Settings, json: bool
+) -> int:
+    """`check` or `bench` of operators on many workers, each with its quartet alone."""
+    from kernelgen.fleet.model import Job, Tree
+
+    kept = settings_of(resolve({}))
+    jobs = tuple(
+        Job(one.name, (command, one.name, *options), settings=kept, inputs=(Tree(one.folder.as_posix(), one.folder),))
+        for one in quartets
+    )
+    with started(fleet, settings, measures=command == "bench") as (_, workers):
+        schedule = run(jobs, fleet, workers)
+    return told(schedule, {}, json)
 
 
 def tuning_jobs(
@@ -183,7 +200,9 @@ def _bases(each: bool) -> Callable[[Kind], Path]:
     return base
 
 
-def told(schedule: Schedule, wrong: Mapping[str, str], json: bool, own_code: Callable[[int], int]) -> int:
+def told(
+    schedule: Schedule, wrong: Mapping[str, str], json: bool, own_code: Callable[[int], int] = lambda code: code
+) -> int:
     """Print every operator's own output and a summary, or one document; return the exit code of all.
 
     `own_code`: what an operator's exit code counts as.
@@ -197,7 +216,7 @@ def told(schedule: Schedule, wrong: Mapping[str, str], json: bool, own_code: Cal
         documents = {name: _document(one) for name, one in outcomes.items()}
         documents |= {name: {"error": "set aside", "failures": list(why)} for name, why in lost.items()}
         emit(documents | {name: {"error": why} for name, why in wrong.items()})
-        return max(codes, default=0)
+        return _worst(codes)
     for name, one in outcomes.items():
         print(f"{name}:\n{one.stdout}", end="", flush=True)
         if one.code and not one.stdout:
@@ -206,7 +225,11 @@ def told(schedule: Schedule, wrong: Mapping[str, str], json: bool, own_code: Cal
     rows += [(name, f"set aside: {why[-1]}", "-", "-") for name, why in lost.items()]
     rows += [(name, _last(why), "-", "-") for name, why in wrong.items()]
     print(table([("operator", "result", "worker", "time"), *rows]))
-    return max(codes, default=0)
+    return _worst(codes)
+
+
+def _worst(codes: Sequence[int]) -> int:
+    return WrongOrSlowError.exit_code if WrongOrSlowError.exit_code in codes else max(codes, default=0)
 
 
 def _in_order(schedule: Schedule) -> list[tuple[tuple[str, Kind], Outcome]]:

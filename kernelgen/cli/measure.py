@@ -13,6 +13,7 @@ from typing import IO, Annotated
 
 import typer
 
+from kernelgen.cli import fleet
 from kernelgen.cli.names import Quartet, chosen_quartets, root_of
 from kernelgen.cli.terminal import All, DeviceName, Json, Names, Only, Skip, Target, emit, note
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
@@ -30,13 +31,20 @@ def check(
     skip: Skip = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Worst element, errors and seeds too.")] = False,
     seed: Annotated[int | None, typer.Option("--seed", metavar="N", help="Repeat the inputs of another run.")] = None,
+    gpus: fleet.Gpus = None,
+    workers: fleet.Workers = None,
+    ray: fleet.Ray = None,
+    each_device: fleet.EachDevice = False,
     json: Json = False,
 ) -> int:
     """Run an operator's accuracy test: is the kernel right?
 
     --target ascend910b3 lowers and plans the kernels for that NPU, and runs the lowered form on the CPU.
     """
+    where = fleet.asked(gpus, workers, ray, each_device)
     if target is not None:
+        if where is not None:
+            raise UsageError("--target lowers on this machine's CPU; leave --gpus, --workers and --ray out")
         from kernelgen.cli.lowered import Chosen, check_lowered
         from kernelgen.devices import find
 
@@ -46,6 +54,8 @@ def check(
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--verbose", verbose), *_flag("--json", json)]
     if seed is not None:
         arguments += ["--seed", str(seed)]
+    if where is not None:
+        return _side_by_side("check", chosen_quartets(names or [], every), arguments, device, where, json)
     return _each_test("accuracy", chosen_quartets(names or [], every), arguments, device, json)
 
 
@@ -62,18 +72,27 @@ def bench(
         bool, typer.Option("--self-test", help="Time a kernel against itself: how often does the interval hold 1.00?")
     ] = False,
     runs: Annotated[str | None, typer.Option("--runs", metavar="N", help="Of the self-test, at each duration.")] = None,
+    gpus: fleet.Gpus = None,
+    workers: fleet.Workers = None,
+    ray: fleet.Ray = None,
+    each_device: fleet.EachDevice = False,
     json: Json = False,
 ) -> int:
     """Run an operator's performance test: how fast is the kernel?"""
+    where = fleet.asked(gpus, workers, ray, each_device)
     if self_test:
         if names or every:
             raise UsageError("--self-test judges the judge and takes no NAME")
+        if where is not None:
+            raise UsageError("--self-test judges the judge of this machine; leave --gpus, --workers and --ray out")
         count = [] if runs is None else ["--runs", str(checked("--runs", runs, whole(1)))]
         return run_test("the self-test", [*SELF_TEST, *count, *_flag("--json", json)], None)
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--json", json)]
     arguments += _flag("--require-gpu", require_gpu)
     if min_speedup is not None:
         arguments += ["--min-speedup", str(checked("--min-speedup", min_speedup, positive()))]
+    if where is not None:
+        return _side_by_side("bench", chosen_quartets(names or [], every), arguments, None, where, json)
     return _each_test("performance", chosen_quartets(names or [], every), arguments, None, json)
 
 
@@ -98,6 +117,15 @@ def _each_test(kind: str, tested: list[Quartet], arguments: list[str], device: s
     if json:
         emit(documents)
     return WrongOrSlowError.exit_code if WrongOrSlowError.exit_code in codes else max(codes)
+
+
+def _side_by_side(
+    command: str, tested: list[Quartet], arguments: list[str], device: str | None, where: fleet.Fleet, json: bool
+) -> int:
+    from kernelgen.cli.fleet_run import judge_side_by_side
+
+    options = [*arguments, *([f"--device={device}"] if device else [])]
+    return judge_side_by_side(command, tested, options, where, resolve({"device": device}), json)
 
 
 def _flag(name: str, wanted: bool) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import partial
@@ -159,29 +160,31 @@ def _here(names: list[str], asked: _Asked) -> int:
     """Optimise operators in this process."""
     if asked.adopt is not None and len(names) > 1:
         raise UsageError("--adopt: a kernel is of one operator")
-    if len(names) > 1:
-        return _several(names, asked)
-    code, document = _one(names[0], asked)
-    if asked.json:
-        emit(document)
-    return code
+    return each_of(names, lambda name: _one(name, asked), asked.json)
 
 
-def _several(names: list[str], asked: _Asked) -> int:
-    """Optimise operators one after the other; the document has each by its name."""
+def each_of(names: list[str], one: Callable[[str], tuple[int, Any]], json: bool) -> int:
+    """A command of operators one after the other; the document of several has each by its name."""
+    if len(names) == 1:
+        code, document = one(names[0])
+        if json:
+            emit(document)
+        return code
     codes, documents = [], {}
     for name in names:
-        if not asked.json:
+        if not json:
             print(f"{name}:", flush=True)
         try:
-            code, documents[name] = _one(name, asked)
+            code, documents[name] = one(name)
         except KernelgenError as error:
             if error.exit_code == INTERRUPTED:
                 raise
             note(str(error) if isinstance(error, SpecError) else f"error: {error}")
             code, documents[name] = WrongOrSlowError.exit_code, {"error": str(error)}
         codes.append(code)
-    if asked.json:
+        if code == INTERRUPTED:
+            break
+    if json:
         emit(documents)
     return max(codes)
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelgen.cli.names import Quartet, root_of
+from kernelgen.cli import fleet
+from kernelgen.cli.names import Quartet, meant_specs, root_of
 from kernelgen.cli.new import load
-from kernelgen.cli.optimize import Dtypes, Fresh, Jobs, MaxMinutes, chosen, played, show_result
+from kernelgen.cli.optimize import Dtypes, Fresh, Jobs, MaxMinutes, chosen, each_of, played, show_result
 from kernelgen.cli.terminal import (
     Arch,
     DeviceName,
     DryRun,
     Force,
     Json,
+    NamesOrSpecs,
     Only,
-    OptionalSpec,
     Skip,
     emit,
     note,
@@ -26,7 +27,7 @@ from kernelgen.cli.terminal import (
 )
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.outcomes import to_json
-from kernelgen.settings import checked, resolve, whole
+from kernelgen.settings import Settings, checked, resolve, whole
 from kernelgen.spec.model import CUSTOM
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ EFFORTS = {"none": (12, 0), "quick": (100, 3), "full": (300, 8)}
 
 
 def tune(
-    name: OptionalSpec = None,
+    names: NamesOrSpecs = None,
     configs: Configs = None,
     effort: Effort = "quick",
     device: DeviceName = None,
@@ -77,6 +78,11 @@ def tune(
     max_minutes: MaxMinutes = None,
     jobs: Jobs = None,
     fresh: Fresh = False,
+    gpus: fleet.Gpus = None,
+    workers: fleet.Workers = None,
+    ray: fleet.Ray = None,
+    each_device: fleet.EachDevice = False,
+    resume: fleet.Resume = False,
     force: Force = False,
     dry_run: DryRun = False,
     replay: Replay = None,
@@ -89,38 +95,71 @@ def tune(
     is faster beyond doubt. Ctrl-C ends the search and keeps the best so far. --dry-run shows the space. --replay judges
     the search itself, on files with a column for every axis and one time_ms.
     """
+    given = dict(locals())
+    where = fleet.asked(gpus, workers, ray, each_device, resume)
     if replay:
         return replayed(replay, seeds, jobs, json)
-    if name is None:
+    if not names:
         raise UsageError("tune needs a NAME, or --replay to judge the search on recorded spaces")
-    given = {"device": device, "arch": arch, "max_minutes": max_minutes, "jobs": jobs}
-    settings = resolve(given)
+    settings = resolve({"device": device, "arch": arch, "max_minutes": max_minutes, "jobs": jobs})
     evaluations, patience = _effort(effort)
-    from kernelgen import generation
-    from kernelgen.cli.knowledge import told
+    if where is not None and not dry_run:
+        from kernelgen.cli.fleet_run import tune_side_by_side
+
+        return tune_side_by_side("tune", names, given, where, settings)
     from kernelgen.devices import find
-    from kernelgen.optimization import Options as Given
     from kernelgen.strategies import Tuning as Wanted
 
-    here, written = find(settings.device, settings.arch), load(name)
+    asked = _Asked(
+        settings, find(settings.device, settings.arch), tuple(dtype or ()), tuple(only or ()), tuple(skip or ()), force,
+        fresh, dry_run, json, Wanted(configs or "tune", evaluations, patience),
+    )  # fmt: skip
+    return each_of(meant_specs(names, False, root_of(asked.device)), lambda name: _one(name, asked), json)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the options say of every operator."""
+
+    settings: Settings
+    device: Device
+    dtypes: tuple[str, ...]
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+    force: bool
+    fresh: bool
+    dry_run: bool
+    json: bool
+    tuning: Tuning
+
+
+def _one(name: str, asked: _Asked) -> tuple[int, Any]:
+    """Search one operator's space, and print what was found or return it as the document."""
+    from kernelgen import generation
+    from kernelgen.cli.knowledge import told
+    from kernelgen.optimization import Options as Given
+
+    here, written = asked.device, load(name)
     if written.family == CUSTOM:
         raise UsageError(f"{written.name}: a language model writes its kernel, which has no space to search")
-    cases = chosen(written, dtype or [], only or [], skip or [])
+    cases = chosen(written, list(asked.dtypes), list(asked.only), list(asked.skip))
     spec = replace(written, performance=cases, optimization_strategies=("tune",))
     root, chip = root_of(here), generation.chip_of(here)
     plan = replace(generation.plan_of(written, root, chip), spec=spec)
-    tuning = Wanted(configs or "tune", evaluations, patience)
-    context = context_of(plan, tuning)
-    if dry_run:
-        return _announce(context, json)
+    context = context_of(plan, asked.tuning)
+    if asked.dry_run:
+        return 0, _announce(context, asked.json)
     if not here.measures:
         raise NoDeviceError("tune measures, and no GPU is here: --dry-run shows the space, --replay judges the search")
-    options = Given(root, rounds=1, max_minutes=settings.max_minutes, force=force, fresh=fresh)
-    options = replace(options, **told(plan, here.facts.name, tuning))
-    return _run(written, context, here, options, settings.jobs, json)
+    limit = asked.settings.max_minutes
+    options = Given(root, rounds=1, max_minutes=limit, force=asked.force, fresh=asked.fresh)
+    options = replace(options, **told(plan, here.facts.name, asked.tuning))
+    return _run(written, context, here, options, asked.settings.jobs, asked.json)
 
 
-def _run(written: OperatorSpec, context: Context, here: Device, options: Options, jobs: int | None, json: bool) -> int:
+def _run(
+    written: OperatorSpec, context: Context, here: Device, options: Options, jobs: int | None, json: bool
+) -> tuple[int, Any]:
     """Search, and print what was found; 130 where Ctrl-C ended the search."""
     from kernelgen import generation
     from kernelgen.cli.progress import TuneProgress
@@ -132,12 +171,12 @@ def _run(written: OperatorSpec, context: Context, here: Device, options: Options
         note(f"{plan.spec.name} had no kernel yet; generated in {quartet.folder}")
     searches = sum(bool(context.bound(row)) for row in range(len(plan.table)))
     result = played(plan, here, options, jobs, json, TuneProgress(context.tuning.evaluations * searches))
+    code = INTERRUPTED if _was_stopped(result.folder) else 0 if result.works else WrongOrSlowError.exit_code
     if json:
-        emit(to_json(result))
-    else:
-        show_result(result, quartet)
-        _show_measured(result.folder)
-    return INTERRUPTED if _was_stopped(result.folder) else 0 if result.works else WrongOrSlowError.exit_code
+        return code, to_json(result)
+    show_result(result, quartet)
+    _show_measured(result.folder)
+    return code, None
 
 
 def _effort(name: str) -> tuple[int, int]:
@@ -160,7 +199,7 @@ def context_of(plan: Plan, tuning: Tuning) -> Context:
     return context
 
 
-def _announce(context: Context, json: bool) -> int:
+def _announce(context: Context, json: bool) -> Any:
     """The spaces, without a measurement."""
     from kernelgen.schedule.problem import limits_text
     from kernelgen.strategies.tune import search
@@ -181,8 +220,7 @@ def _announce(context: Context, json: bool) -> int:
             }
         )
     if json:
-        emit({"operator": plan.spec.name, "rows": found})
-        return 0
+        return {"operator": plan.spec.name, "rows": found}
     for said, row in zip(found, rows, strict=True):
         of_more = ", drawn from more" if row.space.sampled else ""
         print(f"{plan.spec.name}, {said['serves']}: {said['legal']} configurations{of_more}; {len(row.cases)} cases")
@@ -191,7 +229,7 @@ def _announce(context: Context, json: bool) -> int:
         lines += [f"{sum(count for _, count in others)}: for other reasons"] if others else []
         print("".join(f"  left out  {line}\n" for line in lines), end="")
         print("".join(f"  first     {text}\n" for text in _first(row)[:SHOWN_FIRST]), end="")
-    return 0
+    return None
 
 
 def _first(row: Row) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kernelgen.fleet.checkup import device_gone
 from kernelgen.fleet.model import Assignment, Ended, Failed, Joined, Lost, Message, Worker
-from kernelgen.fleet.work import COMMAND, GO_ON, KILL, STOP, failure, perform
+from kernelgen.fleet.work import COMMAND, GO_ON, KILL, STOP, doubtful, perform
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class LocalExecutor:
         try:
             with closing(said):
                 for message in said:
-                    failed = isinstance(message, Ended) and failure(message)
-                    gone = device_gone(place.variables) if failed and place.has_device else ""
+                    doubt = place.has_device and isinstance(message, Ended) and doubtful(message)
+                    gone = device_gone(place.variables) if doubt else ""
                     self._messages.put(Lost(place.worker.name, gone) if gone else message)
         except Exception as error:
             self._messages.put(Failed(attempt, f"{type(error).__name__}: {error}"))

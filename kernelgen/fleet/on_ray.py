@@ -20,7 +20,7 @@ from kernelgen.devices import Device, find
 from kernelgen.errors import NoDeviceError, UsageError
 from kernelgen.fleet.checkup import device_gone, kind, self_test
 from kernelgen.fleet.model import Assignment, Ended, Failed, Job, Joined, Lost, Message, Shipped, Worker
-from kernelgen.fleet.work import COMMAND, GO_ON, KILL, STOP, failure, perform
+from kernelgen.fleet.work import COMMAND, GO_ON, KILL, STOP, doubtful, perform
 
 LOOK_S = 1.0
 """Between two looks at which nodes there are."""
@@ -68,7 +68,7 @@ class RayWorker:
         self._wanted[attempt] = GO_ON
         variables = {"KERNELGEN_JOBS": str(self._asked.jobs)}
         for message in perform(attempt, job, inputs, variables, lambda: self._wanted[attempt], self._asked.command):
-            if isinstance(message, Ended) and failure(message) and self._asked.device != "cpu":
+            if isinstance(message, Ended) and doubtful(message) and self._asked.device != "cpu":
                 gone = device_gone({})
                 if gone:
                     yield gone

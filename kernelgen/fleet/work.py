@@ -85,9 +85,12 @@ def failure(ended: Ended) -> str:
         return "killed (SIGKILL: by hand, or for want of memory)"
     if ended.code < 0:
         return f"died of {signal.Signals(-ended.code).name}: {last}"
-    if ended.code in (CRASHED, NoDeviceError.exit_code):
-        return last
-    return ""
+    return last if ended.code == CRASHED else ""
+
+
+def doubtful(ended: Ended) -> bool:
+    """Whether a worker's device may be gone: the command failed, or found none."""
+    return bool(failure(ended)) or ended.code == NoDeviceError.exit_code
 
 
 def _started(
