@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import UsageError
+
+AT_ONCE = 16
+"""Files on their way to a disk."""
 
 
 def read_text(path: Path) -> str | None:
@@ -54,6 +59,37 @@ def write_atomic(path: Path, text: str) -> None:
 
     Raises UsageError, naming the path, where the folder cannot be made or written, or the disk is full.
     """
+    write_all([(path, text)])
+
+
+def write_all(files: Sequence[tuple[Path, str]]) -> None:
+    """Write several files as `write_atomic` does. They reach the disk side by side and a folder is synced once, which
+    takes a disk a small part of the time that they take one after the other. Raises UsageError as it does."""
+    written: list[str] = []
+    path = Path()
+    try:
+        for path, text in files:
+            written.append(_temporary(path, text))
+        if len(written) == 1:
+            _sync(written[0])
+        elif written:
+            with ThreadPoolExecutor(min(len(written), AT_ONCE)) as pool:
+                list(pool.map(_sync, written))
+        for (path, _), name in zip(files, written, strict=True):
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        for folder in dict.fromkeys(path.parent for path, _ in files):
+            sync_folder(folder)
+    except BaseException as error:
+        for name in written:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise UsageError(f"{path}: cannot write: {error.strerror}") from None
+        raise
+
+
+def _temporary(path: Path, text: str) -> str:
+    """A new file in the path's folder with the text, by its name."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -62,16 +98,18 @@ def write_atomic(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-        sync_folder(path.parent)
-    except BaseException as error:
+    except BaseException:
         Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise UsageError(f"{path}: cannot write: {error.strerror}") from None
         raise
+    return name
+
+
+def _sync(name: str) -> None:
+    handle = os.open(name, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sync_folder(folder: Path) -> None:

@@ -167,10 +167,10 @@ def source(folder: Path, name: str) -> str:
     return text
 
 
-def is_finished(line: bytes) -> bool:
-    """Whether a line of a journal says that its run is at its end; it is the last one."""
+def is_kind(line: bytes, kind: str) -> bool:
+    """Whether a line of a journal is a record of a kind."""
     try:
-        return bool(json.loads(line)["kind"] == "finished")
+        return bool(json.loads(line)["kind"] == kind)
     except (ValueError, KeyError, TypeError, RecursionError):
         return False
 

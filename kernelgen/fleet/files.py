@@ -7,9 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 
 from kernelgen.errors import UsageError
-from kernelgen.files import write_atomic
+from kernelgen.files import write_all
 from kernelgen.fleet.model import Job, Shipment
-from kernelgen.journal import FILE, Journal, JournalError, Record, is_finished, locked, read, whole_lines
+from kernelgen.journal import FILE, Journal, JournalError, Record, is_kind, locked, read, whole_lines
 
 UNSENT = ("lock", "__pycache__")
 """Names that say nothing on another machine, beside those that begin with a dot."""
@@ -79,6 +79,11 @@ class Watched:
             return None
         return Shipment((*candidates, *kernels), tuple(lines))
 
+    def has_round(self) -> bool:
+        """Whether a round was finished that has not been sent."""
+        journals = (path for out in self._outputs for path in self._files(out) if path.name == FILE)
+        return any(is_kind(line, "round") for path in journals for line in self._new(path))
+
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
@@ -106,14 +111,15 @@ class Watched:
     def _lines(self, path: Path, ended: bool) -> list[tuple[str, int, bytes]]:
         name = self._name(path)
         start = self._sizes.get(name, 0)
-        with path.open("rb") as file:
-            file.seek(start)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        if not ended:
-            whole = b"".join(line for line in whole.splitlines(keepends=True) if not is_finished(line))
+        whole = b"".join(line for line in self._new(path) if ended or not is_kind(line, "finished"))
         self._sizes[name] = start + len(whole)
         return [(name, start, whole)] if whole else []
+
+    def _new(self, path: Path) -> list[bytes]:
+        """The whole lines of a journal that have not been sent."""
+        with path.open("rb") as file:
+            file.seek(self._sizes.get(self._name(path), 0))
+            return [line for line in file.read().splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def unpack(root: Path, files: Sequence[tuple[str, bytes]]) -> None:
@@ -148,15 +154,12 @@ class Collector:
         Raises ShipmentError for what is not this job's or does not continue what is here, and UsageError where this
         machine cannot write.
         """
-        files = [(self._place(name), content) for name, content in shipment.files]
+        files = [(self._place(name), content.decode("utf-8", "surrogateescape")) for name, content in shipment.files]
         lines = [(self._place(name), start, content) for name, start, content in shipment.lines]
-        for path, content in files:
-            if path.parent.name == "candidates":
-                _write(path, content)
+        candidates = [(path, text) for path, text in files if path.parent.name == "candidates"]
+        write_all(candidates)
         records = tuple(record for one in lines for record in self._append(*one))
-        for path, content in files:
-            if path.parent.name != "candidates":
-                _write(path, content)
+        write_all([one for one in files if one not in candidates])
         return records
 
     @property
@@ -185,7 +188,3 @@ class Collector:
             if path.is_relative_to(tree.there):
                 return self._base / tree.here / path.relative_to(tree.there)
         raise ShipmentError(f"{name} is not this job's to write")
-
-
-def _write(path: Path, content: bytes) -> None:
-    write_atomic(path, content.decode("utf-8", "surrogateescape"))

@@ -26,6 +26,8 @@ LOOK_S = 1.0
 """Between two looks at which nodes there are."""
 START_S = 120.0
 """How long the first workers may take: Ray starts a process, which imports what finds its device."""
+STARTS = 3
+"""Actors in a row that may die before they say what they are."""
 RESOURCES = {"cuda": "GPU", "npu": "NPU", "cpu": "CPU"}
 """What Ray calls what a worker of a device takes one of."""
 HOW_TO_GET_IT = "Ray is not installed: pip install 'kernelgen[ray]'"
@@ -92,6 +94,8 @@ class RayExecutor:
         self._on: dict[int, str] = {}
         self._refused = 0
         """Places that are taken and not used."""
+        self._died = 0
+        """Actors in a row that died before they said what they are."""
         self._made = 0
         self._closed = threading.Event()
         self._lock = threading.Lock()
@@ -207,23 +211,31 @@ class RayExecutor:
             actor = self._starting[reference]
             try:
                 worker, device, why = self._ray.get(reference)
+            except self._ray.exceptions.ActorDiedError as error:
+                # killed, perhaps: another takes its place, unless none ever starts
+                self._died += 1
+                often = self._died >= STARTS
+                self._drop(reference, actor, "a worker", f"it does not start: {_first_line(error)}", for_good=often)
+                continue
             except Exception as error:
                 self._drop(reference, actor, "a worker", f"it does not start: {_first_line(error)}")
                 continue
             if why:
                 self._drop(reference, actor, worker.name, why)
                 continue
+            self._died = 0
             with self._lock:
                 del self._starting[reference]
                 self._actors[worker.name] = actor
             self._messages.put(Joined(worker))
             yield worker, device
 
-    def _drop(self, reference: Any, actor: Any, name: str, why: str) -> None:
+    def _drop(self, reference: Any, actor: Any, name: str, why: str, for_good: bool = True) -> None:
         with self._lock:
             del self._starting[reference]
-            self._refused += 1
-        self._messages.put(Lost(name, why))
+            self._refused += for_good
+        if for_good:
+            self._messages.put(Lost(name, why))
         with suppress(Exception):
             self._ray.kill(actor)
 

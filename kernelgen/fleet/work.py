@@ -19,7 +19,10 @@ from kernelgen.fleet.files import Watched, unpack
 from kernelgen.fleet.model import Ended, Job, Shipment, Shipped
 
 LOOK_S = 0.2
-"""Between two looks at what has changed."""
+"""Between two looks at a command: whether it has ended, or finished a round, which is sent at once."""
+SEND_S = 5.0
+"""Between two shipments of anything else: the collecting machine writes each of them to its disk
+(docs/scaling.md says how many it can take)."""
 KEPT = 4000
 """Bytes of the end of stderr that are kept."""
 CRASHED = 70
@@ -55,7 +58,7 @@ def perform(
         process = _started(
             [*command, str(os.getpid()), *job.arguments], root, {**dict(job.settings), **variables}, streams
         )
-        told = False
+        told, sent = False, began
         try:
             while process.poll() is None:
                 if wanted() == KILL:
@@ -63,9 +66,11 @@ def perform(
                 if not told and wanted() == STOP:
                     told = True
                     process.send_signal(signal.SIGINT)
-                changed = watched.changes()
-                if changed is not None:
-                    yield Shipped(attempt, changed)
+                if time.monotonic() - sent >= SEND_S or watched.has_round():
+                    sent = time.monotonic()
+                    changed = watched.changes()
+                    if changed is not None:
+                        yield Shipped(attempt, changed)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(LOOK_S)
         finally:
