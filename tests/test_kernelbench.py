@@ -21,6 +21,7 @@ from kernelgen.cli.kernelbench import kernelbench as command
 from kernelgen.devices import facts
 from kernelgen.devices.device import Card, Device
 from kernelgen.journal import FILE
+from kernelgen.kernelbench.rounds import played
 from kernelgen.kernelbench.tolerance import compare
 from kernelgen.kernelbench.turns import Turns
 
@@ -228,6 +229,42 @@ def test_the_summary_counts_what_is_faster_for_certain() -> None:
     counts = kernelbench.summary(outcomes)
     assert (counts["timed"], counts["faster than eager"], counts["faster than compile"]) == (2, 1, 0)
     assert (counts["imported"], counts["generated"], counts["right"], counts["refused"]) == (3, 2, 2, 1)
+
+
+def of_speed(eager: float, state: str = "right", **more: Any) -> dict[str, Any]:
+    row = {"against": {"eager": {"low": eager, "speedup": eager}}}
+    return {"state": state, "performance": [row], **more}
+
+
+def test_fast_p_counts_all_problems_and_those_that_are_right_alone() -> None:
+    outcomes = [of_speed(4.0), of_speed(1.0), of_speed(9.0, "wrong"), {"state": "refused"}]
+    shares = [kernelbench.fast(outcomes, "eager", p) for p in (0.0, 0.5, 1.0, 2.0, 4.0)]
+    assert shares == [0.5, 0.5, 0.25, 0.25, 0.0]
+    assert kernelbench.mean_speedup(outcomes, "eager") == pytest.approx(2.0)
+    assert kernelbench.mean_speedup(outcomes, "compile") is None
+
+
+def test_figures_after_rounds_are_of_what_was_kept_and_found_right() -> None:
+    better = {"kept": 2, **of_speed(4.0), "kernelbench": {"float32": {"right": True}}}
+    del better["state"]
+    broken = better | {"kernelbench": {"float32": {"right": False}}}
+    outcomes = [of_speed(1.0, optimized=better), of_speed(1.0, optimized=broken), of_speed(1.0, optimized={"kept": 0})]
+    figures = kernelbench.figures(outcomes)
+    assert figures["fast_2 over eager"] == 0.0
+    assert figures["fast_2 over eager after rounds"] == pytest.approx(1 / 3)
+    assert figures["geometric mean over eager after rounds"] == pytest.approx(4 ** (1 / 3))
+
+
+def test_refusals_are_counted_by_reason() -> None:
+    reasons = ["a.py:3:9: unsupported: a size of 12", "b.py:7:1: unsupported: a size of 64", "no input"]
+    refused = [{"state": "refused", "reason": reason} for reason in reasons]
+    assert kernelbench.refusals([*refused, of_speed(1.0)]) == {"unsupported: a size of N": 2, "no input": 1}
+
+
+def test_rounds_that_cannot_be_played_say_why(tmp_path: Path) -> None:
+    found = played(tmp_path, "missing", 1, "float32")
+    assert (found["rounds"], found["kept"]) == (0, 0)
+    assert "missing.yaml" in found["reason"]
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,25 @@
-"""The page of KernelBench's level 1, from the journals of `kernelgen kernelbench`.
+"""The pages of KernelBench's levels, from the journals of `kernelgen kernelbench`.
 
-    kernelgen kernelbench KernelBench --level 1 --jobs 13 --out DIR     # on a GPU
-    python docs/benchmarks/kernelbench.py DIR...                       # writes kernelbench.json and kernelbench.md
-    python docs/benchmarks/kernelbench.py                              # writes kernelbench.md from the committed data
+    kernelgen kernelbench KernelBench --level 2 --jobs 13 --optimize 3 --out DIR   # on a GPU
+    python docs/benchmarks/kernelbench.py --level 2 DIR...    # writes kernelbench_level2.json and kernelbench_level2.md
+    python docs/benchmarks/kernelbench.py                     # writes the pages from the committed data
 
-Problems that need a dense or transposed convolution, a matmul or attention are not taken up.
+Level 1's files are kernelbench.json and kernelbench.md. What KernelBench itself says of the exported files is
+kernelbench_evaluate.py's: `--evaluated FILE` adds it to the page, beside our own verdicts.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import re
 import statistics
-import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
+from kernelgen.kernelbench import figures, refusals
+
 HERE = Path(__file__).parent
-COMMAND = "kernelgen kernelbench KernelBench --level 1 --jobs 13"
-APART = re.compile(
-    r"atmul|atrix_mult|matrix_multiplication|conv_standard|conv_transposed|conv_pointwise|separable|Attention"
-)
-"""Names of the problems that are left to a library."""
-MEMORY = {"5_Matrix_scalar_multiplication"}
-"""What has such a name, but only moves memory."""
 
 
 def collect(folders: list[Path]) -> list[dict[str, Any]]:
@@ -34,18 +30,75 @@ def collect(folders: list[Path]) -> list[dict[str, Any]]:
             record = json.loads(line)
             if record["kind"] == "problem":
                 found[record["data"]["problem"]] = record["data"] | {"time": record["time"]}
-    taken = [r for name, r in found.items() if name in MEMORY or not APART.search(name)]
-    return sorted((_kept(r) for r in taken), key=lambda r: int(r["problem"].split("_")[0]))
+    return sorted((_kept(r) for r in found.values()), key=lambda r: int(r["problem"].split("_")[0]))
 
 
 def _kept(record: dict[str, Any]) -> dict[str, Any]:
     """What the page says of a problem, without the paths in its reasons."""
-    keys = ("problem", "state", "seconds", "stage", "time", "accuracy", "kernelbench", "accuracy_at_its_shapes")
+    keys = (
+        "problem",
+        "state",
+        "seconds",
+        "stage",
+        "time",
+        "accuracy",
+        "kernelbench",
+        "accuracy_at_its_shapes",
+        "optimized",
+    )
     kept = {key: record[key] for key in keys if key in record}
     return kept | {
         "reason": str(record.get("reason", "")).rpartition("/")[2],
         "performance": record.get("performance", []),
     }
+
+
+_OTHERS = ("wrong", "refused", "untested", "timed out", "fault")
+
+
+def _introduced(data: dict[str, Any]) -> list[str]:
+    """What was taken, and how it was measured."""
+    suffix = _suffix(data.get("level", 1))
+    words = (
+        f"{len(data['problems'])} problems: {data['taken']}. Each file is imported, generated and judged as it is, "
+        f"with the first schedules{data['rounds']}. Made from [kernelbench{suffix}.json](kernelbench{suffix}.json) by "
+        f"`python docs/benchmarks/kernelbench.py`; measured on {data['device']}, torch {data['torch']}, triton "
+        f"{data['triton']}, by `{data['command']}`."
+    )
+    return textwrap.wrap(words, 110, break_on_hyphens=False, break_long_words=False)
+
+
+def _fast(rows: list[dict[str, Any]]) -> list[str]:
+    """KernelBench's own measure: of all problems, the share that is right and more than p times as fast."""
+    found = figures(rows)
+    lines = []
+    for opponent in ("eager", "compile"):
+        for when in ("", " after rounds"):
+            shares = {
+                n.split(" ")[0]: f for n, f in found.items() if n.endswith(f"over {opponent}{when}") and n[:4] == "fast"
+            }
+            if shares:
+                title = "torch.compile" if opponent == "compile" else opponent
+                cells = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
+                lines.append(f"| fast_p over {title}{when} | {cells} |")
+    return lines
+
+
+def _refused(rows: list[dict[str, Any]]) -> list[str]:
+    found = refusals(rows)
+    lines = [f"| {count} | {reason} |" for reason, count in found.items()]
+    return ["", "| refused | because |", "|---:|---|", *lines] if lines else []
+
+
+def _verdicts(rows: list[dict[str, Any]], evaluated: dict[str, Any]) -> list[str]:
+    """KernelBench's own verdicts on the exported files beside ours."""
+    if not evaluated:
+        return []
+    pairs = [(r["problem"], r["state"], evaluated[r["problem"]]) for r in rows if r["problem"] in evaluated]
+    both = sum((state == "right") == bool(theirs["correct"]) for _, state, theirs in pairs)
+    lines = [f"| {n} | {s} | {'right' if t['correct'] else t['message']} |" for n, s, t in pairs]
+    head = f"KernelBench's own evaluation of {len(pairs)} exported files agrees with ours on {both}."
+    return ["", head, "", "| problem | ours | KernelBench's |", "|---|---|---|", *lines]
 
 
 def page(data: dict[str, Any]) -> str:
@@ -59,21 +112,23 @@ def page(data: dict[str, Any]) -> str:
             _right(r.get("accuracy_at_its_shapes")) for r in rows
         ),
         "within 60 s": sum(r["seconds"] <= 60 for r in rows),
-        "refused": sum(r["state"] == "refused" for r in rows),
+        **{
+            state: count for state in _OTHERS if (count := sum(r["state"] == state for r in rows)) or state == "refused"
+        },
     }
     lines = [
-        "# KernelBench, level 1",
+        f"# KernelBench, level {data.get('level', 1)}",
         "",
-        f"{len(rows)} problems: all that need no dense or transposed convolution, no matmul and no attention. Each",
-        "file is imported, generated and judged as it is, with the first schedules: no round has been run on any of",
-        "them. Made from [kernelbench.json](kernelbench.json) by `python docs/benchmarks/kernelbench.py`; measured on",
-        f"{data['device']}, torch {data['torch']}, triton {data['triton']}, by `{data['command']}`.",
+        *_introduced(data),
         *data["notes"],
         "",
         "| | problems |",
         "|---|---:|",
         *(f"| {title} | {count} |" for title, count in counts.items()),
         *(_faster(name, found) for name, found in against.items()),
+        *_fast(rows),
+        *_refused(rows),
+        *_verdicts(rows, data.get("evaluated", {})),
         "",
         "Speedups are paired medians at KernelBench's own shapes with their 95 % intervals; the share is that of the",
         "time that a copy of the same bytes takes. Seconds: all that was done for the problem, with others preparing",
@@ -126,13 +181,35 @@ def _ratio(record: dict[str, Any], name: str) -> dict[str, Any]:
     return next((p["against"][name] for p in record["performance"] if name in p["against"]), {})
 
 
+def _suffix(level: int) -> str:
+    return "" if level == 1 else f"_level{level}"
+
+
 def main() -> None:
-    path = HERE / "kernelbench.json"
-    if sys.argv[1:]:
-        known = json.loads(path.read_text()) if path.exists() else {}
-        data = {**known, "command": COMMAND, "problems": collect([Path(name) for name in sys.argv[1:]])}
-        path.write_text(json.dumps(data, indent=1) + "\n")
-    (HERE / "kernelbench.md").write_text(page(json.loads(path.read_text())))
+    parser = argparse.ArgumentParser(description="The pages of KernelBench's levels.")
+    parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="what `kernelgen kernelbench --out` wrote")
+    parser.add_argument("--level", type=int, default=1)
+    parser.add_argument("--evaluated", type=Path, metavar="FILE", help="what kernelbench_evaluate.py wrote")
+    asked = parser.parse_args()
+    if asked.folders or asked.evaluated:
+        path = HERE / f"kernelbench{_suffix(asked.level)}.json"
+        data = json.loads(path.read_text("utf-8")) if path.exists() else _empty(asked.level)
+        if asked.folders:
+            data |= {"problems": collect(asked.folders), "taken": "all of the level"}
+        if asked.evaluated:
+            data["evaluated"] = json.loads(asked.evaluated.read_text("utf-8"))
+        path.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    for level in range(1, 5):
+        path = HERE / f"kernelbench{_suffix(level)}.json"
+        if path.exists():
+            path.with_suffix(".md").write_text(page(json.loads(path.read_text("utf-8"))), "utf-8")
+
+
+def _empty(level: int) -> dict[str, Any]:
+    """What a level's data says of the machine, to be filled in by who measured."""
+    command = f"kernelgen kernelbench KernelBench --level {level} --jobs 13"
+    told = dict.fromkeys(("device", "torch", "triton"), "?")
+    return {**told, "level": level, "command": command, "rounds": ": no round has been run on any of them", "notes": []}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import typer
 
 from kernelgen.cli.terminal import DeviceName, Json, emit, note, table
 from kernelgen.errors import WrongOrSlowError
-from kernelgen.settings import checked, positive, resolve, whole
+from kernelgen.settings import MAX_ROUNDS, checked, positive, resolve, whole
 
 if TYPE_CHECKING:
     from kernelgen.kernelbench import Outcome
@@ -32,6 +32,10 @@ def kernelbench(
             "--jobs", metavar="N", help="Problems prepared at once; a GPU has one at a time. By default one a GPU."
         ),
     ] = None,
+    optimize: Annotated[
+        str | None,
+        typer.Option("--optimize", metavar="N", help="Play N rounds on each that is right, and time it again."),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
     device: DeviceName = None,
     json: Json = False,
@@ -52,14 +56,19 @@ def kernelbench(
     each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
     at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"
-    outcomes = benchmark.run(files, out, seconds, key, _say, again, at_once, each)
-    counts = benchmark.summary(outcomes)
+    rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
+    outcomes = benchmark.run(files, out, seconds, key, _say, again, at_once, each, rounds)
+    counts, figures, refused = benchmark.summary(outcomes), benchmark.figures(outcomes), benchmark.refusals(outcomes)
     if json:
-        emit({"summary": counts, "problems": outcomes})
+        emit({"summary": counts, "figures": figures, "refusals": refused, "problems": outcomes})
     else:
         print(table([("problem", "state", "eager", "compile", ""), *map(_row, outcomes)]))
         print()
         print(table((name, str(count)) for name, count in counts.items()))
+        for title, rows in (("", {n: f"{f:.2f}" for n, f in figures.items()}), ("refused because", refused)):
+            if rows:
+                print(f"\n{title}".rstrip(" "))
+                print(table((name, str(found)) for name, found in rows.items()))
     return WrongOrSlowError.exit_code if counts["wrong"] or counts["fault"] else 0
 
 

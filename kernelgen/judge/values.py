@@ -253,9 +253,9 @@ def _storing(run: _Run, probes: int, generator: torch.Generator) -> Sequence[Sto
     if products is None:
         return ()
     errors = [Errors(generator, truncating=n % 2 > 0, known=run.known) for n in range(max(probes, 2))]
-    # on a GPU a kernel's own products may be torch's at some sizes: its schedule table says where
-    own = () if products.ours and run.arguments[0].device.type == "cpu" else (replace(products, called=True),)
-    return [products, *own, *(replace(products, errors=drawn) for drawn in errors)]
+    # a kernel's own products may be torch's at some sizes: its schedule table says where
+    called = replace(products, called=True)
+    return [products, called, *(replace(products, errors=drawn) for drawn in errors)]
 
 
 def _worst_order(

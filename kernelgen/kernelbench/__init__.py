@@ -7,9 +7,11 @@ import re
 import signal
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from kernelgen.errors import UsageError
@@ -18,6 +20,9 @@ from kernelgen.journal import Journal
 from kernelgen.kernelbench.turns import Turns, said
 
 KIND = "problem"
+OPPONENTS = ("eager", "compile")
+FAST = (0.0, 1.0, 1.5, 2.0)
+"""The p of fast_p."""
 STATES = ("right", "wrong", "refused", "untested", "timed out", "fault")
 """What `state` says of a problem."""
 
@@ -57,17 +62,20 @@ def run(
     again: bool = False,
     jobs: int = 1,
     each: Sequence[Mapping[str, str]] = ({},),
+    rounds: int = 0,
 ) -> list[Outcome]:
     """Every problem that the journal in `out` does not have yet, each within its time; all outcomes in order.
 
     `jobs`: so many problems are imported, generated and judged at small shapes at once; then each has a device to
-    itself. `each`: for every device, the variables that show it alone to a process. A record belongs to the file's text
-    and the device: a problem that changed is run again.
+    itself. `each`: for every device, the variables that show it alone to a process. `rounds`: of optimisation, each of
+    which may take as long again as `limit_s`. A record belongs to the file's text, the device and the rounds: a problem
+    that changed is run again.
     """
     journal = Journal.open(out)
     known = {} if again else {_key(r.data): r.data for r in journal.records(KIND)}
     entries: dict[Path, Outcome] = {
-        f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device} for f in files
+        f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device, "rounds": rounds}
+        for f in files
     }
     todo = [f for f, entry in entries.items() if _key(entry) not in known]
     for start in range(0, len(todo), jobs):
@@ -75,7 +83,7 @@ def run(
         turns = Turns(len(batch), each)
         with ThreadPoolExecutor(len(batch)) as pool:
             try:
-                running = {pool.submit(_one, f, out, limit_s, turns): f for f in batch}
+                running = {pool.submit(_one, f, out, limit_s, turns, rounds): f for f in batch}
                 for done in as_completed(running):
                     outcome = entries[running[done]] | done.result()
                     outcome["state"] = state(outcome)
@@ -88,16 +96,18 @@ def run(
 
 
 def _key(entry: Outcome) -> tuple[str, ...]:
-    return tuple(str(entry.get(field)) for field in ("problem", "sha256", "device"))
+    return (*(str(entry.get(field)) for field in ("problem", "sha256", "device")), str(entry.get("rounds", 0)))
 
 
-def _one(file: Path, out: Path, limit_s: float, turns: Turns) -> Outcome:
+def _one(file: Path, out: Path, limit_s: float, turns: Turns, rounds: int) -> Outcome:
     """One problem in its process; at the limit it is killed, and what it had answered stands."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         log = out / "logs" / f"{file.stem}.txt"
         write_atomic(log, "")
         command = [sys.executable, "-m", "kernelgen.kernelbench.problem", str(file), str(out), str(answer)]
+        command.append(str(rounds))
+        limit_s *= 1 + rounds
         with log.open("w", encoding="utf-8") as stream:
             code, seconds = turns.run(command, answer, limit_s, stream)
         found: Outcome = said(answer) or {"stage": "start"}
@@ -131,10 +141,54 @@ def wrong(entry: Outcome) -> bool:
     return any(ours) or any(theirs)
 
 
+def ratios(entry: Outcome, opponent: str) -> list[dict[str, Any]]:
+    """A problem's timed cases against an opponent; `entry` may also be what `optimized` holds of it."""
+    return [row["against"][opponent] for row in entry.get("performance", []) if opponent in row["against"]]
+
+
 def faster(entry: Outcome, opponent: str) -> bool | None:
     """Whether the whole interval is above 1 in every timed case; None where nothing was timed."""
-    rows = [row["against"][opponent] for row in entry.get("performance", []) if opponent in row["against"]]
+    rows = ratios(entry, opponent)
     return all(row["low"] > 1 for row in rows) if rows else None
+
+
+def last(entry: Outcome) -> Outcome:
+    """What a problem came to after its rounds; where none was kept, or what was kept was not found right, before
+    them."""
+    found: Outcome = entry.get("optimized", {})
+    return entry | found if found.get("performance") and not wrong(found) else entry
+
+
+def speedup(entry: Outcome, opponent: str) -> float | None:
+    """The geometric mean of a right problem's timed cases; None where nothing was timed, or it is not right."""
+    found = [float(row["speedup"]) for row in ratios(entry, opponent)]
+    return geometric_mean(found) if found and entry["state"] == "right" else None
+
+
+def fast(outcomes: Sequence[Outcome], opponent: str, at_least: float) -> float:
+    """KernelBench's fast_p: the share of all problems that are right and more than so many times as fast; fast_0 is the
+    share of those that are right, timed or not."""
+    if not outcomes:
+        return 0.0
+    if at_least <= 0:
+        return float(sum(o["state"] == "right" for o in outcomes)) / len(outcomes)
+    return sum((speedup(o, opponent) or 0.0) > at_least for o in outcomes) / len(outcomes)
+
+
+def mean_speedup(outcomes: Sequence[Outcome], opponent: str) -> float | None:
+    """The geometric mean over the problems that are right and timed."""
+    found = [s for o in outcomes if (s := speedup(o, opponent)) is not None]
+    return geometric_mean(found) if found else None
+
+
+def refusals(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many problems were refused for which reason, the most frequent first: without file, place and figures."""
+    found = Counter(
+        re.sub(r"\d+", "N", re.sub(r"^\S*:\d+:\d+: ", "", str(o.get("reason", ""))))
+        for o in outcomes
+        if o["state"] == "refused"
+    )
+    return dict(found.most_common())
 
 
 def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
@@ -143,5 +197,24 @@ def summary(outcomes: Sequence[Outcome]) -> dict[str, int]:
     counts |= {stage: sum(bool(o.get(stage)) for o in outcomes) for stage in ("imported", "generated")}
     counts |= {name: sum(o["state"] == name for o in outcomes) for name in STATES}
     counts["timed"] = sum(faster(o, "eager") is not None for o in outcomes)
-    counts |= {f"faster than {name}": sum(bool(faster(o, name)) for o in outcomes) for name in ("eager", "compile")}
+    counts |= {f"faster than {name}": sum(bool(faster(o, name)) for o in outcomes) for name in OPPONENTS}
+    if any("optimized" in o for o in outcomes):
+        ended = [last(o) for o in outcomes]
+        counts["made faster by rounds"] = sum(o.get("optimized", {}).get("kept", 0) > 0 for o in outcomes)
+        counts |= {f"faster than {name} after rounds": sum(bool(faster(o, name)) for o in ended) for name in OPPONENTS}
     return counts
+
+
+def figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """fast_p and geometric means of what was timed, before rounds and after them."""
+    found: dict[str, float] = {}
+    stages = {"": list(outcomes)}
+    if any("optimized" in o for o in outcomes):
+        stages[" after rounds"] = [last(o) for o in outcomes]
+    for when, entries in stages.items():
+        for name in OPPONENTS:
+            mean = mean_speedup(entries, name)
+            if mean is not None:
+                found[f"geometric mean over {name}{when}"] = mean
+                found |= {f"fast_{p:g} over {name}{when}": fast(entries, name, p) for p in FAST}
+    return found

@@ -1,4 +1,4 @@
-"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER`.
+"""One problem, in a process of its own: `python -m kernelgen.kernelbench.problem FILE OUT ANSWER ROUNDS`.
 
 ANSWER is written again after each stage, so that what a time limit cuts short is known up to there. Before the stages
 that want the device for themselves it reads a line from its input.
@@ -21,6 +21,7 @@ from kernelgen.errors import KernelgenError
 from kernelgen.export import export_kernelbench
 from kernelgen.files import write_atomic
 from kernelgen.importer import Imported, import_file
+from kernelgen.kernelbench import rounds
 from kernelgen.kernelbench.turns import READY
 from kernelgen.lifeline import die_with_parent
 from kernelgen.spec import load_spec
@@ -34,8 +35,9 @@ TIME_CAP_S = 2.0
 class Problem:
     """The stages of one problem; each adds what it found to `answer`."""
 
-    def __init__(self, file: Path, out: Path, answer: Path) -> None:
-        self.file, self.out, self._path = file, out, answer
+    def __init__(self, file: Path, out: Path, answer: Path, rounds: int = 0) -> None:
+        """`rounds`: of optimisation, after which it is judged and timed once more."""
+        self.file, self.out, self._path, self.rounds = file, out, answer, rounds
         self.answer: dict[str, Any] = {"imported": False, "generated": False, "reason": "", "stage": "import"}
         self.answer["stage_s"] = {}
         self._began = time.monotonic()
@@ -71,23 +73,39 @@ class Problem:
         cases = list(accuracy.CASES)
         if device == "cuda":
             cases += judge.hidden_cases(accuracy.OPERATOR, cases, device, large=False)
-        self._accuracy("accuracy", accuracy.OPERATOR, cases, device)
+        self._accuracy("accuracy", accuracy.OPERATOR, cases, device, self.answer)
         if device == "cuda":
-            self._at_its_shapes(spec)
+            self._stage(READY)
+            sys.stdin.readline()
+            self._at_its_shapes(spec.name, self.answer)
+        if self.rounds and not self.answer["accuracy"]["failed"]:
+            self._optimized(spec)
         self._stage("done")
 
-    def _at_its_shapes(self, spec: Any) -> None:
+    def _at_its_shapes(self, name: str, found: dict[str, Any]) -> None:
         """Right at its own shapes, and then timed; one problem at a time, since some fill the device's memory."""
-        performance = importlib.import_module(f"{spec.name}_performance")
-        self._stage(READY)
-        sys.stdin.readline()
+        performance = importlib.import_module(f"{name}_performance")
         self._stage("its own shapes, KernelBench's tolerance")
-        self._within_tolerance(spec.name)
+        self._within_tolerance(name, found)
         self._stage("its own shapes, our tolerance")
-        self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, _precise(performance.CASES), "cuda")
-        if not self.answer["accuracy_at_its_shapes"]["failed"]:
+        self._accuracy("accuracy_at_its_shapes", performance.OPERATOR, _precise(performance.CASES), "cuda", found)
+        if not found["accuracy_at_its_shapes"]["failed"]:
             self._stage("performance")
-            self._timed(performance)
+            self._timed(performance, found)
+
+    def _optimized(self, spec: Any) -> None:
+        """Rounds, and what the kernel that they leave comes to."""
+        from kernelgen import judge
+
+        self._stage("optimize")
+        found = self.answer["optimized"] = rounds.played(self.out, spec.name, self.rounds, DTYPE)
+        self._save()
+        if not found["kept"] or judge.device.find() != "cuda":
+            return
+        self._exported(spec)
+        for part in ("triton", "accuracy", "performance"):  # in the order in which they import one another
+            importlib.reload(importlib.import_module(f"{spec.name}_{part}"))
+        self._at_its_shapes(spec.name, found)
 
     def _generated(self, found: Imported) -> Any:
         path = self.out / f"{found.name}.yaml"
@@ -96,19 +114,22 @@ class Problem:
         self._stage("new")
         spec = load_spec(path)
         generation.new(spec, self.out / "operators", force=True)
-        folder = self.out / "operators" / spec.folder
-        export_kernelbench(spec, folder, self.out / "kernelbench" / f"{spec.name}.py", force=True)
+        self._exported(spec)
         self.answer["generated"] = True
         return spec
 
-    def _accuracy(self, key: str, operator: Any, cases: Any, device: str) -> None:
+    def _exported(self, spec: Any) -> None:
+        folder = self.out / "operators" / spec.folder
+        export_kernelbench(spec, folder, self.out / "kernelbench" / f"{spec.name}.py", force=True)
+
+    def _accuracy(self, key: str, operator: Any, cases: Any, device: str, found: dict[str, Any]) -> None:
         """How many cases are right; the count is kept up while they run."""
         from kernelgen import judge
 
         seeds = 3 if key == "accuracy" and device == "cuda" else 1
         counts: dict[str, Any] = {"cases": len(cases), "passed": 0, "failed": 0, "left_out": 0}
         counts |= {"first_failure": "", "first_left_out": ""}
-        self.answer[key] = counts
+        found[key] = counts
         for case in cases:
             report = judge.accuracy_case(operator, case, device=device, seeds=seeds)
             if report.left_out:
@@ -123,17 +144,17 @@ class Problem:
             if report.fatal:
                 break
 
-    def _within_tolerance(self, name: str) -> None:
+    def _within_tolerance(self, name: str, found: dict[str, Any]) -> None:
         from kernelgen.kernelbench.tolerance import compare
 
         exported = self.out / "kernelbench" / f"{name}.py"
-        self.answer["kernelbench"] = {DTYPE: compare(self.file, exported, DTYPE)}
+        found["kernelbench"] = {DTYPE: compare(self.file, exported, DTYPE)}
         self._save()
 
-    def _timed(self, performance: Any) -> None:
+    def _timed(self, performance: Any, found: dict[str, Any]) -> None:
         from kernelgen import judge
 
-        rows = self.answer["performance"] = []
+        rows = found["performance"] = []
         for case in _precise(performance.CASES):
             report = judge.performance_case(
                 performance.OPERATOR, case, ["eager", "compile"], time_cap_s=TIME_CAP_S, check=False
@@ -155,8 +176,8 @@ def _precise(cases: Any) -> list[Any]:
     return [case for case in cases if DTYPE in case.dtypes.values() or not case.dtypes]
 
 
-def main(file: Path, out: Path, answer: Path) -> None:
-    problem = Problem(file, out, answer)
+def main(file: Path, out: Path, answer: Path, count: int = 0) -> None:
+    problem = Problem(file, out, answer, count)
     _guarded(problem.run, problem)
 
 
@@ -175,7 +196,7 @@ def _guarded(action: Callable[[], None], problem: Problem) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())  # it is in a session of its own, which the killing of its parent's would miss
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # torch.compile's workers take seconds to be ended one by one; they end with their session
