@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -254,6 +255,29 @@ def test_the_last_line_of_the_table_has_heads_of_any_size(lines: str, queries: i
     )
     op = load(render.triton_source(plan)).op
     assert float((op(q, k, v).double() - exact(found, [q, k, v])[0]).abs().max()) <= 2e-5
+
+
+SCALES = {"a tensor": ("", ""), "a head": ("H 1 1", "H 1 1"), "a key and a column": ("H L 1", "H 1 E")}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_float8_is_multiplied_as_memory_holds_it_and_the_sum_is_scaled(name: str) -> None:
+    shapes = [f"{shape}: float32" for shape in SCALES[name]]
+    inputs = {"k": "B H L D: float8_e4m3fn", "v": "B H L E: float8_e4m3fn", "ks": shapes[0], "vs": shapes[1]}
+    found = attention(
+        f"key, value = (k.float() * ks).to(q.dtype), (v.float() * vs).to(q.dtype)\n{SDPA}(q, key, value)", inputs,
+    )  # fmt: skip
+    scaled = replace(found, inputs=tuple(replace(t, role="scale") if "s" in t.name else t for t in found.inputs))
+    generator = torch.Generator().manual_seed(5)
+    sizes = {**SIZES, "1": 1}
+    tensors = [torch.randn([sizes[str(s)] for s in t.shape], generator=generator).to(DEVICE) for t in scaled.inputs]
+    q, k, v, ks, vs = (t.to(getattr(torch, i.dtype), copy=True) if "float" in i.dtype else t.half()
+                       for t, i in zip(tensors, scaled.inputs, strict=True))  # fmt: skip
+    exactly = torch.nn.functional.scaled_dot_product_attention(q.double(), k.double() * ks, v.double() * vs)
+    for schedule, op in wrappers(kernel_of(scaled)):
+        off = (op(q, k, v, ks, vs).double() - exactly).abs().max()
+        assert float(off) <= 1e-3 * float(exactly.abs().max()), schedule
+    assert ".to(tl.float32)" not in render.triton_source(kernel_of(scaled))
 
 
 REFUSED = {

@@ -251,6 +251,7 @@ class AttentionLowering(Lowering):
         self.roles = roles
         self.keys = frozenset(roles.extents["n"])
         self.dtypes = {t.name: t.dtype for t in spec.inputs}
+        self.scales = frozenset(t.name for t in spec.inputs if t.role == "scale")
         self.natural: dict[int, Index] = {}
         """Every value that is computed from the scores, by the axes of its dimensions."""
         for i in range(roles.first, len(graph.nodes)):
@@ -312,7 +313,34 @@ class AttentionLowering(Lowering):
             uses.append(Use(self.value(arg.node, index)))
         axes = frozenset(a for dim in self.natural[number] for a in axes_of(dim))
         factors = tuple(uses[::-1] if number in self.roles.swapped else uses)
-        return self.add(Value("dot", factors, "float", axes, node.name, node.statement))
+        summed = frozenset(a for use in factors for a in self.values[use.value].axes) - axes
+        apart = [self._unscaled(use, summed) for use in factors]
+        scales = [scale for _, scale in apart if scale is not None]
+        name = None if scales else node.name
+        made = self.add(Value("dot", tuple(use for use, _ in apart), "float", axes, name, node.statement))
+        for i, scale in enumerate(scales, 1):
+            name = node.name if i == len(scales) else None
+            made = self.add(Value("mul", (Use(made), scale), "float", axes, name, node.statement))
+        return made
+
+    def _unscaled(self, factor: Use, summed: frozenset[int]) -> tuple[Use, Use | None]:
+        """A factor of float8 as it is multiplied, and what it is scaled by alike in every sum, which the sum may be
+        multiplied by as well."""
+        value = self.values[factor.value]
+        product = self.values[value.args[0].value] if value.op == "round" and isinstance(value.args[0], Use) else value
+        if product.op == "mul":
+            for one, scale in (product.args, product.args[::-1]):
+                if isinstance(one, Use) and isinstance(scale, Use) and self._scales(one, scale, summed):
+                    if value.op != "round":
+                        return one, scale
+                    axes = self.values[one.value].axes
+                    return Use(self.add(replace(value, args=(one,), axes=axes, name=None))), scale
+        return factor, None
+
+    def _scales(self, one: Use, scale: Use, summed: frozenset[int]) -> bool:
+        held, by = self.values[one.value], self.values[scale.value]
+        is_float8 = held.op == "load" and "float8" in self.dtypes[str(held.tensor)]
+        return is_float8 and by.op == "load" and by.tensor in self.scales and not by.axes & summed
 
     def reduction(self, node: Node, index: Index) -> int:
         source = node.args[0]

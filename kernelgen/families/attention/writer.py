@@ -233,6 +233,10 @@ class Writer:
             (arg,) = value.args
             assert isinstance(arg, Use)
             source = arg.value
+        if source != i and self._is_multiplied_alone(source):
+            self.raw.add(source)
+            lets = self.builder.lets([source], shape)
+            return lets, ir.Cast(self.builder.value(source, shape), dtype_of(value))
         lets = self.builder.lets([source], shape)
         inside = self.builder.value(source, shape)
         if summed not in self.whole:  # what the reference makes of a zero beyond the end may be none
@@ -240,6 +244,11 @@ class Writer:
         side = ir.Name(f"{self.body.sides()[i]}_tile", shape)
         whole = ir.Cast(inside, dtype_of(value)) if value.op == "round" else inside
         return (*lets, ir.Let((side.text,), whole)), side
+
+    def _is_multiplied_alone(self, i: int) -> bool:
+        """Whether nothing else is computed from a load, which need not be widened before it is rounded then."""
+        values = self.body.lowered.values
+        return values[i].op == "load" and not values[i].fill and sum(Use(i) in v.args for v in values) == 1
 
     # What the host passes
 
