@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from kernelgen.backward.tape import Tape
 from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref
+from kernelgen.frontend.parted import without_joins
 from kernelgen.frontend.products import unturned, with_products
 
 LSE, DELTA = "lse", "delta"
@@ -36,6 +37,10 @@ class Attention:
     """As they are multiplied."""
     logits: Ref
     row_sum: Ref
+    sink: Ref | None
+    """A logit more, of which there is no weight; None: there is none."""
+    hides: bool
+    """Whether a row that sees no key has weights of 0."""
     shown: tuple[int, ...]
     """The views from the product to the output, and the output itself."""
     output: str
@@ -45,7 +50,7 @@ def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
     """The graph with its attention as two products and a softmax; itself where that is not all that it multiplies."""
     if not any(node.op == CALL for node in graph.nodes):
         return graph, None
-    apart = unturned(with_products(graph))
+    apart = unturned(without_joins(with_products(graph)))
     products = [i for i, node in enumerate(apart.nodes) if node.op == DOT]
     found = _attention(apart, products[1]) if len(products) == 2 else None
     return (apart, found) if found and not any(node.op == CALL for node in apart.nodes) else (graph, None)
@@ -57,6 +62,8 @@ def _attention(graph: Graph, product: int) -> Attention | None:
         at = weights
         if nodes[at.node].op == "round":
             (at,) = _refs(nodes[at.node])
+        hides = _is_hidden(nodes, at)
+        at = _refs(nodes[at.node])[-1] if hides else at
         softmax = _softmax(nodes, at)
         outputs = {o.node: o.name for o in graph.outputs}
         shown = [product]
@@ -66,24 +73,45 @@ def _attention(graph: Graph, product: int) -> Attention | None:
                 return None
             shown += after
         if softmax is not None:
-            return Attention(product, value, weights, *softmax, tuple(shown[1:]), outputs[shown[-1]])
+            return Attention(product, value, weights, *softmax, hides, tuple(shown[1:]), outputs[shown[-1]])
     return None
 
 
-def _softmax(nodes: Sequence[Node], weights: Ref) -> tuple[Ref, Ref] | None:
-    """Logits and the sum of exp(logits - max) / sum along the last dimension."""
+def _is_hidden(nodes: Sequence[Node], weights: Ref) -> bool:
+    """Whether weights are `where(row_max == -inf, 0, weights)`, as torch's attention has them under a mask."""
+    chosen = nodes[weights.node]
+    if chosen.op != "where" or chosen.args[1] != 0.0 or len(_refs(chosen)) != 2:
+        return False
+    test = nodes[_refs(chosen)[0].node]
+    return test.op == "eq" and test.args[1] == -math.inf and nodes[_refs(test)[0].node].op == "max"
+
+
+def _softmax(nodes: Sequence[Node], weights: Ref) -> tuple[Ref, Ref, Ref | None] | None:
+    """Logits and the sum of exp(logits - max) / sum along the last dimension, and the sink that both the maximum and
+    the sum take in."""
     quotient = nodes[weights.node]
     if quotient.op != "div" or len(_refs(quotient)) != 2:
         return None
     numerator, total = _refs(quotient)
-    power, sums = nodes[numerator.node], nodes[total.node]
+    sink, sums = None, nodes[total.node]
+    if sums.op == "add":
+        own, other = _refs(sums)
+        sums, beside = nodes[own.node], nodes[other.node]
+        sink = _refs(nodes[_refs(beside)[0].node])[0] if beside.op == "exp" else None
+    power = nodes[numerator.node]
     if power.op != "exp" or sums.op != "sum" or sums.args != (numerator,) or sums.attrs != (-1,):
         return None
     difference = nodes[_refs(power)[0].node]
     if difference.op != "sub" or len(_refs(difference)) != 2:
         return None
     logits, greatest = _refs(difference)
-    return (logits, total) if nodes[greatest.node].op == "max" else None
+    shift = nodes[greatest.node]
+    if sink is not None:
+        beside = nodes[_refs(nodes[_refs(nodes[total.node])[1].node])[0].node]
+        if shift.op != "maximum" or sink not in shift.args or beside.op != "sub" or beside.args != (sink, greatest):
+            return None
+        shift = nodes[next(a for a in _refs(shift) if a != sink).node]
+    return (logits, total, sink) if shift.op == "max" and shift.args == (logits,) else None
 
 
 def _refs(node: Node) -> tuple[Ref, ...]:
@@ -95,9 +123,19 @@ def saved(tape: Tape, found: Attention) -> None:
     product = tape.nodes[found.product]
     powers = tape.map("mul", found.logits, _LOG2_E, name="powers")
     row_max = tape.reduce("max", powers, (-1,), "row_max")
+    sink = found.sink and tape.map("mul", found.sink, _LOG2_E, name="sink_power")
+    row_max = tape.map("maximum", row_max, sink, name="greatest") if sink else row_max
+    if found.hides:
+        row_max = tape.map("where", tape.map("eq", row_max, -math.inf), 0.0, row_max, name="finite_max")
     numerator = tape.map("exp2", tape.map("sub", powers, row_max), name="numerator")
-    row_sum = tape.reduce("sum", numerator, (-1,), "row_sum")
-    weights = tape.map("div", numerator, row_sum)
+    total = tape.reduce("sum", numerator, (-1,), "row_sum")
+    total = tape.map("add", total, tape.map("exp2", tape.map("sub", sink, row_max)), name="total") if sink else total
+    lse = tape.map("add", row_max, tape.map("log2", total), name=LSE)
+    if found.hides:  # such a row has weights of 0 then
+        is_hidden = tape.map("eq", total, 0.0)
+        lse = tape.map("where", is_hidden, 0.0, lse, name=LSE)
+        total = tape.map("where", is_hidden, 1.0, total, name="divisor")
+    weights = tape.map("div", numerator, total)
     weights = tape.round(weights, tape.multiplied_as) if tape.multiplied_as else weights
     first, second = (weights if a == found.weights else a for a in _refs(product))
     shown = tape.dot(first, second, product.equation)
@@ -105,7 +143,7 @@ def saved(tape: Tape, found: Attention) -> None:
         shown = tape.view(tape.nodes[i].op, shown, tape.nodes[i].shape, tuple(int(d) for d in tape.nodes[i].attrs))
     tape.call(shown, found.output)
     tape.forward = {found.output: shown.node}
-    tape.saved = (tape.map("add", row_max, tape.map("log2", row_sum), name=LSE).node,)
+    tape.saved = (lse.node,)
 
 
 def gradients(tape: Tape, found: Attention, g: Ref, out: Ref) -> Iterator[tuple[int, Ref]]:
@@ -116,7 +154,8 @@ def gradients(tape: Tape, found: Attention, g: Ref, out: Ref) -> Iterator[tuple[
     shape = tape.node(found.row_sum).shape
     seen, logits = _unmasked(tape, found.logits)
     powers = tape.map("mul", logits, _LOG2_E, name="powers")
-    weights = tape.map("exp2", tape.map("sub", powers, tape.input(LSE, shape, "float")), name="weights")
+    lse = tape.input(LSE, shape, "float")
+    weights = tape.map("exp2", tape.map("sub", powers, lse), name="weights")
     for test, holds in seen:
         weights = tape.map("where", test, *((weights, 0.0) if holds else (0.0, weights)), name="weights")
     delta = tape.reduce("sum", tape.map("mul", g, out), (-1,), DELTA)
@@ -128,6 +167,10 @@ def gradients(tape: Tape, found: Attention, g: Ref, out: Ref) -> Iterator[tuple[
     tape.call(grad_weights, "grad_weights")
     yield found.value.node, grad_value
     yield found.logits.node, tape.map("mul", weights, tape.map("sub", grad_weights, delta), name="grad_scores")
+    if found.sink is not None:
+        sink = tape.map("mul", found.sink, _LOG2_E, name="sink_power")
+        weight = tape.map("exp2", tape.map("sub", sink, lse), name="sink_weight")
+        yield found.sink.node, tape.minus(tape.map("mul", weight, delta))
 
 
 def _unmasked(tape: Tape, logits: Ref) -> tuple[list[tuple[Ref, bool]], Ref]:

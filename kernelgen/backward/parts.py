@@ -164,9 +164,9 @@ def _is_row(tape: Tape, i: int) -> bool:
 def _of_attention(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
     """The gradients by what their last products are summed over: over keys first, with delta for the others."""
     assert tape.delta is not None
-    groups: dict[tuple[int, ...], list[str]] = {}
+    groups: dict[tuple[int | str, ...], list[str]] = {}
     for name, ref in found.items():
-        groups.setdefault(_summed(tape, ref.node), []).append(name)
+        groups.setdefault(_summed(tape, ref.node) or (name,), []).append(name)
     needing = [key for key, names in groups.items() if tape.delta in needed(tape, [found[n].node for n in names], {})]
     over_keys = (-1,)
     handed = (tape.delta,) if set(needing) - {over_keys} else ()
@@ -181,12 +181,13 @@ def _of_attention(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
 
 
 def _summed(tape: Tape, i: int) -> tuple[int, ...]:
-    """The dimensions of the scores that the last product of a gradient is summed over, counted from the end."""
+    """The dimensions of the scores that the last product of a gradient is summed over, counted from the end; none of
+    what is added to the scores, or stands beside them."""
     while tape.nodes[i].op != DOT:
         node = tape.nodes[i]
         refs = [r for r in [a for a in node.args if isinstance(a, Ref)] if tape.node(r).shape]
         if node.op not in (*VIEWS, "mul", "round") or len(refs) != 1:
-            raise Refused("the gradient of what is added to the scores of attention")
+            return ()
         i = refs[0].node
     node = tape.nodes[i]
     operands, _, result = node.equation.partition("->")

@@ -12,7 +12,6 @@ from references import Sample, load, plan_of, sample
 
 from kernelgen import frontend, render
 from kernelgen.backward import Backward, backward
-from kernelgen.errors import UnsupportedError
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, TableRow
@@ -53,6 +52,18 @@ FORMS = {
         f"{PLACES}{SCORES}s = s.masked_fill((col > row) | (row - col >= 8), float('-inf'))\n{WEIGH}", SQUARE
     ),
     "a soft cap": attention(f"{SCORES}s = 5.0 * torch.tanh(s / 5.0)\n{WEIGH}"),
+    "a bias": attention(f"{SDPA}(q, k, v, attn_mask=m)", {"m": "H S L"}),
+    "a bias of its own for every score": attention(f"{SCORES}s = s + m\n{WEIGH}", {"m": "B H S L"}),
+    "slopes": attention(
+        f"{PLACES}{SCORES}s = s + m[:, None, None] * (col - row)\n"
+        f"s = s.masked_fill(col > row, float('-inf'))\n{WEIGH}", {**SQUARE, "m": "H"},
+    ),
+    "sinks": attention(
+        f"{PLACES}{SCORES}s = s.masked_fill(col > row, float('-inf'))\n"
+        "z = m[:, None, None].expand(q.shape[0], -1, q.shape[2], 1)\n"
+        "w = torch.softmax(torch.cat([s, z], dim=-1), dim=-1)[..., :-1]\nreturn w.to(q.dtype) @ v", {**SQUARE, "m": "H"},
+    ),
+    "rows that see no key": attention(f"{SDPA}(q, k, v, attn_mask=m)", {"m": "S L: bool"}),
 }  # fmt: skip
 
 
@@ -65,9 +76,12 @@ def kernels(made: Backward) -> Iterator[Callable[..., Any]]:
     """The forward that saves, then the gradients, in small blocks."""
     for part in made.parts:
         plan = plan_of(part.spec)
-        assert isinstance(plan, KernelPlan), [k.family for k in plan.kernels]
-        schedule = plan.table[-1].schedule.replace(BLOCK_M=16, BLOCK_N=16)
-        yield getattr(load(render.triton_source(plan.with_table((TableRow((), schedule),)))), part.spec.name)
+        if isinstance(plan, KernelPlan) and plan.family.startswith("attention"):
+            schedule = plan.table[-1].schedule.replace(BLOCK_M=16, BLOCK_N=16)
+            plan = plan.with_table((TableRow((), schedule),))
+        else:  # what is added to the scores, or stands beside them
+            assert part.gradients == ("m",)
+        yield getattr(load(render.triton_source(plan)), part.spec.name)
 
 
 def computed(made: Backward, known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -80,18 +94,21 @@ def computed(made: Backward, known: dict[str, torch.Tensor]) -> dict[str, torch.
 def inputs_of(found: Sample, dtype: str) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(len(found.source()))
     tensors = (*found.inputs, *(replace(o, name=f"grad_{o.name}") for o in found.outputs))
+    hidden = {t.name: torch.rand(SIZES["S"], SIZES["L"]) < 0.6 for t in tensors if t.dtype == "bool"}
+    for mask in hidden.values():
+        mask[3:20:5] = False
     return {
         t.name: torch.randn([eval(str(s), {}, dict(found.sizes[0])) for s in t.shape], generator=generator)
         .to(getattr(torch, dtype)).to(DEVICE)
-        for t in tensors
-    }  # fmt: skip
+        for t in tensors if t.dtype == "T"
+    } | {name: mask.to(DEVICE) for name, mask in hidden.items()}  # fmt: skip
 
 
 def by_autograd(found: Sample, known: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional, "math": __import__("math")}
     exec(found.source(), scope)
-    leaves = {t.name: known[t.name].double().requires_grad_() for t in found.inputs}
-    out = scope["op"](*leaves.values())
+    leaves = {t.name: known[t.name].double().requires_grad_() for t in found.inputs if t.dtype == "T"}
+    out = scope["op"](*((known | leaves)[t.name] for t in found.inputs))
     grads = torch.autograd.grad(out, list(leaves.values()), known["grad_out"].double())
     return {f"grad_{name}": g for name, g in zip(leaves, grads, strict=True)}
 
@@ -117,8 +134,3 @@ def test_blocks_that_a_mask_hides_are_not_read() -> None:
     assert bool(got["grad_k"][:, :, 32:].isfinite().all())
     assert bool(got["grad_v"][:, :, 32:].isfinite().all())
     assert bool(got["grad_q"][:, :, 32:].isfinite().all())
-
-
-def test_the_gradient_of_a_bias_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="the gradient of what is added to the scores of attention"):
-        derived(attention(f"{SCORES}s = s + m\n{WEIGH}", {"m": "H S L"}))
