@@ -115,7 +115,6 @@ REFUSED = {
     "least selected": ("return x.topk(3, largest=False).values", "unsupported: topk with largest=False"),
     "integers selected": ("return x.int().topk(3).values", "unsupported: topk of int32 (supported: of floats)"),
     "double": ("return x.double().to(x.dtype)", "unsupported: float64 (arithmetic is done in float32)"),
-    "eps": ("return F.rms_norm(x, x.shape[-1:])", "unsupported: rms_norm without eps, which then depends on the dtype"),
     "made tensor": ("return x * torch.arange(3).sum()", "unsupported: "),
     "chunk of any size": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", "does one thing where "),
     "pad": ("return F.pad(x[None], (1, 1), mode='circular')[0, ..., 1:-1]", "unsupported: pad with mode='circular'"),

@@ -224,6 +224,9 @@ class Printer:
                 return Text(f"{loaded}.reshape({', '.join(a.block for a in expr.shape)})" if flat else loaded)
             case ir.Call():
                 return self._called("", expr.helper, expr.args, own=False)
+            case ir.Limit():
+                self.helpers[expr.helper] = None
+                return Text(f"_{expr.helper}({self._dtype(expr.dtype)})")
 
     def _of_several(self, expr: ir.Paired | ir.Unpaired | ir.Split | ir.Join | ir.Tuple | ir.Item) -> Text:
         """What is put together of values, or taken apart."""

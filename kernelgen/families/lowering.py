@@ -52,6 +52,7 @@ from kernelgen.frontend.graph import (
     same_size,
 )
 from kernelgen.frontend.indices import Condition, Expr
+from kernelgen.frontend.operations import LIMITS
 from kernelgen.spec.model import OperatorSpec
 
 
@@ -167,6 +168,10 @@ class Lowering:
             return self.load(node, index)
         if node.op == "full":
             return self.add(constant(node, node.args[0]))  # type: ignore[arg-type]
+        if node.op in LIMITS:
+            return self.add(
+                Value(node.op, (), node.dtype, frozenset(), node.name, node.statement, attr=str(node.attrs[0]))
+            )
         if node.op == "iota":
             return self.iota(node, index[int(node.attrs[0])])
         if self.graph.is_view(node):

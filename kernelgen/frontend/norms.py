@@ -7,7 +7,7 @@ import math
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.reductions import as_float, mean_of, moments
-from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Rule
+from kernelgen.frontend.rule import Call, Refused, Rule
 
 
 def _affine(b: Builder, value: Ref, weight: Ref | None, bias: Ref | None) -> Ref:
@@ -28,11 +28,8 @@ def _normalized(b: Builder, x: Ref, dims: tuple[int, ...], eps: float) -> Ref:
     return b.map("mul", centered, rstd)
 
 
-def default_eps(c: Call) -> float:
-    """What stands for an eps that is left out, of float32 alone: a variable dtype has several."""
-    if c.torch_dtype != "float32":
-        raise NeedsArgument("rms_norm without eps, which then depends on the dtype (pass eps=)")
-    return 2.0**-23
+DEFAULT_EPS = 2.0**-23
+"""What stands for an eps that is left out: float32's, in which torch computes (pytorch/pytorch pull request 142848)."""
 
 
 def rms_norm(b: Builder, c: Call) -> Ref:
@@ -40,7 +37,7 @@ def rms_norm(b: Builder, c: Call) -> Ref:
     dims = tuple(range(-len(c.args[1]), 0))
     eps = c.get(3, "eps")
     if eps is None:
-        eps = default_eps(c)
+        eps = DEFAULT_EPS
     mean_square = mean_of(b, b.map("mul", x, x), dims, "mean_square", "square_sum")
     rstd = b.map("rsqrt", b.map("add", mean_square, float(eps)), name="rstd")
     return _affine(b, b.map("mul", x, rstd), c.get(2, "weight"), None)

@@ -22,6 +22,9 @@ product: of two factors, summed over what the result lacks; search: how many of 
 no more;
 arg_reduction: to the place of an extreme; selection: several of every row."""
 
+LIMITS = {"lowest": "min", "highest": "max", "epsilon": "eps", "smallest_normal": "tiny"}
+"""The operations that are a number which `torch.finfo` says of a dtype, with its name there."""
+
 
 @dataclass(frozen=True)
 class Operation:
@@ -181,6 +184,11 @@ _ALL = (
     Operation("rint", "map", torch="round", is_stepped=True),
     Operation("rint_between", "map", torch=None),
     Operation("float8_range", "map", torch=None),
+    # of the dtype that a node's attribute names
+    Operation("lowest", "source", "lowest", "float", torch=None, flops=0),
+    Operation("highest", "source", "highest", "float", torch=None, flops=0),
+    Operation("epsilon", "source", "eps", "float", torch=None, flops=0),
+    Operation("smallest_normal", "source", "tiny", "float", torch=None, flops=0),
     # several elements
     Operation("sum", "reduction", "row_sum", whole="total", identity=0.0, repeats="add"),
     Operation(

@@ -17,6 +17,7 @@ from kernelgen.frontend.build import Builder
 from kernelgen.frontend.excepted import check_guards
 from kernelgen.frontend.export import Binding, declared_dim, dims, export, joins, kind, symbols_of
 from kernelgen.frontend.graph import CALL, Dim, Graph, Node, Ref
+from kernelgen.frontend.limits import with_limits
 from kernelgen.frontend.mistakes import line_of, unsupported
 from kernelgen.frontend.nodes import lower_node
 from kernelgen.frontend.outputs import outputs_of
@@ -42,12 +43,14 @@ def trace(spec: OperatorSpec, *, derived: bool = False) -> tuple[Graph, tuple[st
     graph, notes = _trace_once(spec, reference, halves[0], 1)
     if derived:
         for rank in _ranks(spec) if any(ELLIPSIS in t.shape[1:] for t in spec.inputs) else ():
-            _trace_again(spec, reference, graph, halves[0], rank)
+            _trace_again(spec, reference, graph, halves[0], halves[0], rank)
         return replace(graph, nodes=_by_first(graph, halves)), notes
     bindings = [*halves[1:], *(b for b in map(dict, spec.dtype_bindings()) if b not in halves)]
     ranks = _ranks(spec) if any(ELLIPSIS in t.shape for t in spec.inputs) else ()
     others = itertools.zip_longest(bindings, ranks)
     again = [_trace_other(spec, reference, graph, halves[0], *other) for other in others]
+    if len(halves) > 1:
+        graph, again[0] = with_limits(graph, again[0], (halves[0], halves[1]))
     return replace(graph, nodes=_with_variables(spec, [graph, *again[: len(halves) - 1]], halves)), notes
 
 
@@ -81,16 +84,18 @@ def _trace_other(
     """Trace under other conditions, None being the usual one. Another dtype and another number of leading dimensions
     are looked at together, a trace taking a tenth of a second and more, and one by one only where that goes wrong."""
     if binding is None or leading is None:
-        return _trace_again(spec, reference, first, binding or usual, 1 if leading is None else leading)
+        return _trace_again(spec, reference, first, usual, binding or usual, 1 if leading is None else leading)
     with contextlib.suppress(SpecError):
-        return _trace_again(spec, reference, first, binding, leading)
-    again = _trace_again(spec, reference, first, binding, 1)
-    _trace_again(spec, reference, first, usual, leading)
+        return _trace_again(spec, reference, first, usual, binding, leading)
+    again = _trace_again(spec, reference, first, usual, binding, 1)
+    _trace_again(spec, reference, first, usual, usual, leading)
     return again
 
 
-def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding: Binding, leading: int) -> Graph:
-    """Trace under other conditions; what comes out must be the same."""
+def _trace_again(
+    spec: OperatorSpec, reference: Reference, first: Graph, usual: Binding, binding: Binding, leading: int
+) -> Graph:
+    """Trace under other conditions; what comes out must be the same, but for what `torch.finfo` says of a dtype."""
     when, way_out = f"with {', '.join(f'{name}={dtype}' for name, dtype in binding.items())}", ""
     if leading != 1:
         when = f"with ... as {leading} dimensions"
@@ -102,7 +107,8 @@ def _trace_again(spec: OperatorSpec, reference: Reference, first: Graph, binding
     except SpecError as error:
         found = [Mistake(m.path, m.line, m.column, f"{when}: {m.message}{way_out}") for m in error.mistakes]
         raise type(error)(found) from None
-    if not again.agrees(first):
+    limited = with_limits(first, again, (usual, binding))
+    if not limited[1].agrees(limited[0]):
         raise unsupported(spec, None, f"{when} the reference does something else than otherwise{way_out}")
     return again
 

@@ -13,6 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .eager import EagerMode, InOrder
+from .finfo import of_stored_dtypes
 from .model import Case, Function, Operator, Tensor
 from .selections import Selections
 from .stored import Attention, Stored, Storing
@@ -215,7 +216,8 @@ def in_float64(
         spelled = _SpelledOut() if spelled_out else nullcontext()
         attended = Attention(rounded) if rounded else nullcontext()
         heard, calls = selections or InOrder(), rounded or nullcontext()
-        with torch.no_grad(), _Raise(), spelled, attended, heard, disturbed, calls:
+        limits = of_stored_dtypes(function, inputs)
+        with torch.no_grad(), limits, _Raise(), spelled, attended, heard, disturbed, calls:
             return as_tuple(function(*raised))
     finally:
         torch.set_default_dtype(before)

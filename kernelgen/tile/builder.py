@@ -20,7 +20,7 @@ from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import COMPARISONS
 from kernelgen.frontend.graph import ARG_REDUCTIONS, REDUCTIONS, SCANS, SEARCH, Statement
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.frontend.operations import NOUNS
+from kernelgen.frontend.operations import LIMITS, NOUNS
 from kernelgen.tile import ir
 from kernelgen.tile.places import INTEGER, Places, size_of
 from kernelgen.tile.places import whole as combined
@@ -148,6 +148,8 @@ class Builder:
             return self._operand(value.args[0], tile)
         if value.op == "place":
             return self._place(i)
+        if value.op in LIMITS:
+            return ir.Limit(value.op, dtype_of(value))
         args = tuple(self._operand(a, tile) for a in value.args)
         if value.op in REDUCTIONS:
             return self._reduction(i, args[0])

@@ -111,6 +111,15 @@ class Cast:
 
 
 @dataclass(frozen=True)
+class Limit:
+    """What `torch.finfo` says of a dtype."""
+
+    helper: str
+    dtype: Dtype
+    shape: Shape = ()
+
+
+@dataclass(frozen=True)
 class Range:
     """The numbers from `start` of as many elements as a tile has along an axis."""
 
@@ -346,7 +355,7 @@ class Call:
 
 Expr = (
     Name | Number | Size | Part | Apply | Cast | Range | Program | Programs | Zeros | Full | Paired | Unpaired
-    | Contiguous | Reduce | Scan | Dot | Transposed | Pointer | Split | Join | Tuple | Item | Load | Box | Call
+    | Contiguous | Reduce | Scan | Dot | Transposed | Pointer | Split | Join | Tuple | Item | Load | Box | Call | Limit
 )  # fmt: skip
 
 

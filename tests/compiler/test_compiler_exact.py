@@ -766,3 +766,21 @@ def test_counts_of_fewer_dimensions_and_a_dropout_of_nothing(code: str, out: str
 def test_casts_that_only_a_dtype_asks_for(lines: str, inputs: dict[str, str], out: str) -> None:
     found = sample(lines, inputs, {"out": out}, {"A": 3, "D": 5, "N": 2, "H": 4, "W": 5, "...": (3,)})
     assert not failures(found, thorough=False)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "return x.masked_fill(m, torch.finfo(x.dtype).min)",
+        "return torch.softmax(x.masked_fill(m, torch.finfo(x.dtype).min), -1)",
+        "return x + torch.triu(torch.full_like(x, torch.finfo(x.dtype).min), 1)",
+        "return (x / (x.float().norm(dim=-1, keepdim=True) + torch.finfo(x.dtype).eps)).to(x.dtype)",
+        "y = x.float()\ny = y.masked_fill(m, torch.finfo(y.dtype).min)\nreturn y.clamp(torch.finfo(x.dtype).min).to(x.dtype)",
+    ],
+)
+def test_numbers_that_a_dtype_says_are_those_of_each_dtype(lines: str) -> None:
+    found = sample(lines, {"x": "A D", "m": "A D: bool"}, {"out": "A D"}, {"A": 5, "D": 9})
+    for dtype in ("float16", "bfloat16", "float32"):
+        sampled = replace(found, dtypes=(("T", (dtype,)),))
+        assert not failures(sampled, thorough=False), dtype
+    assert not failures(found, thorough=False)

@@ -11,17 +11,18 @@ import triton.language as tl  # noqa: E402
 import triton.runtime.interpreter as interpreter  # noqa: E402
 
 _patch, _done = interpreter._patch_lang, set[str]()
-_parsing = threading.Lock()
-"""Python 3.11 cannot parse in two threads at once (python/cpython issue 106905), and programs may run side by side."""
+_rewriting = threading.Lock()
+"""Programs may run side by side: rewriting adds to the globals that others look through, and Python 3.11 cannot parse
+in two threads at once (python/cpython issue 106905)."""
 
 
 def _call(function: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of a device function. Triton's own patches the whole language anew at every one, which takes longer than
     most functions: the launch has patched `tl`, and what a call patches in `tl.core` stays so."""
-    if tl.core in function.fn.__globals__.values() and function.fn.__module__ not in _done:
-        _done.add(function.fn.__module__)
-        _patch(function.fn)
-    with _parsing:
+    with _rewriting:
+        if tl.core in function.fn.__globals__.values() and function.fn.__module__ not in _done:
+            _done.add(function.fn.__module__)
+            _patch(function.fn)
         program = function.rewrite()
     return program(*args, **kwargs)
 
