@@ -169,6 +169,7 @@ def _judged(
                 "rows": rows[t.name],
                 "below": t.below,
                 "offsets": t.offsets,
+                "is_ends": t.is_ends,
                 "uniform": False,
                 "finite": t.role == "scale",
             }
@@ -183,6 +184,7 @@ def _judged(
                 "rows": rows[t.name],
                 "below": None,
                 "offsets": None,
+                "is_ends": False,
                 "uniform": t.name in uniform,
                 "finite": False,
             }

@@ -14,7 +14,7 @@ from kernelgen.frontend.convolutions import CONVOLUTIONS, convolution
 from kernelgen.frontend.export import kind
 from kernelgen.frontend.graph import CALL, Arg, Node, Ref, seen_through
 from kernelgen.frontend.operations import RECURRENT
-from kernelgen.frontend.products import equation
+from kernelgen.frontend.products import GROUPED, equation
 from kernelgen.frontend.rule import Call, Refused, Result
 
 _FUNCTIONAL = "torch.nn.functional"
@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, tuple[str, str]] = {
     **{f"aten.{name}.{kind}": (f"{_FUNCTIONAL}.{name}", "convolved") for name in _CONVOLUTIONS for kind in _KINDS},
     **{f"kernelgen_reference.{name}.default": (f"torch.{name}", "hidden") for name in RECURRENT},
     "aten.einsum.default": ("torch.einsum", "product"),
+    "aten._grouped_mm.default": (GROUPED, "product"),
     "aten.scaled_dot_product_attention.default": (f"{_FUNCTIONAL}.scaled_dot_product_attention", "attended"),
 }  # fmt: skip
 """What a person calls the operation, and a noun for its result where the reference has no name for it."""
@@ -60,6 +61,7 @@ def torch_call(b: Builder, node: Any, call: Call) -> Result:
         raise Refused("torch.einsum with ... in its equation")
     tensors_read = [found for source in node.all_input_nodes if isinstance(found := source.meta["val"], torch.Tensor)]
     dtypes = {str(found.dtype).removeprefix("torch.") for found in tensors_read} - {"bool"}
+    dtypes -= {"int32"} if function == GROUPED else set()  # where groups end
     if len(dtypes) > 1:  # torch takes them of tensors without memory alone
         raise Refused(f"{function} of operands of different dtypes (cast them to one)")
     if any("float8" in dtype for dtype in dtypes):

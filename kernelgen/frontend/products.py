@@ -16,6 +16,9 @@ from kernelgen.frontend.attention import is_attention, with_nodes, written_out
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref, seen_through
 
+GROUPED = "torch.nn.functional.grouped_mm"
+"""A product of rows that are sorted by group with the matrix of their group: `dot` has a third operand, where groups
+end, and of the second operand a letter that neither the first nor the result has."""
 _ADDED_FIRST = ("torch.addmm", "torch.baddbmm")
 
 
@@ -27,6 +30,8 @@ def equation(text: str, shapes: Sequence[tuple[Dim, ...]]) -> str:
     function, _, arguments = text.partition("(")
     if function == "torch.einsum":
         return _of_einsum(arguments.split('"')[1].replace(" ", ""), shapes)
+    if function == GROUPED:
+        return "xz,ezy->xy" if [len(shape) for shape in shapes] == [2, 3, 1] else ""
     first, second = shapes[1:3] if function in _ADDED_FIRST else shapes[:2] if len(shapes) > 1 else ((), ())
     if not first or not second or "=" in arguments:
         return ""
@@ -80,7 +85,7 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
         if node.op == CALL and node.convolution is not None:
             nodes += convolutions.products(nodes, node, operands)
         elif node.op == CALL and node.equation and (parts := _parts(node, args)):
-            factors, added = parts
+            factors, added = parts  # of groups also where these end
             name = None if added else node.name
             nodes.append(Node(DOT, factors, node.shape, "float", name, node.statement, equation=node.equation))
             if added is not None:
@@ -125,9 +130,11 @@ def unturned(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _parts(node: Node, args: Sequence[object]) -> tuple[tuple[Ref, Ref], Ref | None] | None:
+def _parts(node: Node, args: Sequence[object]) -> tuple[tuple[Ref, ...], Ref | None] | None:
     """The two factors, and what is added to their product."""
     refs = [a for a in args if isinstance(a, Ref)]
+    if str(node.attrs[1]).startswith(GROUPED):
+        return tuple(refs), None
     if str(node.attrs[1]).partition("(")[0] in _ADDED_FIRST:
         added, first, second = refs
         return (first, second), added

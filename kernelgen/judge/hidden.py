@@ -59,7 +59,7 @@ def _has_indices(operator: Operator, case: Case) -> bool:
     """Whether every index can be below its bound: none can where nothing is to be indexed, and a GPU would stop. Where
     parts begin and end is said by two numbers or more."""
     bounded = [t for t in operator.inputs if t.below is not None]
-    if any(t.offsets is not None and math.prod(case.shape(t)) < 2 for t in operator.inputs):
+    if any(t.offsets is not None and math.prod(case.shape(t)) + t.is_ends < 2 for t in operator.inputs):
         return False
     return all(math.prod(case.dims(t.below)) > 0 or math.prod(case.shape(t)) == 0 for t in bounded if t.below)
 

@@ -113,7 +113,10 @@ def fill(
     """Fill `target` in place, whatever its strides, without a temporary of its size; indices are uniform. `large`: the
     spread of large floats."""
     if tensor.offsets is not None:
-        _fill_offsets(target, math.prod(case.dims(tensor.offsets)), distribution, generator)
+        total = math.prod(case.dims(tensor.offsets))
+        offsets = target.new_empty(len(target) + 1) if tensor.is_ends else target
+        _fill_offsets(offsets, total, distribution, generator)
+        target.copy_(offsets[tensor.is_ends :])
     elif tensor.below is not None:
         target.random_(0, max(math.prod(case.dims(tensor.below)), 1), generator=generator)
     elif target.dtype == torch.float8_e4m3fn:  # torch has no random numbers of it

@@ -34,6 +34,8 @@ class Tensor:
     """What its elements, which are indices from 0, stay below: a number or a size."""
     offsets: int | str | None = None
     """Where its elements end, which begin at 0 and never fall: a number or a size."""
+    is_ends: bool = False
+    """Whether these are the ends alone, without the 0 that the first part begins at."""
     uniform: bool = False
     """All elements of an output are the same, whatever the inputs."""
     finite: bool = False

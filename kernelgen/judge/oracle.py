@@ -31,18 +31,31 @@ _LOWERING = {torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16}
 _CASTS = {torch.Tensor.to, torch.Tensor.type}
 
 
+_GROUPED_MM = getattr(torch, "_grouped_mm", None)  # which F.grouped_mm calls, since torch 2.10
+
+
 class _Raise(TorchFunctionMode):
-    """Turns every cast to a lower float dtype into a cast to float64: the reference then loses no precision."""
+    """Turns every cast to a lower float dtype into a cast to float64: the reference then loses no precision. What torch
+    does not have in float64 is computed by its formula."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _LOWERING:
             return torch.Tensor.double(args[0])
+        if func is _GROUPED_MM:
+            return _by_groups(*args, **(kwargs or {}))
         raised = {k: _raise(v) for k, v in (kwargs or {}).items()}
         result = func(*(_raise(a) for a in args), **raised)
         narrow = func in _CASTS and any(x is torch.float8_e4m3fn for x in (*args, *(kwargs or {}).values()))
         return _in_float8_range(result) if narrow else result
+
+
+def _by_groups(x: torch.Tensor, matrices: torch.Tensor, *, offs: torch.Tensor, **_: Any) -> torch.Tensor:
+    """F.grouped_mm of rows, group by group; rows behind the last are 0."""
+    ends = offs.tolist()
+    parts = [x[start:end] @ matrix for start, end, matrix in zip([0, *ends], ends, matrices, strict=False)]
+    return torch.cat([*parts, x.new_zeros(len(x) - sum(map(len, parts)), matrices.shape[-1])])
 
 
 class _SpelledOut(TorchFunctionMode):

@@ -117,11 +117,24 @@ def without_last_row(called: Contraction, pair: Pair, at: Precision) -> torch.Te
 def of_another_batch(called: Contraction, pair: Pair, at: Precision) -> torch.Tensor | None:
     """Each product with the second operand of the one before it."""
     a, b = pair
+    if not called.batch and (other := _of_another_group(b)) is not None:
+        return called.product(a, other)
     dim = next((d for d in range(called.batch) if b.shape[d] > 1), None)
     if dim is None:
         return None
     before = b.roll(1, dim)
     return None if torch.equal(before, b) else called.product(a, before)
+
+
+def _of_another_group(b: torch.Tensor) -> torch.Tensor | None:
+    """The matrix before a matrix among several, of which it is a view; None where there is none."""
+    several = b._base
+    if several is None or several.ndim != 3 or several.shape[1:] != b.shape or several.shape[0] < 2 or not b.numel():
+        return None
+    if b.stride() != several.stride()[1:] or not several.stride(0):
+        return None
+    at = (b.storage_offset() - several.storage_offset()) // several.stride(0)
+    return several[at - 1]
 
 
 def _without_last(pair: Pair, which: int, dim: int, count: int) -> Pair:

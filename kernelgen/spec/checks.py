@@ -111,12 +111,12 @@ def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:
 
 
 def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
-    """`below` and `offsets` name a size of the inputs, and their tensor holds integers; `checked` says of what."""
+    """`below`, `offsets` and `ends` name a size of the inputs, of a tensor of integers; `checked` says of what."""
     sizes = [entry for tensor in parts.inputs for entry, _ in tensor.shape or () if isinstance(entry, str)]
     for tensor, entry in zip(parts.inputs, tree.entries("inputs"), strict=True):
         if not isinstance(entry, Map):
             continue
-        bounds = [bound for key in ("below", "offsets") if (bound := entry.text(key)) is not None]
+        bounds = [bound for key in ("below", "offsets", "ends") if (bound := entry.text(key)) is not None]
         names = {name for size in sizes for name in names_in(size)}
         for bound in bounds:
             if not bound.isdigit() and not {*names_in(leaves.spelt(bound))} <= names:
@@ -125,11 +125,15 @@ def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
                 yield bound.place, f"indices are int32 or int64, and {tensor.name} is {tensor.dtype}"
         checked = entry.text("checked")
         if len(bounds) > 1:
-            yield bounds[1].place, "either below or offsets: indices do not rise"
-        if entry.text("offsets") is not None and tensor.shape is not None and len(tensor.shape) != 1:
+            yield bounds[1].place, "one of below, offsets and ends: indices do not rise, and offsets begin at 0"
+        if (
+            (entry.text("offsets") or entry.text("ends")) is not None
+            and tensor.shape is not None
+            and len(tensor.shape) != 1
+        ):
             yield bounds[-1].place, f"offsets are a tensor of one dimension, and {tensor.name} has {len(tensor.shape)}"
         if checked is not None and not bounds:
-            yield checked.place, "checked: of what? It goes with below or offsets"
+            yield checked.place, "checked: of what? It goes with below, offsets or ends"
 
 
 def _place(tensor: DeclaredTensor) -> Place:

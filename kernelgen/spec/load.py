@@ -215,6 +215,8 @@ def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
         found = TensorSpec(entry.name, tuple(entry.shape), entry.dtype, role, place)
         if not isinstance(entry, InputEntry):
             return found
-        return replace(found, below=entry.below, offsets=entry.offsets, checked=entry.checked)
+        return replace(found, below=entry.below, offsets=entry.offsets or entry.ends,
+            is_ends=entry.ends is not None, checked=entry.checked,
+        )  # fmt: skip
 
     return tuple(tensor(entry, node.place) for entry, node in zip(entries, tree.entries(key), strict=True))

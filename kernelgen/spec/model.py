@@ -77,6 +77,8 @@ class TensorSpec:
     """What the elements of an index tensor stay below: a number or a size. They begin at 0."""
     offsets: Size | None = None
     """Where the elements end, which begin at 0 and never fall: a number or a size."""
+    is_ends: bool = False
+    """Whether these are the ends alone, without the 0 that the first part begins at."""
     checked: bool = False
     """Whether the wrapper looks if the elements are so."""
 

@@ -78,6 +78,9 @@ class InputEntry(TensorEntry):
     offsets: SizeEntry | None = Field(
         default=None, description="The elements say where parts begin and end: from 0 to this, and they never fall."
     )
+    ends: SizeEntry | None = Field(
+        default=None, description="The elements say where parts end, the last of them at this, and they never fall."
+    )
     checked: bool = Field(
         default=False,
         description="Whether the wrapper looks if the elements are so, for which it waits for the device.",

@@ -134,9 +134,11 @@ def _element_checks(spec: OperatorSpec) -> Iterator[Check]:
             )
         if tensor.checked and tensor.offsets is not None:
             size = _spelt(spec, tensor.offsets)
+            begins = f"({name}[:1] < 0)" if tensor.is_ends else f"({name}[:1] != 0)"
+            said = "never fall and end at" if tensor.is_ends else "never fall from 0 to"
             yield Check(
-                f"({name}.diff() < 0).any() | ({name}[:1] != 0).any() | ({name}[-1:] != {size}).any()",
-                f"{spec.name}: {name} must never fall from 0 to {_said(size)}, got {{{name}[:9].tolist()}} and at last "
+                f"({name}.diff() < 0).any() | {begins}.any() | ({name}[-1:] != {size}).any()",
+                f"{spec.name}: {name} must {said} {_said(size)}, got {{{name}[:9].tolist()}} and at last "
                 f"{{{name}[-1:].tolist()}}",
             )
 

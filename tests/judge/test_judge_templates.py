@@ -25,6 +25,7 @@ def tensor(name, shape, **kwargs):
         "rows": None,
         "below": None,
         "offsets": None,
+        "is_ends": False,
         "uniform": False,
         "finite": False,
         **kwargs,

@@ -132,6 +132,7 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
         tuple(own.lowered.space.axes[a] for a in extent.axes) for extent in own.layout.extents
     )
     kept = _KEPT if "float8" in own.factor.dtype else ""
+    batch = () if own.ends is not None else batch
     left = own.triangles.left if own.triangles else None
     common = batch, rows, columns, summed, own.factor.dtype, kept, spec.precision or "", left
     return tuple(Product(own.names.of[dot], *common) for dot in own.dots)

@@ -56,7 +56,6 @@ def _grouped(tile: ir.Expr) -> ir.Let:
     )
 
 
-_COUNTED = (ir.Let(("tiles_m",), cdiv("M", "BLOCK_M")), ir.Let(("tiles_n",), cdiv("N", "BLOCK_N")))
 _TILES = ir.Apply("mul", (ir.Name("tiles_m"), ir.Name("tiles_n")), ())
 
 
@@ -65,7 +64,7 @@ def own_tile(
 ) -> tuple[tuple[ir.Let, ...], ir.Expr]:
     """What finds a program's batch, and the number of its tile within that. All are counted along one dimension of the
     grid, for the others end at 65535."""
-    if not has_batch(body):
+    if not has_batch(body) or body.ends is not None:
         return (), program
     count = ir.Let(("tiles",), tiles)
     batch: ir.Expr = ir.Apply("int_div", (program, ir.Name("tiles")), ())
@@ -85,7 +84,33 @@ def _ordered(body: ProductBody, tile: ir.Expr) -> tuple[ir.Let, ...]:
 
 
 def grid_of(body: ProductBody, tiles: str) -> str:
-    return f"{tiles} * BATCH" if has_batch(body) else tiles
+    return f"{tiles} * BATCH" if has_batch(body) and body.ends is None else tiles
+
+
+def _tiles_counted(body: ProductBody) -> tuple[ir.Let, ...]:
+    """The numbers of tiles; every group may have one more than its share of the rows."""
+    rows, columns = cdiv("M", "BLOCK_M"), cdiv("N", "BLOCK_N")
+    rows = rows if body.ends is None else scalar("add", rows, ir.Name("BATCH"))
+    said = "" if body.ends is None else "at most: a group's last tile may be partly empty"
+    return ir.Let(("tiles_m",), rows, said), ir.Let(("tiles_n",), columns)
+
+
+def _rows_of_tile(writer: Writer) -> tuple[ir.Let, ...]:
+    """The numbers of a tile's rows; of groups also which the tile's is."""
+    body, m = writer.body, writer.tiled.m
+    assert m is not None
+    if body.ends is None:
+        return writer.numbers(body.extent("m"), m, "tile_m")
+    access = writer.reads[body.ends]
+    ((_, stride),) = access.terms
+    pointer, step = ir.Name(f"{access.tensor}_ptr"), ir.Name(stride) if stride else ir.Number(1)
+    numbers = (ir.Name("tile_m"), pointer, step, ir.Name("BATCH"), ir.Name("BLOCK_M"), ir.Name("NUM_GROUPS"))
+    _, rows, mask = writer.numbers(body.extent("m"), m, "tile_m")
+    return (
+        ir.Let(("group", "first_row", "end_row"), ir.Call("group_of", numbers)),
+        ir.Let(("batch",), ir.Cast(ir.Name("group"), "int64", is_tensor=True)),
+        rows, replace(mask, value=ir.Apply("lt", (ir.Name(m.index, (m,)), ir.Name("end_row")), (m,))),
+    )  # fmt: skip
 
 
 def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.Stmt, ...]:
@@ -97,8 +122,7 @@ def _of_tile(writer: Writer, schedule: Schedule, precision: bool) -> tuple[ir.St
     walk = _walk(writer, precision=precision, swap=swap)
     writer.all_finished()
     return (
-        *writer.numbers(body.extent("m"), tiled.m, "tile_m"),
-        *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
+        *_rows_of_tile(writer), *writer.numbers(body.extent("n"), tiled.n, "tile_n"),
         *writer.begun(shape), *walk, *writer.unswapped(swap=swap),
         *(row_parts.left(writer) if body.in_parts else writer.stores()),
     )  # fmt: skip
@@ -113,6 +137,10 @@ def _walk(writer: Writer, *, precision: bool, swap: bool) -> tuple[ir.Stmt, ...]
         made = writer.loop(start, stop, precision=precision, swap=swap, masked=masked, inside=inside)
         return replace(made, comment=said) if said else made
 
+    if writer.body.ends is not None:
+        some = scalar("lt", ir.Name("first_row"), ir.Name("end_row"))
+        length = ir.Let(("end",), scalar("where", some, _WHOLE, _NONE), "a tile that no group needs is not summed")
+        return length, loop(_NONE, ir.Name("end"))
     if found is None:
         return (loop(_NONE, _WHOLE),)
     if not found.factors:
@@ -207,7 +235,7 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
     writer = Writer(spec, body, tiled_by_blocks(body), blocks=dict(schedule.values))
     precision = multiplies_float32(spec, body)
     own, tile = own_tile(body, _TILES, ir.Program(0))
-    inside = trimmed((*_COUNTED, *own, *_ordered(body, tile), *_of_tile(writer, schedule, precision)))
+    inside = trimmed((*_tiles_counted(body), *own, *_ordered(body, tile), *_of_tile(writer, schedule, precision)))
     constexprs = _constexprs(spec, body, "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M")
     grid = (grid_of(body, _GRID_TILES),)
     return _with_parts(writer, ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, grid))
@@ -215,6 +243,10 @@ def by_pointers(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name:
 
 def _with_parts(writer: Writer, kernel: ir.Kernel) -> ir.Kernel:
     """A kernel whose tiles are counted, with what they leave of rows."""
+    if writer.body.ends is not None:
+        (name, rows), columns = _counts()
+        groups = ("NUM_GROUPS", "next_power_of_2(BATCH)")
+        return replace(kernel, counts=((name, f"{rows} + BATCH"), columns), constexprs=(*kernel.constexprs, groups))
     if not writer.body.in_parts:
         return replace(kernel, counts=_counts())
     arguments = (*kernel.arguments, *row_parts.passed(writer))
@@ -236,7 +268,7 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
         return frozenset()
     found = {a.tensor for a in factors}
     kinds = {*dict(spec.dtypes), "float16", "bfloat16"}
-    for _, access in body.layout.stores:
+    for _, access in body.layout.stores if body.ends is None else ():  # a tile may end where its group does
         dtype = next(o.dtype for o in spec.outputs if o.name == access.tensor)
         if len(writer.axes(extents_of(body, access))) == 2 and _is_boxable(body, access) and dtype in kinds:
             found.add(access.tensor)
@@ -285,7 +317,7 @@ def by_boxes(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: st
         programs = f"num_programs({spec.inputs[0].name}.device)"
         constexprs = (*constexprs, ("NUM_PROGRAMS", programs))
         grid = f"min({programs}, {grid})"
-    inside = trimmed((*_COUNTED, *inside))
+    inside = trimmed((*_tiles_counted(body), *inside))
     return _with_parts(writer, ir.Kernel(name, schedule, writer.arguments(inside), constexprs, inside, (grid,)))
 
 
@@ -327,7 +359,7 @@ def split(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) 
     left = (ir.Store(_parts(writer, dot), writer.carry(dot), writer.mask((m, n))) for dot in body.dots)
     own, tile = own_tile(body, _TILES, ir.Program(0))
     inside = trimmed((
-        *_COUNTED, *own, _grouped(tile), ir.Let(("part",), ir.Program(1)),
+        *_tiles_counted(body), *own, _grouped(tile), ir.Let(("part",), ir.Program(1)),
         *writer.numbers(body.extent("m"), m, "tile_m"), *writer.numbers(body.extent("n"), n, "tile_n"),
         ir.Let(("length",), ir.Apply("mul", (blocks, ir.Name("BLOCK_K")), ())), ir.Let(("end",), end),
         *writer.begun(shape), loop, *writer.unswapped(swap=swap), *left,
@@ -383,7 +415,7 @@ def _of_sums(
     m, n = writer.tiled.result
     own, tile = own_tile(body, _TILES, ir.Program(0))
     inside = trimmed((
-        *_COUNTED, *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
+        *_tiles_counted(body), *own, _grouped(tile), *writer.numbers(body.extent("m"), m, "tile_m"),
         *writer.numbers(body.extent("n"), n, "tile_n"), *summed, *writer.stores(),
     ))  # fmt: skip
     rows, columns = ('options["BLOCK_M"]', 'options["BLOCK_N"]') if reduces(body) else (_JOIN_ROWS, _JOIN_COLUMNS)

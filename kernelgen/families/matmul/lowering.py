@@ -81,14 +81,16 @@ _RESERVED = RESERVED | {
     *(f"{side}_{number}" for side in ("left", "right") for number in range(2, MOST_PRODUCTS + 1)),
     "ks", "k_mask", "left", "right", "tile_m", "tile_n", "tiles_m", "tiles_n", "num_tiles",
     "first_row", "first_col", "batch", "products", "part_sum",
-    "length", "number", "first", "full_start", "full_end", "end",
-    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "PRECISION", "K", "BATCH", "parts_ptr",
+    "length", "number", "group", "end_row", "first", "full_start", "full_end", "end",
+    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "NUM_GROUPS", "PRECISION", "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 """What kernels of products call values of their own."""
 FEW = 16
 """Elements that every tile is a multiple of."""
 NARROW = ("float8_e4m3fn", "float8_e5m2", "float16", "bfloat16")
 """Dtypes whose products float32 holds exactly."""
+IN_GROUPS = "in groups"
+"""The attribute of a product whose rows have a matrix of their group each; its third operand says where groups end."""
 UNSCALED = "unscaled"
 """The attribute of a product whose factors the reference scales, and rounds to no more than float32."""
 
@@ -129,7 +131,14 @@ class ProductBody(Body):
 
     def scales_of(self, dot: int) -> tuple[int, ...]:
         """What multiplies the sum of every group of a product: loads that vary from group to group."""
-        return tuple(a.value for a in self.lowered.values[dot].args[2:] if isinstance(a, Use))
+        rest = () if self.ends is not None else self.lowered.values[dot].args[2:]
+        return tuple(a.value for a in rest if isinstance(a, Use))
+
+    @property
+    def ends(self) -> int | None:
+        """Where groups of rows end that have a matrix of their own each, a load; None: all rows have one."""
+        value = self.lowered.values[self.dot]
+        return value.args[2].value if value.attr == IN_GROUPS and isinstance(value.args[2], Use) else None
 
     @property
     def firsts(self) -> tuple[int, ...]:
@@ -201,7 +210,7 @@ class Roles:
 def _roles(graph: Graph, node: Node) -> Roles:
     first, second, result = _labels(node)
     dims: dict[str, Dim] = {}
-    for labels, arg in zip((first, second), node.args, strict=True):
+    for labels, arg in zip((first, second), node.args[:2], strict=True):
         assert isinstance(arg, Ref)
         for label, dim in zip(labels, graph.nodes[arg.node].shape, strict=True):
             dims[label] = dim or dims.get(label, ())
@@ -211,7 +220,7 @@ def _roles(graph: Graph, node: Node) -> Roles:
     swapped = not any(dims[c] for c in result if c in second and c not in first)
     rows, columns = (second, first) if swapped else (first, second)
     letters = {
-        "batch": [c for c in result if c in first and c in second],
+        "batch": [c for c in result if c in first and c in second] or [c for c in second if c not in first + result],
         "m": [c for c in result if c in rows and c not in columns],
         "n": [c for c in result if c in columns and c not in rows],
         "k": [c for c in first if c in second and c not in result],
@@ -296,13 +305,19 @@ class ProductLowering(Lowering):
         node, roles = self.graph.nodes[number], self.products[number]
         first, second, _ = _labels(node)
         uses = []
-        for labels, arg in zip((first, second), node.args, strict=True):
+        for labels, arg in zip((first, second), node.args[:2], strict=True):
             assert isinstance(arg, Ref)
             shape = self.graph.nodes[arg.node].shape
             index = tuple(roles.entries[c] if dim else () for c, dim in zip(labels, shape, strict=True))
             uses.append(Use(self.value(arg.node, index)))
         axes = frozenset(a for dim in self.natural[number] for a in axes_of(dim))
         left, right = uses[::-1] if roles.swapped else uses
+        if node.args[2:]:
+            (ends,) = (self.value(a.node, (roles.extents["batch"],)) for a in node.args[2:] if isinstance(a, Ref))
+            if self.values[ends].op != "load":
+                raise Unlowerable("groups of a product that end where no input says", node.statement)
+            args = (left, right, Use(ends))
+            return self.add(Value("dot", args, "float", axes, node.name, node.statement, attr=IN_GROUPS))
         a, b = self._unscaled(left, roles), self._unscaled(right, roles)
         if (a[1] or b[1]) and a[2] == b[2] != "":
             summed = set(roles.extents["k"])
@@ -426,7 +441,11 @@ def _laid_out(
     factors = [factor_of(spec, lowered, dot) for dot in dots]
     if len({factor.dtype for factor in factors}) > 1:
         raise Unlowerable("products of factors of several dtypes in one kernel", values[dots[1]].statement)
-    body = ProductBody(**vars(plain), dots=dots, factor=factors[0], triangles=triangles(lowered, dots, extents))
+    in_groups = any(values[dot].attr == IN_GROUPS for dot in dots)
+    if in_groups and (len(dots) > 1 or len(extents["batch"]) != 1 or not extents["m"]):
+        raise Unlowerable("several products by groups in one kernel", values[dots[0]].statement)
+    masks = None if in_groups else triangles(lowered, dots, extents)
+    body = ProductBody(**vars(plain), dots=dots, factor=factors[0], triangles=masks)
     if min(len(body.firsts), len(body.seconds)) > 1 or len(dots) > MOST_PRODUCTS:
         raise Unlowerable("products that have no factor in common in one kernel", values[dots[1]].statement)
     return body

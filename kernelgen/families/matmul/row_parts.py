@@ -34,7 +34,12 @@ def may_be_parts(body: ProductBody) -> bool:
     pairs = online_sums(body.lowered)
     carried = {pair.total for pair in pairs}
     found = [i for i, v in enumerate(values) if v.op in REDUCTIONS]
-    if not found or not body.extent("m").runs or any(values[o.value].axes & columns for o in body.lowered.outputs):
+    if (
+        not found
+        or body.ends is not None
+        or not body.extent("m").runs
+        or any(values[o.value].axes & columns for o in body.lowered.outputs)
+    ):
         return False
     first = (i for i in found if i not in carried)
     alone = all(not any(values[j].op in REDUCTIONS for j in ancestors(body.lowered, i) - {i}) for i in first)

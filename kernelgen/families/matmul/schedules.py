@@ -57,7 +57,7 @@ _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, LIBRA
 def variants(body: ProductBody) -> tuple[str, ...]:
     if not body.extent("m").runs:
         return (VECTOR,)
-    if body.in_parts:
+    if body.in_parts or body.ends is not None:
         return (BOXES, TILES) if body.boxed else (TILES,)
     found = (TILES, SPLIT) if reduces(body) else (TILES, SPLIT, VECTOR)
     found = (*found, LIBRARY) if body.library else found
@@ -155,6 +155,8 @@ def _first_table(body: ProductBody) -> Table:
         many = _fitting(body, _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width))
         first = () if few == many else (table_row(few, M=_EVERY_SM, itemsize=2),)
         return (*first, table_row(many, itemsize=2), table_row(wide))
+    if body.ends is not None:
+        return _groups_table(body)
     if body.in_parts:
         return _parts_table(body)
     return _boxes_table(body) if BOXES in own else _pointers_table(body)
@@ -170,7 +172,7 @@ def is_converted(body: ProductBody) -> bool:
 
 def stays(body: ProductBody) -> bool:
     """Whether programs may stay for one tile after the other: not where masks make some sums longer than others."""
-    return body.triangles is None
+    return body.triangles is None and body.ends is None
 
 
 def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
@@ -255,6 +257,19 @@ def _parts_table(body: ProductBody) -> Table:
     return (
         table_row(few, M=16, itemsize=2), table_row(small, M=512, itemsize=2), table_row(many, itemsize=2),
         table_row(wide),
+    )  # fmt: skip
+
+
+def _groups_table(body: ProductBody) -> Table:
+    """Groups have a part of the rows each. Compiled and not measured."""
+    wide = table_row(_TILES.replace(BLOCK_K=32))
+    if not body.boxed:
+        return (table_row(_TILES, itemsize=2), wide)
+    small = _BOXES.replace(BLOCK_M=64, BLOCK_N=128, num_warps=4)
+    few = small.replace(BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, swap=True)
+    return (
+        table_row(few, M=128, itemsize=2), table_row(small, M=8192, itemsize=2),
+        table_row(_BOXES.replace(BLOCK_N=128), itemsize=2), wide,
     )  # fmt: skip
 
 
