@@ -61,10 +61,15 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 	$(PIP) -e '.[$(EXTRA),dev]'
 	@touch $@ $(VENV)/.installed
 
+# what some slow tests need beside .dev: Ray, and the linters of docs/deploy; without them these say that they are left out
+$(VENV)/.all: pyproject.toml | $(VENV)/.dev
+	-$(PIP) -e '.[ray,deploy]'
+	@touch $@
+
 test: checked
 	$(BIN)/pytest -m "not gpu and not slow" -n auto --dist worksteal
 
-test-all: checked
+test-all: checked $(VENV)/.all
 	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal
 
 checked: dev

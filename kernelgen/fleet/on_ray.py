@@ -260,7 +260,7 @@ def start(
         import ray
     except ModuleNotFoundError:
         raise UsageError(f"--ray {address}: {HOW_TO_GET_IT}") from None
-    how: Mapping[str, Any] = {"include_dashboard": False} if address == "local" else {"address": address}
+    how: Mapping[str, Any] = {"address": address, **({"include_dashboard": False} if address == "local" else {})}
     if address == "local" and "RAY_AUTH_MODE" not in os.environ:
         # Ray listens on every address of the machine, whatever it is told: a key of this run's keeps others out.
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
