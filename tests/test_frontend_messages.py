@@ -39,7 +39,7 @@ WRITES = {
     "read through a view": ("y = x * 2\ny.add_(y.t())\nreturn y", 10, VIEW),
     "expanded": ("y = (x * 2)[:, :1].expand(x.shape)\ny.add_(1)\nreturn y", 10, "an in-place write to an expanded tensor"),
     "out": ("y = x * 2\ntorch.add(x, y, out=y)\nreturn y", 10, "out= (give the result a name)"),
-    "indices": ("y = x * 2\ny[torch.zeros_like(x[:, 0]).long()] = 1\nreturn y", 10, "an assignment to elements that indices name"),
+    "indices": ("y = x * 2\ny[:, torch.zeros_like(x[0]).long()] = 1\nreturn y", 10, "an in-place write to part of a tensor"),
     "several values": ("y = x * 2\ny[x[:, 0] > 0] = x[0]\nreturn y", 10, "an assignment of several values to the elements of a mask"),
     "random": ("y = x * 2\ny.normal_()\nreturn y", 10, "normal.default, which draws by torch's own state"),
     "never written": ("y = torch.empty_like(x)\nreturn y + x", 10, "elements of torch.empty that nothing was written to"),

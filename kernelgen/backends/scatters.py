@@ -134,14 +134,33 @@ def _owners(s: ir.Scatter) -> list[str]:
     ]
 
 
+def _source(s: ir.Scatter, offsets: str) -> list[str]:
+    """What an atomic adds."""
+    if not s.source:
+        return []
+    return [f"{s.source} = tl.load({s.source}_ptr + {offsets}, mask=is_place){_wide(s, s.source)}"]
+
+
+def _atomic(s: ir.Scatter, pointers: str, place: str) -> str:
+    """The atomic of an element, or of where it stands where nothing else is added."""
+    value = s.source or ("1" if s.counts else f"{place} + 1")
+    return f'tl.atomic_{s.atomic}({pointers}, {value}, mask=is_place, sem="relaxed")'
+
+
+def _taken(s: ir.Scatter, what: str) -> str:
+    if s.counts or s.atomic == "max":
+        return f"# integer atomics come to the same in whatever order; a program takes {what}"
+    return f"# a program adds {what}, in whatever order atomics come"
+
+
 def _atomics(s: ir.Scatter) -> list[str]:
     return [
-        "# a program adds a run of elements, in whatever order atomics come",
+        _taken(s, "a run of elements"),
         "offsets = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)",
         *_loaded(s, "offsets", "offsets < N"),
-        f"{s.source} = tl.load({s.source}_ptr + offsets, mask=is_place){_wide(s, s.source)}",
+        *_source(s, "offsets"),
         *_quoted(s),
-        f'tl.atomic_add({s.out}_ptr + {s.index}, {s.source}, mask=is_place, sem="relaxed")',
+        _atomic(s, f"{s.out}_ptr + {s.index}", "offsets"),
     ]
 
 
@@ -168,7 +187,7 @@ def _atomic_tiles(s: ir.Scatter) -> list[str]:
     if s.along_last:
         offsets, place = "rows[:, None] * N + cols[None, :]", f"rows[:, None] * {s.size} + {s.index}"
     return [
-        "# a program adds a tile to where the index says, in whatever order atomics come",
+        _taken(s, "a tile" if s.counts or s.atomic == "max" else "a tile to where the index says"),
         "num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)",
         "first = (tl.program_id(0) // num_tiles_n).to(tl.int64) * BLOCK_SIZE_M",
         "rows = first + tl.arange(0, BLOCK_SIZE_M)",
@@ -176,9 +195,9 @@ def _atomic_tiles(s: ir.Scatter) -> list[str]:
         "mask = (rows < M)[:, None] & (cols < N)[None, :]",
         f"offsets = {offsets}",
         *_loaded(s, "offsets", "mask"),
-        f"{s.source} = tl.load({s.source}_ptr + offsets, mask=is_place){_wide(s, s.source)}",
+        *_source(s, "offsets"),
         *_quoted(s),
-        f'tl.atomic_add({s.out}_ptr + {place}, {s.source}, mask=is_place, sem="relaxed")',
+        _atomic(s, f"{s.out}_ptr + {place}", "cols[None, :]"),
     ]
 
 

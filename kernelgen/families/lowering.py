@@ -414,10 +414,8 @@ class Lowering:
         if node.op == "expand":
             own = index[len(index) - len(source.shape) :]
             return tuple(() if d == () else i for d, i in zip(source.shape, own, strict=True))
-        if self.apart and not self.space.inner_axes():
+        if (self.apart and not self.space.inner_axes()) or any(isinstance(entry, Expr) for entry in index):
             return self.reshape(node, source, index)
-        if any(isinstance(entry, Expr) for entry in index):
-            raise Unlowerable("a reshape of what is read through an index, beside a reduction", node.statement)
         axes = tuple(a for dim in index for a in axes_of(dim))
         return split(source.shape, axes, self.space, node.statement)
 

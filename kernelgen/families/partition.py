@@ -110,6 +110,10 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
             if (left or first.outputs) and then.nodes and (first, then) not in given:
                 given.add((first, then))
                 yield first, then
+    read = {j for i in needed if i not in stored and graph.nodes[i].op in SCATTERS for j in _lying(graph, i)} - stored
+    computed = tuple(sorted(j for j in read if not set(needed_for(graph, (j,), stored)) & set(anchors)))
+    if computed:
+        yield _divided(group, set(), computed)
     for shape in dict.fromkeys(graph.nodes[i].shape for i in group.nodes):
         first, then = _divided(group, {i for i in group.nodes if graph.nodes[i].shape == shape}, ())
         if then.nodes:
@@ -158,17 +162,25 @@ def _left(
     read = _roots(graph, needed, {i for i in read if i in computed}, anchors)
     results = {i: _ends(graph, needed, i, anchors) for i in read}
     small = {graph.nodes[j].shape for ends in results.values() for j in ends}
-    lying = {_base(graph, j) for i in late if _reads_memory(graph.nodes[i]) for j in _read(graph.nodes[i])}
-    lying = {j for j in lying - late - stored if graph.nodes[j].op not in ("input", "full")}
+    lying = {j for i in late for j in _lying(graph, i)} - late - stored
     mixed = {j for i in read for j in ([i] if graph.nodes[i].shape in small else results[i])}
     for left in (read, mixed, {j for ends in results.values() for j in ends}):
         yield tuple(sorted(left))
         yield tuple(sorted(left | lying))
 
 
-def _reads_memory(node: Node) -> bool:
-    """Whether an operation's kernel reads tensors in memory, and nothing that it computes itself."""
-    return node.op in SCATTERS or (node.op == DOT and node.convolution is not None)
+def _lying(graph: Graph, i: int) -> Iterator[int]:
+    """What has to lie in memory for a kernel that computes none of what it reads, a scatter's or a convolution's, and is
+    no input: all of it, but for zeros that are added to."""
+    node = graph.nodes[i]
+    if node.op == DOT and node.convolution is not None:
+        yield from (j for j in (_base(graph, k) for k in _read(node)) if graph.nodes[j].op not in ("input", "full"))
+    for j in _read(node) if node.op in SCATTERS else ():
+        is_base = Ref(j) == node.args[0] and len(node.args) > 1
+        while graph.nodes[j].op == "reshape" and not is_base:
+            (j,) = _read(graph.nodes[j])
+        if graph.nodes[j].op != "input" and not (is_base and graph.nodes[j].op == "full"):
+            yield j
 
 
 def _roots(graph: Graph, needed: list[int], read: set[int], anchors: list[int]) -> set[int]:

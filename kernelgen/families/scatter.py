@@ -11,6 +11,7 @@ for thousands of rows that are named very often.
 adds what names its rows. Every owner reads the index, which the L2 holds: for a short index, or few rows.
 `blocks` (scatter_add): a program owns rows that scatter on their own and takes their elements block by block
 (`scatter_blocks.py`).
+`atomic_tiles` and `atomics` (scatter_max, last_place, times_named): the same of integers in whatever order, by atomics.
 Where a spec says `deterministic: false`, scatter_add adds floats by atomics (`scatter_atomics.py`).
 """
 
@@ -25,13 +26,14 @@ from kernelgen.families.family import Family, Table, Variant, always, block
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
 from kernelgen.families.naming import FULL, ROW, Names
-from kernelgen.families.scatter_facts import FROM_END, at_most, one_kernel
+from kernelgen.families.scatter_facts import FROM_END, OF_INTEGERS, PLACES_ALONE, at_most, one_kernel
 from kernelgen.families.scatter_names import beside_tensors
 from kernelgen.families.space import split
 from kernelgen.families.values import Index, Lowered, Space, Stored, Unlowerable, Use, Value, axes_of
 from kernelgen.frontend.graph import SCATTERS, Atom, Dim, Graph, Node, Ref, SizeOf
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.sizes import names_in
 from kernelgen.tile import ir
 
 OWNERS = "owners"
@@ -54,7 +56,7 @@ def takes(graph: Graph) -> bool:
 
 def variants(body: Body) -> tuple[str, ...]:
     scatter = body.lowered.values[-1]
-    if body.any_order:
+    if body.any_order or scatter.op in OF_INTEGERS:
         return scatter_atomics.variants(body)
     if scatter.op == "bincount":
         bins = scatter.args[1]
@@ -77,7 +79,7 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search sets out: every variant as it is by default, with rows that are neighbours in memory together."""
-    if body.any_order and body.layout.rows:
+    if (body.any_order or body.lowered.values[-1].op in OF_INTEGERS) and body.layout.rows:
         return (scatter_atomics.start(body),)
     fitted = {module.NAME: module.fitted for module in (scatter_buckets, scatter_lists)}
     found = tuple(fitted[v](columns) if v in fitted else default(v) for v in variants(body))
@@ -95,7 +97,8 @@ _COUNTED = one_kernel("count_by_atomics", ("BLOCK_SIZE",), _RUN, ("N",))
 
 
 def _an_atomic_each(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
-    return (scatter_atomics.line if body.any_order else _COUNTED)(spec, body, schedule, name)
+    is_counted = body.lowered.values[-1].op == "bincount"
+    return (_COUNTED if is_counted else scatter_atomics.line)(spec, body, schedule, name)
 
 
 def _variants() -> tuple[Variant, ...]:
@@ -151,7 +154,7 @@ def begin(body: Body) -> str | None:
     scatter = body.lowered.values[-1]
     if scatter.op == "index_add" or body.starts_itself:
         return None
-    added = scatter.op != "bincount" and isinstance(scatter.args[0], Use)
+    added = scatter.op not in PLACES_ALONE and isinstance(scatter.args[0], Use)
     return body.lowered.values[0].tensor if added else "zeros"
 
 
@@ -183,7 +186,10 @@ def body(spec: OperatorSpec, graph: Graph) -> Body:
     spread = _spread(_in_order(operands[-1].shape, seen[-1], node), node)
     counted = range(len(node.shape))[int(node.attrs[0])]
     kept: Index = tuple(() if d == counted else e for d, e in enumerate(spread.index))
-    places = {"bincount": (spread.index,), "index_add": (kept, spread.index[:1], spread.index)}
+    places = {
+        **dict.fromkeys(PLACES_ALONE, (spread.index,)),
+        "index_add": (kept, spread.index[:1], spread.index),
+    }
     indices = places.get(node.op, (kept, spread.index, spread.index))
     values = [
         _load(n, shape, index, spread, node)
@@ -222,11 +228,11 @@ def _input(spec: OperatorSpec, graph: Graph, node: Node, arg: object) -> Node:
     """An operand, which has to be an input, in whatever shape and in no less precision; what is added to may also be
     zeros."""
     operand = graph.nodes[_ref(arg)]
-    zeros = operand.op == "full" and operand.args == (0,) and node.args[0] == arg and node.op != "bincount"
-    views = () if node.args[0] == arg and node.op != "bincount" else ("reshape",)
+    zeros = operand.op == "full" and operand.args == (0,) and node.args[0] == arg and node.op not in PLACES_ALONE
+    views = () if node.args[0] == arg and node.op not in PLACES_ALONE else ("reshape",)
     while operand.op in views or (operand.op == "round" and _keeps(spec, graph, operand)):
         operand = graph.nodes[_ref(operand.args[0])]
-    if node.op == "scatter_add" and _is_from_end(graph, node, operand):
+    if node.op in ("scatter_add", *OF_INTEGERS) and _is_from_end(graph, node, operand):
         index = graph.nodes[_ref(operand.args[2])]
         operand = replace(index, attrs=(*index.attrs, FROM_END)) if index.op == "input" else index
     if operand.op != "input" and not zeros:
@@ -239,7 +245,7 @@ def _is_from_end(graph: Graph, node: Node, index: Node) -> bool:
     if index.op != "where" or not all(isinstance(a, Ref) for a in index.args):
         return False
     is_negative, moved = (graph.nodes[_ref(a)] for a in index.args[:2])
-    own, length = index.args[2], SizeOf(graph.nodes[_ref(node.args[0])].shape[int(node.attrs[0])])
+    own, length = index.args[2], SizeOf(node.shape[int(node.attrs[0])])
     return is_negative.op == "lt" and is_negative.args == (own, 0) and moved.op == "add" and moved.args == (own, length)
 
 
@@ -321,7 +327,7 @@ def _laid_out(spec: OperatorSpec, graph: Graph, lowered: Lowered, spread: _Sprea
 
 def notes(spec: OperatorSpec, body: Body) -> tuple[str, ...]:
     """What a reviewer should know of the order of sums."""
-    if body.lowered.values[-1].op == "bincount":
+    if body.lowered.values[-1].op in ("bincount", *OF_INTEGERS):
         return ()
     if body.any_order:
         return (scatter_atomics.NOTE,)
@@ -338,11 +344,10 @@ def widened(spec: OperatorSpec, body: Body) -> bool:
 def _length(spec: OperatorSpec, lowered: Lowered) -> tuple[tuple[str, str], ...]:
     """The size name that indices stay below, with the kernel's parameter for it; nothing where it is a number."""
     length = spec.outputs[0].shape[int(lowered.values[-1].attr or 0)]
-    if isinstance(length, int):
+    if isinstance(length, int) or not names_in(length):
         return ()
-    if not length.isidentifier():
-        raise Unlowerable(f"a scatter to {length} places (supported: a declared size, or a number)")
-    taken, parameter = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N"}, length
+    taken = {t.name for t in (*spec.inputs, *spec.outputs)} | {"M", "N"}
+    parameter = length if length.isidentifier() else "V"
     while parameter in taken:
         parameter += "_SIZE"
     return ((length, parameter),)

@@ -8,8 +8,13 @@ from kernelgen.families.family import Kernels
 from kernelgen.families.kernel import Body, passed
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.sizes import evaluate
 from kernelgen.tile import ir
 
+PLACES_ALONE = ("bincount", "last_place", "times_named")
+"""Scatters that read no more than the index."""
+OF_INTEGERS = ("scatter_max", "last_place", "times_named")
+"""Those of integers, which atomics bring to one result in whatever order, along one dimension of several."""
 FROM_END = "from end"
 """The attribute of an index of which negative numbers count from the end."""
 
@@ -18,7 +23,7 @@ def told(spec: OperatorSpec, body: Body, text: str) -> ir.Scatter:
     """What the kernel that a backend calls `text` is told."""
     scatter, loads = body.lowered.values[-1], [v for v in body.lowered.values if v.op == "load"]
     names = [str(v.tensor) for v in loads]
-    *base, index, source = names if scatter.op != "bincount" else [*names, ""]
+    *base, index, source = [*names, ""] if scatter.op in PLACES_ALONE else names
     reads_base = scatter.op == "index_add" or body.starts_itself
     dtypes = {t.name: t.dtype for t in spec.inputs}
     bins = scatter.args[-1] if scatter.op == "bincount" else 0
@@ -29,6 +34,7 @@ def told(spec: OperatorSpec, body: Body, text: str) -> ir.Scatter:
         "" if scatter.statement is None else body.statements[scatter.statement].text,
         slots=1 << (bins - 1).bit_length() if isinstance(bins, int) and bins else 0,
         from_end=any(v.tensor == index and v.attr == FROM_END for v in loads), is_long=dtypes[index] == "int64",
+        atomic="max" if scatter.op in ("scatter_max", "last_place") else "add", counts=scatter.op == "times_named",
         along_last=scatter.attr == "-1", has_rows=bool(body.layout.rows), starts_itself=body.starts_itself,
     )  # fmt: skip
 
@@ -36,7 +42,8 @@ def told(spec: OperatorSpec, body: Body, text: str) -> ir.Scatter:
 def _limit(spec: OperatorSpec, body: Body) -> str:
     """What indices stay below: a number, or the kernel's parameter for a size."""
     sizes = body.layout.sizes
-    return sizes[0][1] if sizes else str(spec.outputs[0].shape[int(body.lowered.values[-1].attr or 0)])
+    length = spec.outputs[0].shape[int(body.lowered.values[-1].attr or 0)]
+    return sizes[0][1] if sizes else str(evaluate(str(length), {}))
 
 
 def _is_narrow(spec: OperatorSpec, dtype: str) -> bool:

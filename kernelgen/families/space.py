@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelgen.families.values import Index, Space, Unlowerable
-from kernelgen.frontend.graph import REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, same_size
+from kernelgen.frontend.graph import INDEXED, REDUCTIONS, SCANS, Atom, Dim, Graph, Node, Ref, same_size
 from kernelgen.spec.sizes import is_expression
 
 
@@ -16,7 +16,10 @@ def space_of(graph: Graph, *, apart: bool) -> Space:
         return _scanned_space(graph, scans, reductions)
     if not reductions:
         shapes = [(sizes_of if apart else atoms_of)(_before_joined(graph, o.node, apart=apart)) for o in graph.outputs]
-        return Space(max(shapes, key=len), len(max(shapes, key=len)))
+        axes = max(shapes, key=len)
+        if not axes and any(n.op in INDEXED for n in graph.nodes):
+            axes = (1,)  # what is read at an index is read in rows and columns
+        return Space(axes, len(axes))
     best: Space | None = None
     for node in reductions:
         source = node.args[0]
@@ -120,6 +123,6 @@ def split(shape: tuple[Dim, ...], axes: tuple[int, ...], space: Space, statement
             raise Unlowerable("a reshape that does not keep dimensions whole", statement)
         index.append(tuple(rest[:count]))
         rest = rest[count:]
-    if rest:
+    if any(space.axes[a] != 1 for a in rest):
         raise Unlowerable("a reshape of a broadcast value", statement)
     return tuple(index)

@@ -12,6 +12,8 @@ from kernelgen.frontend.operations import OPERATIONS
 
 COMPARISONS = tuple(name for name, known in OPERATIONS.items() if known.is_comparison)
 BOOLEAN = tuple(name for name, known in OPERATIONS.items() if known.dtype == "bool")
+_OF_BITS = ("ordered", "from_ordered")
+"""Operations whose operand is of another class of value than the result."""
 _INTEGER_RANK = ("bool", "uint8", "int8", "int16", "int32", "int64")
 
 
@@ -118,7 +120,7 @@ class Builder:
 
     def _operands(self, op: str, args: tuple[Arg, ...], kind: str) -> tuple[Arg, ...]:
         """The operands in the class of value that the operation works on."""
-        if op in BOOLEAN and op not in COMPARISONS:
+        if (op in BOOLEAN and op not in COMPARISONS) or op in _OF_BITS:
             return args
         first = args[:1] if op == "where" else ()
         rest = args[len(first) :]

@@ -31,7 +31,7 @@ def index_select(b: Builder, c: Call) -> Ref:
     x, index = c.args[0], c.args[2]
     shape = b.node(x).shape
     if not shape:
-        raise Refused("index_select of a tensor without dimensions")
+        return b.view("reshape", x, c.shape)
     dim = c.args[1] % len(shape)
     places = axes(len(shape))
     places[dim] = ix.value(0)
@@ -43,13 +43,13 @@ def gather(b: Builder, c: Call) -> Ref:
     x, dim, index = c.args[:3]
     shape = b.node(x).shape
     if not shape:
-        raise Refused("a gather from a tensor without dimensions")
+        return b.view("expand", b.view("reshape", x, ((),) * len(c.shape)), c.shape)
     places = axes(len(shape))
     places[dim % len(shape)] = ix.value(0)
     return _gathered(b, c, x, index, places, shape[dim % len(shape)])
 
 
-def _from_end(b: Builder, c: Call, index: Ref, x: Ref, dim: int) -> Ref:
+def from_end(b: Builder, c: Call, index: Ref, x: Ref, dim: int) -> Ref:
     """Negative indices count from the end, as torch has it."""
     if b.node(index).dtype == "uint8":
         raise Refused("uint8 as an index")
@@ -68,7 +68,7 @@ def indexed(b: Builder, c: Call) -> Ref:
     if b.node(index).dtype == "bool":
         raise Refused("indexing with a mask (its result has no fixed size)")
     shape, own = b.node(x).shape, b.node(index).shape
-    index = _from_end(b, c, index, x, dim)
+    index = from_end(b, c, index, x, dim)
     rest = len(shape) - dim - 1
     index = b.view("reshape", index, (*own, *((),) * rest))
     places = [ix.axis(i - len(c.shape)) for i in range(dim)] + [ix.value(0)] + [ix.axis(i - rest) for i in range(rest)]
@@ -86,7 +86,7 @@ def _per_place(b: Builder, c: Call, x: Ref, used: list[tuple[int, Ref]]) -> Ref:
     if b.node(rest[0][1]).dtype == "bool":
         raise Refused("indexing with a mask (its result has no fixed size)")
     dim, index = rest[0]
-    index = _from_end(b, c, index, x, dim)
+    index = from_end(b, c, index, x, dim)
     index = b.view("reshape", index, (*b.node(index).shape, *((),) * after))
     places = [ix.axis(i - len(c.shape)) for i in range(first)]
     for d, _ in used:
@@ -110,7 +110,7 @@ def _several(b: Builder, c: Call, x: Ref, used: list[tuple[int, Ref]]) -> Ref:
     values: list[Ref] = []
     places, conditions = [], []
     for d, index in used:
-        index = _from_end(b, c, index, x, d)
+        index = from_end(b, c, index, x, d)
         conditions += [
             Condition(ix.value(len(values)), ">=", ix.number(0)),
             Condition(ix.value(len(values)), "<", ix.size(shape[d])),

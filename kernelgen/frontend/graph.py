@@ -35,7 +35,9 @@ SELECTIONS = of_kind("selection")
 """Reductions to several of a row: its greatest elements, and the places of these."""
 REDUCTIONS = of_kind("reduction", "arg_reduction", "selection")
 SCATTERS = of_kind("scatter")
-"""What adds to where integers say: what is added to, the integers, what is added; a bincount has the integers alone."""
+"""What adds to where integers say: what is added to, the integers, what is added. Some have the integers alone:
+bincount; `times_named`, how often each place is named along the dimension; `last_place`, one more than where it is
+named last, 0 if nowhere. `scatter_max` is of integers."""
 SCANS = of_kind("scan")
 CALL = "call"
 DOT = "dot"

@@ -18,7 +18,7 @@ from kernelgen.frontend.graph import Atom, Ref, SizeOf
 from kernelgen.frontend.mistakes import FROM_VALUE, line_of, named, unsupported
 from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
-from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Result
+from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Result, StaysCall
 from kernelgen.frontend.taken import check_slice
 from kernelgen.spec.model import OperatorSpec
 
@@ -94,7 +94,7 @@ def _result(
     try:
         return _decomposed(b, node, values, symbols)
     except Refused as deeper:
-        if rule is not None:
+        if rule is not None and not isinstance(refusal, StaysCall):
             raise refusal from None
         try:
             in_memory(b, node, values)

@@ -154,6 +154,8 @@ _ALL = (
     Operation("isinf", "map", "is_infinite", "bool"),
     Operation("signbit", "map", "is_negative", "bool"),
     Operation("random_mask", "map", "", "bool", torch=None),
+    Operation("ordered", "map", "rank", "int32", torch=None),
+    Operation("from_ordered", "map", "", "float", torch=None),
     # functions
     Operation("exp", "map", "exponential", "float", python=math.exp, is_long=True, never_negative=True),
     Operation("exp2", "map", "", "float", is_long=True, never_negative=True),
@@ -217,6 +219,9 @@ _ALL = (
     Operation("bincount", "scatter"),
     Operation("index_add", "scatter"),
     Operation("scatter_add", "scatter"),
+    Operation("scatter_max", "scatter", "greatest"),
+    Operation("last_place", "scatter", "last_place", "int64"),
+    Operation("times_named", "scatter", "times_named", "int64"),
 )
 
 OPERATIONS = {operation.name: operation for operation in _ALL}

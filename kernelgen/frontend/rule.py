@@ -32,7 +32,11 @@ class NeedsArgument(Refused):
     """A call that leaves out what depends on the dtype; torch's decomposition chooses it for the one that is traced."""
 
 
+class StaysCall(Refused):
+    """A form of a call that has no rule; it stays a call of torch's, as an operation without one does."""
+
+
 Result = Ref | tuple[Ref, ...]
 Rule = Callable[[Builder, Call], Result]
 
-__all__ = ["Call", "NeedsArgument", "Refused", "Result", "Rule"]
+__all__ = ["Call", "NeedsArgument", "Refused", "Result", "Rule", "StaysCall"]

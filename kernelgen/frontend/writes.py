@@ -12,8 +12,10 @@ from typing import Any
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.constructors import number
 from kernelgen.frontend.export import kind
+from kernelgen.frontend.gathers import from_end
 from kernelgen.frontend.graph import Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.frontend.scatters import put_at
 
 _PARTS = ("select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal", "getitem")
 _ASKED = ("sym_", "_assert_tensor_metadata")
@@ -145,11 +147,14 @@ def _copy(b: Builder, c: Call) -> Ref:
 
 
 def _put(b: Builder, c: Call) -> Ref:
-    """`y[mask] = value` with a mask, and a value for all its elements."""
+    """`y[index] = value`, or `y[mask] = value` with a value for all its elements."""
     x, places, value = c.args[:3]
     shape = b.node(x).shape
-    if len(places) != 1 or places[0] is None or b.node(places[0]).dtype != "bool":
-        raise Refused("an assignment to elements that indices name (supported: y[mask] = value)")
+    used = [(d, i) for d, i in enumerate(places) if i is not None]
+    if all(b.node(i).dtype != "bool" for _, i in used):
+        return put_at(b, x, [(d, from_end(b, c, i, x, d)) for d, i in used], value, adds=c.get(3, "accumulate", False))
+    if len(places) != 1:
+        raise Refused("an assignment to elements that a mask names beside other indices")
     if b.node(value).shape or c.get(3, "accumulate", False):
         raise Refused("an assignment of several values to the elements of a mask (write it with torch.where)")
     mask = b.node(places[0]).shape

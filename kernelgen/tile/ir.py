@@ -472,6 +472,10 @@ class Scatter:
     has_rows: bool = False
     starts_itself: bool = False
     """Whether programs give the result what is added to."""
+    atomic: str = "add"
+    """add or max: what an atomic makes of what is there and what comes."""
+    counts: bool = False
+    """Whether one is added for every place; else, of nothing that is read, one more than where it stands."""
     names: tuple[tuple[str, str], ...] = ()
     """Words that are called otherwise in the kernel, where a tensor has the name of a value of its own."""
 

@@ -15,6 +15,7 @@ from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
 from kernelgen.families.kernel import body_of
 from kernelgen.plan import KernelPlan
 from kernelgen.spec.model import ELLIPSIS
+from kernelgen.spec.sizes import renamed
 from kernelgen.tile import ir
 from kernelgen.wrapper import launch
 from kernelgen.wrapper.flavours import flavour, flavours, options
@@ -171,6 +172,11 @@ def _nameless(kernel: ir.Step, *, chosen: bool) -> ir.Step:
     )  # fmt: skip
 
 
+def _said(size: str, places: Mapping[str, str]) -> str:
+    """The wrapper's expression for a size by its name, or for what follows from several."""
+    return places[size] if size in places else renamed(size, places)
+
+
 def _product_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tuple[str, str], ...]:
     """The sizes that launches and views need, with the wrapper's expressions for them."""
     body, places = body_of(plan), size_places(plan.spec)
@@ -188,7 +194,7 @@ def _product_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tupl
         (name, group_sizes(plan.spec, body.lowered, axes, places)) for name, axes in sizes.items() if name in needed
     ]
     places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
-    return (*found, *((p, places[name]) for name, p in body.layout.sizes if p in needed and p not in sizes))
+    return (*found, *((p, _said(name, places)) for name, p in body.layout.sizes if p in needed and p not in sizes))
 
 
 def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_options: frozenset[str]) -> Branch:
@@ -268,5 +274,5 @@ def _row_sizes(plan: KernelPlan, kernels: Sequence[ir.Kernel]) -> tuple[tuple[st
     places |= {ELLIPSIS: f"{places[ELLIPSIS]}.numel()"} if ELLIPSIS in places else {}
     own = [*body.layout.sizes, *(body_of(plan.then).layout.sizes if plan.then else ())]
     named = dict.fromkeys([*own, *(size for k in kernels for size in k.named_sizes)])
-    sizes += [(p, places[name]) for name, p in named if p in needed and p not in known]
+    sizes += [(p, _said(name, places)) for name, p in named if p in needed and p not in known]
     return tuple(dict.fromkeys(sizes))

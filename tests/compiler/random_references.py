@@ -121,6 +121,10 @@ SCATTERS = {
     "torch.zeros_like(x).index_add(0, i, y)": [("A B", "D", "D B")],
     "x.scatter_add(0, i, y)": [("A B", "D B", "D B"), ("A B C", "D B C", "D B C"), ("A", "D", "D")],
     "x.scatter_add(-1, i, y)": [("... A", "... D", "... D"), ("B C A", "B C D", "B C D")],
+    "x.scatter(0, i, y)": [("A B", "D B", "D B"), ("A", "D", "D")],
+    "x.scatter_reduce(-1, i, y, 'amax')": [("B A", "B D", "B D"), ("A", "D", "D")],
+    "x.scatter_reduce(0, i, y, 'amin', include_self=False)": [("A B", "D B", "D B")],
+    "x.index_copy(0, i, y)": [("A B", "D", "D B")],
 }
 """The shapes of x, i and y, whose indices are below A."""
 
@@ -264,7 +268,8 @@ def scatters(draw: st.DrawFn) -> Sample:
     x, i, y = draw(st.sampled_from(SCATTERS[form]))
     deterministic = draw(st.booleans())
     stored = deterministic and ("scatter_add" in form or len(x.split()) == 1)
-    dtype = draw(st.sampled_from(["float32", "int32", "int64", *([] if stored else ["T", "T"])]))
+    whole = ["int32", *([] if "reduce" in form else ["int64"])]
+    dtype = draw(st.sampled_from(["float32", *whole, *([] if stored else ["T", "T"])]))
     index = draw(st.sampled_from(["int32", "int64"])) if "index_add" in form else "int64"
     inputs = (tensor("x", x, dtype), tensor("i", i, index, below="A"), tensor("y", y, dtype))
     sizes = [{k: v for k, v in s.items() if any(k in t.shape for t in inputs)} for s in _SIZES]
