@@ -106,7 +106,6 @@ REFUSED = {
     "high power of integers": ("return (x.int() ** 40).to(x.dtype)", "unsupported: the power 40 of integers (supported: up to 32)"),
     "weighted bins": ("return torch.bincount(x.int(), x, minlength=3)[:3]", "unsupported: bincount with weights"),
     "bins": ("return torch.bincount(x.int())", "unsupported: bincount without minlength (its result has no fixed size)"),
-    "products of rows": ("return x.scatter_reduce(0, x.long(), x, 'prod')", "nothing left for a kernel"),
     "many selected": ("return x.float().topk(33, -1).values", "unsupported: topk of 33 elements (supported: 1 to 32)"),
     "least selected": ("return x.topk(3, largest=False).values", "unsupported: topk with largest=False"),
     "integers selected": ("return x.int().topk(3).values", "unsupported: topk of int32 (supported: of floats)"),

@@ -170,8 +170,8 @@ def _left(
 
 
 def _lying(graph: Graph, i: int) -> Iterator[int]:
-    """What has to lie in memory for a kernel that computes none of what it reads, a scatter's or a convolution's, and is
-    no input: all of it, but for zeros that are added to."""
+    """What has to lie in memory for a kernel that computes none of what it reads, a scatter's or a convolution's, and
+    is no input: all of it, but for zeros that are added to."""
     node = graph.nodes[i]
     if node.op == DOT and node.convolution is not None:
         yield from (j for j in (_base(graph, k) for k in _read(node)) if graph.nodes[j].op not in ("input", "full"))

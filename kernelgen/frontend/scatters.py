@@ -146,9 +146,8 @@ def write_rows(b: Builder, x: Ref, dim: int, index: Ref, value: Ref | float) -> 
     """Whole slices of `value` along a dimension, each written to the one that the index names."""
     shape = b.node(x).shape
     if not shape:
-        x, value = (b.view("reshape", a, ((),)) if isinstance(a, Ref) else a for a in (x, value))
-        assert isinstance(x, Ref)
-        return b.view("reshape", write_rows(b, x, 0, index, value), ())
+        value = b.view("reshape", value, ((),)) if isinstance(value, Ref) else value
+        return b.view("reshape", write_rows(b, b.view("reshape", x, ((),)), 0, index, value), ())
     dim %= len(shape)
     rest = len(shape) - dim - 1
     line = b.view("reshape", index, (b.node(index).shape or ((),))[:1])
