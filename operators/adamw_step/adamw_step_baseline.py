@@ -2,17 +2,20 @@
 """adamw_step as the spec defines it, in PyTorch: what the Triton kernel is held against."""
 
 import torch
+import math
 
 
-def reference(param, grad, exp_avg, exp_avg_sq, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01):
+def reference(param, grad, exp_avg, exp_avg_sq, lr, step):
+    beta1, beta2, eps, weight_decay = 0.9, 0.999, 1e-8, 0.01
     grad = grad.float()
     decayed = param * (1 - lr * weight_decay)
     exp_avg = exp_avg.lerp(grad, 1 - beta1)
     exp_avg_sq = exp_avg_sq * beta2 + (1 - beta2) * grad * grad
-    correction1 = 1 - beta1**step
-    correction2 = 1 - beta2**step
+    correction1 = 1 - torch.exp(step * math.log(beta1))
+    correction2 = 1 - torch.exp(step * math.log(beta2))
     denominator = exp_avg_sq.sqrt() / correction2.sqrt() + eps
-    return decayed - lr / correction1 * exp_avg / denominator, exp_avg, exp_avg_sq
+    new_param = decayed - lr / correction1 * exp_avg / denominator
+    return new_param, exp_avg, exp_avg_sq
 
 
 def check_inputs(

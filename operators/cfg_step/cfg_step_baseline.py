@@ -5,7 +5,9 @@ import torch
 
 
 def reference(x, conditional, unconditional, alpha, alpha_prev, guidance=7.5):
-    noise = unconditional.float() + guidance * (conditional.float() - unconditional.float())
+    noise = unconditional.float() + guidance * (
+        conditional.float() - unconditional.float()
+    )
     clean = (x.float() - (1 - alpha).sqrt() * noise) / alpha.sqrt()
     return (alpha_prev.sqrt() * clean + (1 - alpha_prev).sqrt() * noise).to(x.dtype)
 

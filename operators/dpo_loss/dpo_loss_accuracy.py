@@ -14,10 +14,10 @@ OPERATOR = judge.Operator(
     baseline=dpo_loss_baseline.dpo_loss,
     reference=dpo_loss_baseline.reference,
     inputs=(
-        judge.Tensor("policy_chosen", ("B",), "float32"),
-        judge.Tensor("policy_rejected", ("B",), "float32"),
-        judge.Tensor("reference_chosen", ("B",), "float32"),
-        judge.Tensor("reference_rejected", ("B",), "float32"),
+        judge.Tensor("chosen", ("B",), "float32"),
+        judge.Tensor("rejected", ("B",), "float32"),
+        judge.Tensor("base_chosen", ("B",), "float32"),
+        judge.Tensor("base_rejected", ("B",), "float32"),
     ),
     outputs=(
         judge.Tensor("loss", (), "float32"),

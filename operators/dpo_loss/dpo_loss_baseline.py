@@ -5,89 +5,85 @@ import torch
 import torch.nn.functional as F
 
 
-def reference(policy_chosen, policy_rejected, reference_chosen, reference_rejected, beta=0.1, label_smoothing=0.1):
-    chosen_ratio = policy_chosen - reference_chosen
-    rejected_ratio = policy_rejected - reference_rejected
-    logits = chosen_ratio - rejected_ratio
-    wins = F.logsigmoid(beta * logits) * (1 - label_smoothing)
-    loses = F.logsigmoid(-beta * logits) * label_smoothing
-    return -(wins + loses).mean(), beta * chosen_ratio, beta * rejected_ratio
+def reference(chosen, rejected, base_chosen, base_rejected):
+    beta, label_smoothing = 0.1, 0.1
+    chosen_ratio = chosen - base_chosen
+    rejected_ratio = rejected - base_rejected
+    logits = beta * (chosen_ratio - rejected_ratio)
+    wins = F.logsigmoid(logits) * (1 - label_smoothing)
+    losses = F.logsigmoid(-logits) * label_smoothing
+    return -(wins + losses).mean(), beta * chosen_ratio, beta * rejected_ratio
 
 
 def check_inputs(
-    policy_chosen: torch.Tensor,
-    policy_rejected: torch.Tensor,
-    reference_chosen: torch.Tensor,
-    reference_rejected: torch.Tensor,
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    base_chosen: torch.Tensor,
+    base_rejected: torch.Tensor,
 ) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
-    if policy_chosen.dtype != torch.float32:
+    if chosen.dtype != torch.float32:
+        raise ValueError(f"dpo_loss: chosen must be float32, got {chosen.dtype}")
+    if rejected.dtype != chosen.dtype:
         raise ValueError(
-            f"dpo_loss: policy_chosen must be float32, got {policy_chosen.dtype}"
+            f"dpo_loss: rejected must have the dtype of chosen, {chosen.dtype}, got "
+            f"{rejected.dtype}"
         )
-    if policy_rejected.dtype != policy_chosen.dtype:
+    if base_chosen.dtype != chosen.dtype:
         raise ValueError(
-            "dpo_loss: policy_rejected must have the dtype of policy_chosen, "
-            f"{policy_chosen.dtype}, got {policy_rejected.dtype}"
+            f"dpo_loss: base_chosen must have the dtype of chosen, {chosen.dtype}, "
+            f"got {base_chosen.dtype}"
         )
-    if reference_chosen.dtype != policy_chosen.dtype:
+    if base_rejected.dtype != chosen.dtype:
         raise ValueError(
-            "dpo_loss: reference_chosen must have the dtype of policy_chosen, "
-            f"{policy_chosen.dtype}, got {reference_chosen.dtype}"
+            f"dpo_loss: base_rejected must have the dtype of chosen, {chosen.dtype}, "
+            f"got {base_rejected.dtype}"
         )
-    if reference_rejected.dtype != policy_chosen.dtype:
+    if rejected.device != chosen.device:
         raise ValueError(
-            "dpo_loss: reference_rejected must have the dtype of policy_chosen, "
-            f"{policy_chosen.dtype}, got {reference_rejected.dtype}"
+            f"dpo_loss: rejected must be on {chosen.device}, got {rejected.device}"
         )
-    if policy_rejected.device != policy_chosen.device:
+    if base_chosen.device != chosen.device:
         raise ValueError(
-            f"dpo_loss: policy_rejected must be on {policy_chosen.device}, got "
-            f"{policy_rejected.device}"
+            f"dpo_loss: base_chosen must be on {chosen.device}, got "
+            f"{base_chosen.device}"
         )
-    if reference_chosen.device != policy_chosen.device:
+    if base_rejected.device != chosen.device:
         raise ValueError(
-            f"dpo_loss: reference_chosen must be on {policy_chosen.device}, got "
-            f"{reference_chosen.device}"
+            f"dpo_loss: base_rejected must be on {chosen.device}, got "
+            f"{base_rejected.device}"
         )
-    if reference_rejected.device != policy_chosen.device:
+    if chosen.ndim != 1:
         raise ValueError(
-            f"dpo_loss: reference_rejected must be on {policy_chosen.device}, got "
-            f"{reference_rejected.device}"
+            f"dpo_loss: chosen must have 1 dimension, got shape {tuple(chosen.shape)}"
         )
-    if policy_chosen.ndim != 1:
+    if rejected.shape != chosen.shape:
         raise ValueError(
-            "dpo_loss: policy_chosen must have 1 dimension, got shape "
-            f"{tuple(policy_chosen.shape)}"
+            "dpo_loss: rejected.shape must equal chosen.shape, got shapes "
+            f"{tuple(rejected.shape)} and {tuple(chosen.shape)}"
         )
-    if policy_rejected.shape != policy_chosen.shape:
+    if base_chosen.shape != chosen.shape:
         raise ValueError(
-            "dpo_loss: policy_rejected.shape must equal policy_chosen.shape, got "
-            f"shapes {tuple(policy_rejected.shape)} and {tuple(policy_chosen.shape)}"
+            "dpo_loss: base_chosen.shape must equal chosen.shape, got shapes "
+            f"{tuple(base_chosen.shape)} and {tuple(chosen.shape)}"
         )
-    if reference_chosen.shape != policy_chosen.shape:
+    if base_rejected.shape != chosen.shape:
         raise ValueError(
-            "dpo_loss: reference_chosen.shape must equal policy_chosen.shape, got "
-            f"shapes {tuple(reference_chosen.shape)} and {tuple(policy_chosen.shape)}"
-        )
-    if reference_rejected.shape != policy_chosen.shape:
-        raise ValueError(
-            "dpo_loss: reference_rejected.shape must equal policy_chosen.shape, got "
-            f"shapes {tuple(reference_rejected.shape)} and "
-            f"{tuple(policy_chosen.shape)}"
+            "dpo_loss: base_rejected.shape must equal chosen.shape, got shapes "
+            f"{tuple(base_rejected.shape)} and {tuple(chosen.shape)}"
         )
 
 
 def dpo_loss(
-    policy_chosen: torch.Tensor,
-    policy_rejected: torch.Tensor,
-    reference_chosen: torch.Tensor,
-    reference_rejected: torch.Tensor,
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    base_chosen: torch.Tensor,
+    base_rejected: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """policy_chosen[B], policy_rejected[B], reference_chosen[B], reference_rejected[B]
-    -> loss[], chosen_rewards[B], rejected_rewards[B]; policy_chosen float32;
-    policy_rejected float32; reference_chosen float32; reference_rejected float32;
-    loss float32; chosen_rewards float32; rejected_rewards float32.
+    """chosen[B], rejected[B], base_chosen[B], base_rejected[B] -> loss[],
+    chosen_rewards[B], rejected_rewards[B]; chosen float32; rejected float32;
+    base_chosen float32; base_rejected float32; loss float32; chosen_rewards
+    float32; rejected_rewards float32.
     """
-    check_inputs(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
-    return reference(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
+    check_inputs(chosen, rejected, base_chosen, base_rejected)
+    return reference(chosen, rejected, base_chosen, base_rejected)

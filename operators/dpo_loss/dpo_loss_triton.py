@@ -38,10 +38,10 @@ def _softplus(x):
 
 @triton.jit
 def dpo_loss_kernel(
-    policy_chosen_ptr,
-    policy_rejected_ptr,
-    reference_chosen_ptr,
-    reference_rejected_ptr,
+    chosen_ptr,
+    rejected_ptr,
+    base_chosen_ptr,
+    base_rejected_ptr,
     loss_ptr,
     chosen_rewards_ptr,
     rejected_rewards_ptr,
@@ -51,19 +51,21 @@ def dpo_loss_kernel(
     # one program holds everything in registers
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    policy_chosen = tl.load(policy_chosen_ptr + cols, mask=mask, other=0.0)
-    reference_chosen = tl.load(reference_chosen_ptr + cols, mask=mask, other=0.0)
-    policy_rejected = tl.load(policy_rejected_ptr + cols, mask=mask, other=0.0)
-    reference_rejected = tl.load(reference_rejected_ptr + cols, mask=mask, other=0.0)
-    chosen_ratio = policy_chosen - reference_chosen
-    rejected_ratio = policy_rejected - reference_rejected
-    logits = chosen_ratio - rejected_ratio
-    # wins = F.logsigmoid(beta * logits) * (1 - label_smoothing)
-    wins = -_softplus(-(logits * 0.1)) * 0.9
-    # loses = F.logsigmoid(-beta * logits) * label_smoothing
-    loses = -_softplus(-(logits * -0.1)) * 0.1
-    # return (-(wins + loses).mean(), beta * chosen_ratio, beta * rejected_ratio)
-    loss = -(tl.sum(tl.where(mask, wins + loses, 0.0), axis=0) / N)
+    chosen = tl.load(chosen_ptr + cols, mask=mask, other=0.0)
+    base_chosen = tl.load(base_chosen_ptr + cols, mask=mask, other=0.0)
+    rejected = tl.load(rejected_ptr + cols, mask=mask, other=0.0)
+    base_rejected = tl.load(base_rejected_ptr + cols, mask=mask, other=0.0)
+    chosen_ratio = chosen - base_chosen
+    rejected_ratio = rejected - base_rejected
+    # logits = beta * (chosen_ratio - rejected_ratio)
+    logits = (chosen_ratio - rejected_ratio) * 0.1
+    # wins = F.logsigmoid(logits) * (1 - label_smoothing)
+    negative = -logits
+    wins = -_softplus(negative) * 0.9
+    # losses = F.logsigmoid(-logits) * label_smoothing
+    losses = -_softplus(-negative) * 0.1
+    # return (-(wins + losses).mean(), beta * chosen_ratio, beta * rejected_ratio)
+    loss = -(tl.sum(tl.where(mask, wins + losses, 0.0), axis=0) / N)
     chosen_rewards = chosen_ratio * 0.1
     rejected_rewards = rejected_ratio * 0.1
     tl.store(loss_ptr, loss)
@@ -73,10 +75,10 @@ def dpo_loss_kernel(
 
 @triton.jit
 def dpo_loss_split_kernel(
-    policy_chosen_ptr,
-    policy_rejected_ptr,
-    reference_chosen_ptr,
-    reference_rejected_ptr,
+    chosen_ptr,
+    rejected_ptr,
+    base_chosen_ptr,
+    base_rejected_ptr,
     total_parts_ptr,
     N,
     BLOCK_SIZE_N: tl.constexpr,
@@ -92,30 +94,30 @@ def dpo_loss_split_kernel(
     for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         mask = cols < N
-        policy_chosen = tl.load(policy_chosen_ptr + cols, mask=mask, other=0.0)
-        reference_chosen = tl.load(reference_chosen_ptr + cols, mask=mask, other=0.0)
-        policy_rejected = tl.load(policy_rejected_ptr + cols, mask=mask, other=0.0)
-        reference_rejected = tl.load(
-            reference_rejected_ptr + cols, mask=mask, other=0.0
-        )
-        chosen_ratio = policy_chosen - reference_chosen
-        rejected_ratio = policy_rejected - reference_rejected
-        logits = chosen_ratio - rejected_ratio
-        # wins = F.logsigmoid(beta * logits) * (1 - label_smoothing)
-        wins = -_softplus(-(logits * 0.1)) * 0.9
-        # loses = F.logsigmoid(-beta * logits) * label_smoothing
-        loses = -_softplus(-(logits * -0.1)) * 0.1
-        total_acc += tl.where(mask, wins + loses, 0.0)
+        chosen = tl.load(chosen_ptr + cols, mask=mask, other=0.0)
+        base_chosen = tl.load(base_chosen_ptr + cols, mask=mask, other=0.0)
+        rejected = tl.load(rejected_ptr + cols, mask=mask, other=0.0)
+        base_rejected = tl.load(base_rejected_ptr + cols, mask=mask, other=0.0)
+        chosen_ratio = chosen - base_chosen
+        rejected_ratio = rejected - base_rejected
+        # logits = beta * (chosen_ratio - rejected_ratio)
+        logits = (chosen_ratio - rejected_ratio) * 0.1
+        # wins = F.logsigmoid(logits) * (1 - label_smoothing)
+        negative = -logits
+        wins = -_softplus(negative) * 0.9
+        # losses = F.logsigmoid(-logits) * label_smoothing
+        losses = -_softplus(-negative) * 0.1
+        total_acc += tl.where(mask, wins + losses, 0.0)
     total = tl.sum(total_acc, axis=0)
     tl.store(total_parts_ptr + split, total)
 
 
 @triton.jit
 def dpo_loss_apply_kernel(
-    policy_chosen_ptr,
-    policy_rejected_ptr,
-    reference_chosen_ptr,
-    reference_rejected_ptr,
+    chosen_ptr,
+    rejected_ptr,
+    base_chosen_ptr,
+    base_rejected_ptr,
     total_parts_ptr,
     loss_ptr,
     chosen_rewards_ptr,
@@ -130,22 +132,18 @@ def dpo_loss_apply_kernel(
     mask = cols < N
     parts = tl.arange(0, SPLITS)
     total = tl.sum(tl.load(total_parts_ptr + parts), axis=0)
-    # return (-(wins + loses).mean(), beta * chosen_ratio, beta * rejected_ratio)
+    # return (-(wins + losses).mean(), beta * chosen_ratio, beta * rejected_ratio)
     loss = -(total / N)
-    policy_chosen = tl.load(
-        policy_chosen_ptr + cols, mask=mask, eviction_policy="evict_last"
+    chosen = tl.load(chosen_ptr + cols, mask=mask, eviction_policy="evict_last")
+    base_chosen = tl.load(
+        base_chosen_ptr + cols, mask=mask, eviction_policy="evict_last"
     )
-    reference_chosen = tl.load(
-        reference_chosen_ptr + cols, mask=mask, eviction_policy="evict_last"
+    rejected = tl.load(rejected_ptr + cols, mask=mask, eviction_policy="evict_last")
+    base_rejected = tl.load(
+        base_rejected_ptr + cols, mask=mask, eviction_policy="evict_last"
     )
-    policy_rejected = tl.load(
-        policy_rejected_ptr + cols, mask=mask, eviction_policy="evict_last"
-    )
-    reference_rejected = tl.load(
-        reference_rejected_ptr + cols, mask=mask, eviction_policy="evict_last"
-    )
-    chosen_ratio = policy_chosen - reference_chosen
-    rejected_ratio = policy_rejected - reference_rejected
+    chosen_ratio = chosen - base_chosen
+    rejected_ratio = rejected - base_rejected
     chosen_rewards = chosen_ratio * 0.1
     rejected_rewards = rejected_ratio * 0.1
     tl.store(chosen_rewards_ptr + cols, chosen_rewards, mask=mask, cache_modifier=".cs")
@@ -189,110 +187,101 @@ def pick_schedule(size: int):
 
 
 def check_inputs(
-    policy_chosen: torch.Tensor,
-    policy_rejected: torch.Tensor,
-    reference_chosen: torch.Tensor,
-    reference_rejected: torch.Tensor,
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    base_chosen: torch.Tensor,
+    base_rejected: torch.Tensor,
 ) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
-    if policy_chosen.dtype != torch.float32:
+    if chosen.dtype != torch.float32:
+        raise ValueError(f"dpo_loss: chosen must be float32, got {chosen.dtype}")
+    if rejected.dtype != chosen.dtype:
         raise ValueError(
-            f"dpo_loss: policy_chosen must be float32, got {policy_chosen.dtype}"
+            f"dpo_loss: rejected must have the dtype of chosen, {chosen.dtype}, got "
+            f"{rejected.dtype}"
         )
-    if policy_rejected.dtype != policy_chosen.dtype:
+    if base_chosen.dtype != chosen.dtype:
         raise ValueError(
-            "dpo_loss: policy_rejected must have the dtype of policy_chosen, "
-            f"{policy_chosen.dtype}, got {policy_rejected.dtype}"
+            f"dpo_loss: base_chosen must have the dtype of chosen, {chosen.dtype}, "
+            f"got {base_chosen.dtype}"
         )
-    if reference_chosen.dtype != policy_chosen.dtype:
+    if base_rejected.dtype != chosen.dtype:
         raise ValueError(
-            "dpo_loss: reference_chosen must have the dtype of policy_chosen, "
-            f"{policy_chosen.dtype}, got {reference_chosen.dtype}"
+            f"dpo_loss: base_rejected must have the dtype of chosen, {chosen.dtype}, "
+            f"got {base_rejected.dtype}"
         )
-    if reference_rejected.dtype != policy_chosen.dtype:
+    if rejected.device != chosen.device:
         raise ValueError(
-            "dpo_loss: reference_rejected must have the dtype of policy_chosen, "
-            f"{policy_chosen.dtype}, got {reference_rejected.dtype}"
+            f"dpo_loss: rejected must be on {chosen.device}, got {rejected.device}"
         )
-    if policy_rejected.device != policy_chosen.device:
+    if base_chosen.device != chosen.device:
         raise ValueError(
-            f"dpo_loss: policy_rejected must be on {policy_chosen.device}, got "
-            f"{policy_rejected.device}"
+            f"dpo_loss: base_chosen must be on {chosen.device}, got "
+            f"{base_chosen.device}"
         )
-    if reference_chosen.device != policy_chosen.device:
+    if base_rejected.device != chosen.device:
         raise ValueError(
-            f"dpo_loss: reference_chosen must be on {policy_chosen.device}, got "
-            f"{reference_chosen.device}"
+            f"dpo_loss: base_rejected must be on {chosen.device}, got "
+            f"{base_rejected.device}"
         )
-    if reference_rejected.device != policy_chosen.device:
+    if chosen.ndim != 1:
         raise ValueError(
-            f"dpo_loss: reference_rejected must be on {policy_chosen.device}, got "
-            f"{reference_rejected.device}"
+            f"dpo_loss: chosen must have 1 dimension, got shape {tuple(chosen.shape)}"
         )
-    if policy_chosen.ndim != 1:
+    if rejected.shape != chosen.shape:
         raise ValueError(
-            "dpo_loss: policy_chosen must have 1 dimension, got shape "
-            f"{tuple(policy_chosen.shape)}"
+            "dpo_loss: rejected.shape must equal chosen.shape, got shapes "
+            f"{tuple(rejected.shape)} and {tuple(chosen.shape)}"
         )
-    if policy_rejected.shape != policy_chosen.shape:
+    if base_chosen.shape != chosen.shape:
         raise ValueError(
-            "dpo_loss: policy_rejected.shape must equal policy_chosen.shape, got "
-            f"shapes {tuple(policy_rejected.shape)} and {tuple(policy_chosen.shape)}"
+            "dpo_loss: base_chosen.shape must equal chosen.shape, got shapes "
+            f"{tuple(base_chosen.shape)} and {tuple(chosen.shape)}"
         )
-    if reference_chosen.shape != policy_chosen.shape:
+    if base_rejected.shape != chosen.shape:
         raise ValueError(
-            "dpo_loss: reference_chosen.shape must equal policy_chosen.shape, got "
-            f"shapes {tuple(reference_chosen.shape)} and {tuple(policy_chosen.shape)}"
-        )
-    if reference_rejected.shape != policy_chosen.shape:
-        raise ValueError(
-            "dpo_loss: reference_rejected.shape must equal policy_chosen.shape, got "
-            f"shapes {tuple(reference_rejected.shape)} and "
-            f"{tuple(policy_chosen.shape)}"
+            "dpo_loss: base_rejected.shape must equal chosen.shape, got shapes "
+            f"{tuple(base_rejected.shape)} and {tuple(chosen.shape)}"
         )
 
 
 def dpo_loss(
-    policy_chosen: torch.Tensor,
-    policy_rejected: torch.Tensor,
-    reference_chosen: torch.Tensor,
-    reference_rejected: torch.Tensor,
+    chosen: torch.Tensor,
+    rejected: torch.Tensor,
+    base_chosen: torch.Tensor,
+    base_rejected: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """policy_chosen[B], policy_rejected[B], reference_chosen[B], reference_rejected[B]
-    -> loss[], chosen_rewards[B], rejected_rewards[B]; policy_chosen float32;
-    policy_rejected float32; reference_chosen float32; reference_rejected float32;
-    loss float32; chosen_rewards float32; rejected_rewards float32.
+    """chosen[B], rejected[B], base_chosen[B], base_rejected[B] -> loss[],
+    chosen_rewards[B], rejected_rewards[B]; chosen float32; rejected float32;
+    base_chosen float32; base_rejected float32; loss float32; chosen_rewards
+    float32; rejected_rewards float32.
     """
-    check_inputs(policy_chosen, policy_rejected, reference_chosen, reference_rejected)
-    policy_chosen = policy_chosen.contiguous()
-    policy_rejected = policy_rejected.contiguous()
-    reference_chosen = reference_chosen.contiguous()
-    reference_rejected = reference_rejected.contiguous()
-    loss = torch.empty((), dtype=torch.float32, device=policy_chosen.device)
-    chosen_rewards = torch.empty_like(
-        policy_chosen, memory_format=torch.contiguous_format
-    )
-    rejected_rewards = torch.empty_like(
-        policy_chosen, memory_format=torch.contiguous_format
-    )
+    check_inputs(chosen, rejected, base_chosen, base_rejected)
+    chosen = chosen.contiguous()
+    rejected = rejected.contiguous()
+    base_chosen = base_chosen.contiguous()
+    base_rejected = base_rejected.contiguous()
+    loss = torch.empty((), dtype=torch.float32, device=chosen.device)
+    chosen_rewards = torch.empty_like(chosen, memory_format=torch.contiguous_format)
+    rejected_rewards = torch.empty_like(chosen, memory_format=torch.contiguous_format)
     if (
         loss.numel() == 0
         and chosen_rewards.numel() == 0
         and rejected_rewards.numel() == 0
     ):
         return loss, chosen_rewards, rejected_rewards
-    N = policy_chosen.shape[0]
+    N = chosen.shape[0]
     if N > 2**31 - 2**26:
         raise ValueError(f"dpo_loss: at most 2**31 - 2**26 elements, got {N}")
     kernel, options = pick_schedule(N * loss.element_size())
     # Triton launches on the current device
-    with torch.cuda.device(policy_chosen.get_device()):
+    with torch.cuda.device(chosen.get_device()):
         if kernel is dpo_loss_kernel:
             kernel[(1,)](
-                policy_chosen,
-                policy_rejected,
-                reference_chosen,
-                reference_rejected,
+                chosen,
+                rejected,
+                base_chosen,
+                base_rejected,
                 loss,
                 chosen_rewards,
                 rejected_rewards,
@@ -303,22 +292,22 @@ def dpo_loss(
         elif kernel is dpo_loss_split_kernel:
             num_tiles = cdiv(max(N, 1), options["BLOCK_SIZE_N"])
             total_parts = torch.empty(
-                options["SPLITS"], dtype=torch.float32, device=policy_chosen.device
+                options["SPLITS"], dtype=torch.float32, device=chosen.device
             )
             kernel[(options["SPLITS"],)](
-                policy_chosen,
-                policy_rejected,
-                reference_chosen,
-                reference_rejected,
+                chosen,
+                rejected,
+                base_chosen,
+                base_rejected,
                 total_parts,
                 N,
                 **options,
             )
             dpo_loss_apply_kernel[(num_tiles,)](
-                policy_chosen,
-                policy_rejected,
-                reference_chosen,
-                reference_rejected,
+                chosen,
+                rejected,
+                base_chosen,
+                base_rejected,
                 total_parts,
                 loss,
                 chosen_rewards,

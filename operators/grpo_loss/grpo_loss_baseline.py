@@ -4,7 +4,9 @@
 import torch
 
 
-def reference(log_probs, old_log_probs, ref_log_probs, advantages, mask, epsilon=0.2, beta=0.04):
+def reference(
+    log_probs, old_log_probs, ref_log_probs, advantages, mask, epsilon=0.2, beta=0.04
+):
     ratio = torch.exp(log_probs - old_log_probs)
     clipped = torch.clamp(ratio, 1 - epsilon, 1 + epsilon)
     gain = torch.min(ratio * advantages.unsqueeze(1), clipped * advantages.unsqueeze(1))

@@ -9,7 +9,9 @@ import math
 def reference(student, teacher, beta=0.5, temperature=2.0):
     log_q = F.log_softmax(student.float() / temperature, dim=-1)
     log_p = F.log_softmax(teacher.float() / temperature, dim=-1)
-    log_m = torch.logsumexp(torch.stack((log_q + math.log(1 - beta), log_p + math.log(beta))), dim=0)
+    log_m = torch.logsumexp(
+        torch.stack((log_q + math.log(1 - beta), log_p + math.log(beta))), dim=0
+    )
     of_teacher = F.kl_div(log_m, log_p, reduction="none", log_target=True).sum(-1)
     of_student = F.kl_div(log_m, log_q, reduction="none", log_target=True).sum(-1)
     return beta * of_teacher + (1 - beta) * of_student

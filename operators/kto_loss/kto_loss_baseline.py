@@ -4,7 +4,9 @@
 import torch
 
 
-def reference(policy, base, desirable, kl, beta=0.1, desirable_weight=1.0, undesirable_weight=1.33):
+def reference(
+    policy, base, desirable, kl, beta=0.1, desirable_weight=1.0, undesirable_weight=1.33
+):
     ratio = policy - base
     chosen = desirable_weight * (1 - torch.sigmoid(beta * (ratio - kl)))
     rejected = undesirable_weight * (1 - torch.sigmoid(beta * (kl - ratio)))

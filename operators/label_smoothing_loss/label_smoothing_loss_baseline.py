@@ -10,7 +10,9 @@ def reference(logits, labels, smoothing=0.1, z_weight=1e-4):
     of_label = wide.gather(-1, labels[:, None]).squeeze(-1)
     nll = log_z - of_label
     smooth = log_z - wide.mean(dim=-1)
-    return ((1 - smoothing) * nll + smoothing * smooth + z_weight * log_z.square()).mean()
+    return (
+        (1 - smoothing) * nll + smoothing * smooth + z_weight * log_z.square()
+    ).mean()
 
 
 def check_inputs(logits: torch.Tensor, labels: torch.Tensor) -> None:

@@ -6,16 +6,18 @@ import torch
 
 def reference(x):
     low, high = x.float().unflatten(-1, (-1, 16, 2)).unbind(-1)
-    greatest = torch.maximum(low.abs(), high.abs()).amax(dim=-1, keepdim=True).clamp(min=2.0**-120)
-    exponent = torch.floor(torch.log2(greatest)) - 2
+    size = torch.maximum(low.abs(), high.abs()).amax(dim=-1, keepdim=True)
+    exponent = torch.floor(torch.log2(size.clamp(min=2.0**-120))) - 2
     low_size = (low.abs() * torch.exp2(-exponent)).clamp(max=6.0)
+    low_large = torch.where(low_size < 4, low_size.round(), (low_size / 2).round() + 2)
+    low_level = torch.where(low_size < 2, (low_size * 2).round(), low_large + 2)
+    low_code = low_level.to(torch.int32) | ((low < 0).to(torch.int32) << 3)
     high_size = (high.abs() * torch.exp2(-exponent)).clamp(max=6.0)
-    low_fine = torch.where(low_size < 4, low_size.round() + 2, (low_size / 2).round() + 4)
-    low_level = torch.where(low_size < 2, (low_size * 2).round(), low_fine).to(torch.int32)
-    high_fine = torch.where(high_size < 4, high_size.round() + 2, (high_size / 2).round() + 4)
-    high_level = torch.where(high_size < 2, (high_size * 2).round(), high_fine).to(torch.int32)
-    low_code = low_level | ((low < 0).to(torch.int32) << 3)
-    high_code = high_level | ((high < 0).to(torch.int32) << 3)
+    high_large = torch.where(
+        high_size < 4, high_size.round(), (high_size / 2).round() + 2
+    )
+    high_level = torch.where(high_size < 2, (high_size * 2).round(), high_large + 2)
+    high_code = high_level.to(torch.int32) | ((high < 0).to(torch.int32) << 3)
     packed = (low_code | (high_code << 4)).to(torch.uint8)
     return packed.flatten(-2), (exponent + 127).squeeze(-1).to(torch.uint8)
 

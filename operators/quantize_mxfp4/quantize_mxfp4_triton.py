@@ -62,7 +62,7 @@ def quantize_mxfp4_kernel(
     g = (short_rows % G).to(tl.int64)
     index_0 = (short_rows // G).to(tl.int64)
 
-    row_max_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), float("-inf"), tl.float32)
+    size_acc = tl.full((BLOCK_SIZE_M, BLOCK_SIZE_N), float("-inf"), tl.float32)
     for start in range(0, N, BLOCK_SIZE_N):
         cols = start + tl.arange(0, BLOCK_SIZE_N)
         col_mask = cols < N
@@ -85,17 +85,15 @@ def quantize_mxfp4_kernel(
         ).to(tl.float32)
         # low_size = (low.abs() * torch.exp2(-exponent)).clamp(max=6.0)
         magnitude = tl.abs(x)
-        # greatest = torch.maximum(low.abs(), high.abs()).amax(dim=-1,
-        # keepdim=True).clamp(min=2.0 ** (-120))
+        # size = torch.maximum(low.abs(), high.abs()).amax(dim=-1, keepdim=True)
         magnitude_2 = tl.abs(x_2)
-        row_max_acc = _nan_maximum(
-            row_max_acc,
+        size_acc = _nan_maximum(
+            size_acc,
             tl.where(mask, _nan_maximum(magnitude, magnitude_2), float("-inf")),
         )
-    row_max = _nan_max(row_max_acc, axis=1)
-    greatest = _nan_maximum(row_max, 7.52316384526264e-37)
-    # exponent = torch.floor(torch.log2(greatest)) - 2
-    exponent = tl.floor(tl.log2(greatest)) - 2
+    size = _nan_max(size_acc, axis=1)
+    # exponent = torch.floor(torch.log2(size.clamp(min=2.0 ** (-120)))) - 2
+    exponent = tl.floor(tl.log2(_nan_maximum(size, 7.52316384526264e-37))) - 2
     value = tl.exp2(-exponent)
     # return (packed.flatten(-2), (exponent + 127).squeeze(-1).to(torch.uint8))
     exponent_2 = (exponent + 127).to(tl.uint8)
@@ -122,27 +120,25 @@ def quantize_mxfp4_kernel(
         magnitude = tl.abs(x)
         magnitude_2 = tl.abs(x_2)
         low_size = _nan_minimum(magnitude * value[:, None], 6.0)
-        # low_fine = torch.where(low_size < 4, low_size.round() + 2, (low_size /
-        # 2).round() + 4)
-        low_fine_total = _rint(tl.div_rn(low_size, 2)) + 4
-        low_fine = tl.where(low_size < 4, _rint(low_size) + 2, low_fine_total)
-        # low_level = torch.where(low_size < 2, (low_size * 2).round(),
-        # low_fine).to(torch.int32)
-        low_level = tl.where(low_size < 2, _rint(low_size * 2), low_fine).to(tl.int32)
-        # low_code = low_level | (low < 0).to(torch.int32) << 3
-        low_code = low_level | (x < 0).to(tl.int32) << 3
+        # low_large = torch.where(low_size < 4, low_size.round(), (low_size / 2).round()
+        # + 2)
+        low_large_total = _rint(tl.div_rn(low_size, 2)) + 2
+        low_large = tl.where(low_size < 4, _rint(low_size), low_large_total)
+        # low_level = torch.where(low_size < 2, (low_size * 2).round(), low_large + 2)
+        low_level = tl.where(low_size < 2, _rint(low_size * 2), low_large + 2)
+        # low_code = low_level.to(torch.int32) | (low < 0).to(torch.int32) << 3
+        low_code = low_level.to(tl.int32) | (x < 0).to(tl.int32) << 3
         # high_size = (high.abs() * torch.exp2(-exponent)).clamp(max=6.0)
         high_size = _nan_minimum(magnitude_2 * value[:, None], 6.0)
-        # high_fine = torch.where(high_size < 4, high_size.round() + 2, (high_size /
-        # 2).round() + 4)
-        high_fine_total = _rint(tl.div_rn(high_size, 2)) + 4
-        high_fine = tl.where(high_size < 4, _rint(high_size) + 2, high_fine_total)
-        # high_level = torch.where(high_size < 2, (high_size * 2).round(),
-        # high_fine).to(torch.int32)
-        high_level_chosen = tl.where(high_size < 2, _rint(high_size * 2), high_fine)
-        high_level = high_level_chosen.to(tl.int32)
-        # high_code = high_level | (high < 0).to(torch.int32) << 3
-        high_code = high_level | (x_2 < 0).to(tl.int32) << 3
+        # high_large = torch.where(high_size < 4, high_size.round(), (high_size /
+        # 2).round() + 2)
+        high_large_total = _rint(tl.div_rn(high_size, 2)) + 2
+        high_large = tl.where(high_size < 4, _rint(high_size), high_large_total)
+        # high_level = torch.where(high_size < 2, (high_size * 2).round(), high_large +
+        # 2)
+        high_level = tl.where(high_size < 2, _rint(high_size * 2), high_large + 2)
+        # high_code = high_level.to(torch.int32) | (high < 0).to(torch.int32) << 3
+        high_code = high_level.to(tl.int32) | (x_2 < 0).to(tl.int32) << 3
         # packed = (low_code | high_code << 4).to(torch.uint8)
         packed = (low_code | high_code << 4).to(tl.uint8)
         tl.store(packed_ptr + rows[:, None] * N + cols[None, :], packed, mask=mask)

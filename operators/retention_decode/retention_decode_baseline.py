@@ -5,7 +5,9 @@ import torch
 
 
 def reference(state, k, v, q, decay):
-    new_state = state * decay[:, None, None] + k.float()[..., None] * v.float()[..., None, :]
+    new_state = (
+        state * decay[:, None, None] + k.float()[..., None] * v.float()[..., None, :]
+    )
     out = (q.float()[..., None] * new_state).sum(dim=-2)
     return out.to(q.dtype), new_state
 
