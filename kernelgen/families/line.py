@@ -68,6 +68,9 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
     if terms == [argument] and argument[0] in "([" and closing(argument[1:]) == len(argument) - 2:
         entries = "".join(f"{_terms(a, indent + 4)},\n" for a in split_top(argument[1:-1]))
         return f"{space}{argument[0]}\n{entries}{space}{argument[-1]}"
+    start = argument.find("(") + 1
+    if terms == [argument] and start > 1 and start + closing(argument[start:]) == len(argument) - 1:
+        return fit(argument, indent)
     lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 

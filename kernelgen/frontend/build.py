@@ -39,7 +39,9 @@ class Refused(Exception):
 class Builder:
     """The nodes so far, and the statement of the reference that the next ones belong to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, elastic: bool = False) -> None:
+        """`elastic`: "..." stands for any number of dimensions, so that one of one element may have more elsewhere."""
+        self.elastic = elastic
         self.nodes: list[Node] = []
         self.statement: int | None = None
         self.notes: dict[str, None] = {}

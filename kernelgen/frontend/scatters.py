@@ -38,9 +38,10 @@ def add_rows(b: Builder, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
     rank = len(shape)
     dim %= max(rank, 1)
     line = b.node(index).shape or ((),)
-    if line == ((),) or all(d == () for i, d in enumerate(shape) if i != dim):  # every element by its own index
+    is_one = line == ((),) and not b.elastic
+    if is_one or all(d == () for i, d in enumerate(shape) if i != dim):  # every element by its own index
         index = b.view("reshape", index, tuple(line[0] if i == dim else () for i in range(rank)))
-        if line == ((),) and rank:
+        if is_one and rank:
             _check(b, index)
             return _of_one("scatter_add", b, x, dim, index, source, shape)
         return _scattered(b, "scatter_add", x, dim, index, source)
@@ -70,7 +71,7 @@ def _scattered(b: Builder, op: str, x: Ref, dim: int, index: Ref, source: Ref | 
     wanted = tuple(own[d] if d == dim else size for d, size in enumerate(shape))
     index = _resized(b, index, wanted, -1)
     source = None if source is None else _resized(b, _resized(b, source, own, 0), wanted, 0)
-    if own[dim] == ():
+    if own[dim] == () and not b.elastic:
         return _of_one(op, b, x, dim, index, source, shape)
     order = [*(d for d in range(rank) if d != dim), dim] if dim else list(range(rank))
     args = [_permuted(b, a, order) for a in ([index] if source is None else [x, index, source])]
