@@ -70,7 +70,9 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
         return f"{space}{argument[0]}\n{entries}{space}{argument[-1]}"
     start = argument.find("(") + 1
     if terms == [argument] and start > 1 and start + closing(argument[start:]) == len(argument) - 1:
-        return fit(argument, indent)
+        inner = f"{space}    {argument[start:-1]}"
+        entries = [_terms(a, indent + 4) + "," for a in split_top(argument[start:-1])]
+        return "\n".join([f"{space}{argument[:start]}", *([inner] if len(inner) <= LINE else entries), f"{space})"])
     lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 

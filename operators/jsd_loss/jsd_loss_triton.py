@@ -420,7 +420,9 @@ def jsd_loss_intermediate_intermediate_2_kernel(
         total_2 = log_p + -0.6931471805599453
         chosen = tl.where(is_less[None, :], total[:, None], total_2[:, None])
         new_max = tl.minimum(
-            tl.maximum(row_max_3, tl.max(tl.where(mask, chosen, float("-inf")), axis=1)),
+            tl.maximum(
+                row_max_3, tl.max(tl.where(mask, chosen, float("-inf")), axis=1)
+            ),
             3.4028234663852886e38,
         )
         block_sum = tl.sum(
