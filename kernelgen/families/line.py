@@ -71,8 +71,8 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
     start = argument.find("(") + 1
     if terms == [argument] and start > 1 and start + closing(argument[start:]) == len(argument) - 1:
         inner = f"{space}    {argument[start:-1]}"
-        entries = [_terms(a, indent + 4) + "," for a in split_top(argument[start:-1])]
-        return "\n".join([f"{space}{argument[:start]}", *([inner] if len(inner) <= LINE else entries), f"{space})"])
+        apart = [_terms(a, indent + 4) + "," for a in split_top(argument[start:-1])]
+        return "\n".join([f"{space}{argument[:start]}", *([inner] if len(inner) <= LINE else apart), f"{space})"])
     lines = [part for t in terms for part in (_parts(t, " * ", " // ") if len(t) + indent + 1 > LINE else [t])]
     return "\n".join(space + line for line in lines)
 
