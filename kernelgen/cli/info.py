@@ -1,8 +1,7 @@
-"""`kernelgen list`, `hardware`, `doctor` and `schema`: what there is, and what is missing."""
+"""`kernelgen list`, `doctor` and `schema`: what there is, and what is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -11,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelgen.cli.names import ROOT, Quartet, no_kernels, quartets, spec_names
-from kernelgen.cli.terminal import Arch, DeviceName, Json, emit, note, table
+from kernelgen.cli.terminal import Json, emit, note, table
 from kernelgen.errors import NoDeviceError, UsageError
-from kernelgen.settings import resolve
 
 if TYPE_CHECKING:
-    from kernelgen.devices import DeviceFacts, NpuFacts, Peaks
     from kernelgen.doctor import Finding
 
 
@@ -158,73 +155,3 @@ def _docs() -> Path:
     package = Path(__file__).parent.parent
     inside = package / "docs"
     return inside if inside.is_dir() else package.parent / "docs"
-
-
-def hardware(device: DeviceName = None, arch: Arch = None, json: Json = False) -> None:
-    """Show this machine's device and the table of limits and peaks."""
-    from kernelgen import devices
-
-    settings = resolve({"device": device, "arch": arch})
-    here = devices.find(settings.device, settings.arch)
-    family: tuple[Peaks, ...] = devices.facts.TABLE
-    if isinstance(here.facts, devices.NpuFacts):
-        family = devices.facts.NPU_TABLE
-    shown = [here.facts] if settings.arch else [f for f in family if f != here.facts] + [here.facts]
-    if json:
-        emit({"here": here.describe(), "facts": [asdict(facts) for facts in shown]})
-        return
-    for name, value in here.describe().items():
-        print(f"{name:8}{value}")
-    print()
-    print(table([("", *(facts.key for facts in shown)), *_rows(shown)]))
-    print("\nsources")
-    for facts in shown:
-        print(f"  {facts.key}: {facts.source}")
-
-
-def _rows(shown: list[Peaks]) -> list[tuple[str, ...]]:
-    """The lines of the table, a column for each device; all are of one kind."""
-    from kernelgen import devices
-
-    gpus = [facts for facts in shown if isinstance(facts, devices.DeviceFacts)]
-    npus = [facts for facts in shown if isinstance(facts, devices.NpuFacts)]
-    rows = [(label, *map(show, shown)) for label, show in _SHARED.items()]
-    rows += [(label, *map(show_gpu, gpus)) for label, show_gpu in _GPU.items() if gpus]
-    rows += [(label, *map(show_npu, npus)) for label, show_npu in _NPU.items() if npus]
-    return rows
-
-
-_SHARED: dict[str, Callable[[Peaks], str]] = {
-    "name": lambda f: f.name,
-    "architecture": lambda f: f.arch,
-    "memory": lambda f: f"{f.memory_bytes / 1e9:.0f} GB",
-    "bandwidth": lambda f: f"{f.dram_bytes_per_s / 1e12:.2f} TB/s",
-    "of which a plain copy reaches": lambda f: f"{f.achievable_fraction:.0%}",
-    "L2": lambda f: f"{f.l2_bytes / 2**20:.0f} MiB",
-    "L2 bandwidth (estimate)": lambda f: f"{f.l2_bytes_per_s / 1e12:.1f} TB/s",
-    "fp32": lambda f: f"{f.fp32_flops / 1e12:.0f} TFLOP/s",
-    "fp16 matrix units, dense": lambda f: f"{f.fp16_tensor_flops / 1e12:.0f} TFLOP/s",
-    "tf32 matrix units, dense": lambda f: f"{f.tf32_tensor_flops / 1e12:.0f} TFLOP/s",
-    "fp8 matrix units, dense": lambda f: f"{f.fp8_tensor_flops / 1e12:.0f} TFLOP/s",
-    "memory latency (estimate)": lambda f: f"{f.dram_latency_s * 1e6:.2f} µs",
-    "launch (estimate)": lambda f: f"{f.launch_latency_s * 1e6:.1f} µs",
-}
-_GPU: dict[str, Callable[[DeviceFacts], str]] = {
-    "SMs": lambda f: str(f.sms),
-    "registers an SM": lambda f: str(f.registers_per_sm),
-    "registers a thread, at most": lambda f: str(f.registers_per_thread_max),
-    "shared memory an SM": lambda f: f"{f.shared_per_sm // 1024} KiB",
-    "shared memory a program, at most": lambda f: f"{f.shared_per_block_max // 1024} KiB",
-    "warps an SM, at most": lambda f: str(f.max_warps_per_sm),
-    "programs an SM, at most": lambda f: str(f.max_programs_per_sm),
-    "threads a program, at most": lambda f: str(f.max_threads_per_block),
-}
-_NPU: dict[str, Callable[[NpuFacts], str]] = {
-    "cube cores": lambda f: str(f.cube_cores),
-    "vector cores": lambda f: str(f.vector_cores),
-    "clock": lambda f: f"{f.clock_hz / 1e6:.0f} MHz",
-    "unified buffer a vector core": lambda f: f"{f.ub_bytes // 1024} KiB, rows of {f.ub_alignment} B",
-    "L1 a cube core": lambda f: f"{f.l1_bytes // 1024} KiB",
-    "L0A, L0B, L0C": lambda f: f"{f.l0a_bytes // 1024}, {f.l0b_bytes // 1024}, {f.l0c_bytes // 1024} KiB",
-    "programs, at most": lambda f: str(f.max_grid),
-}

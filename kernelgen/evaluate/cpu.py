@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Literal
 
 from kernelgen.analysis import floor_seconds
+from kernelgen.devices import DeviceFacts, ceilings
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
 from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.compiling import Compiled, facts_of
@@ -22,6 +24,16 @@ class CpuEvaluator(Evaluator):
     """Every CaseTiming says "predicted" and has no interval."""
 
     measures = False
+
+    @cached_property
+    def _ceilings(self) -> tuple[DeviceFacts, str]:
+        """What predictions take the device for: the table's estimates give way to what was measured here."""
+        return ceilings.applied(self.device.gpu)
+
+    @property
+    def predicts_from(self) -> str:
+        """Whose ceilings the predictions use, in words."""
+        return f"predicted, {self._ceilings[1] or 'ceilings estimated'}"
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
@@ -54,7 +66,7 @@ class CpuEvaluator(Evaluator):
         moved = work.bytes_read + work.bytes_written
         occupancies = [one.occupancy for one in compiled[case.label].facts]
         return Counters(
-            source=SOURCE,
+            source=self.predicts_from if self._ceilings[1] else SOURCE,
             dram_utilisation=moved / (predicted.seconds * facts.dram_bytes_per_s),
             achieved_occupancy=min(occupancies, default=None),
             sm_utilisation=work.arithmetic_seconds(facts) / predicted.seconds,
@@ -79,4 +91,4 @@ class CpuEvaluator(Evaluator):
         )
 
     def _predict(self, case: Case, compiled: Compiled) -> Prediction:
-        return predict(self.work(case), compiled.facts, self.device.gpu)
+        return predict(self.work(case), compiled.facts, self._ceilings[0])
