@@ -1,6 +1,7 @@
 # make demo   from a fresh clone to an optimised kernel, on whatever device is there
 # make test   lint, types, staleness of the generated files and the quick tests: 6 minutes on two cores
 # make test-all   the same with all tests that need no GPU: 15 minutes
+# make docs   the documentation as a site, in build/site
 # make bench  on a GPU: docs/benchmarks remade
 #
 # PYTHON=python3.12                   another interpreter (3.11 or newer)
@@ -21,7 +22,7 @@ HAS = $(BIN)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find
 # A driver that answers counts, a leftover of one does not.
 EXTRA = $(if $(shell nvidia-smi -L 2>/dev/null),cuda,cpu)
 
-.PHONY: demo install dev test test-all checked lint types stale test-gpu nightly bench clean
+.PHONY: demo install dev test test-all checked lint types stale test-gpu nightly bench docs clean
 .DELETE_ON_ERROR:
 
 demo: install
@@ -69,8 +70,13 @@ $(VENV)/.all: pyproject.toml | $(VENV)/.dev
 test: checked
 	$(BIN)/pytest -m "not gpu and not slow" -n auto --dist worksteal
 
+# Coverage counts what runs in the tests' own processes. Python 3.12 monitors lines at little cost; 3.11 traces them, which
+# takes two and a half times as long: there make test-all COVERAGE=yes
 test-all: checked $(VENV)/.all
-	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal
+	coverage="$(COVERAGE)"; \
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then coverage=yes; fi; \
+	COVERAGE_CORE=$$($(BIN)/python -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")') \
+	$(BIN)/pytest -m "not gpu" -n auto --dist worksteal $${coverage:+--cov=kernelgen --cov-report=term:skip-covered}
 
 checked: dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target lint types stale
@@ -100,5 +106,13 @@ bench: dev
 	$(BIN)/python docs/benchmarks/measure.py
 	$(BIN)/python docs/benchmarks/peers.py
 
+# pages link to files of the repository, which a site does not have: such links lead to nothing there and are told of
+docs: $(BIN)/python
+	@$(HAS) material || $(PIP) -e '.[docs]'
+	rm -rf build/docs && mkdir -p build/docs && cp -r docs/*.md docs/LICENSE docs/api.ipynb docs/benchmarks build/docs
+	sed 's#](docs/#](#g' README.md > build/docs/index.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
+
 clean:
-	rm -rf $(VENV) demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo build .pytest_cache .mypy_cache .ruff_cache .hypothesis

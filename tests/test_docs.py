@@ -58,6 +58,17 @@ def test_the_readme_shows_a_spec_a_kernel_and_a_log() -> None:
     assert {".yaml", ".py", ".md"} <= shown
 
 
+def test_the_site_and_the_wheel_have_every_page() -> None:
+    pages = {path.name for path in DOCUMENTS[1:]}
+    site = (REPO / "mkdocs.yml").read_text("utf-8")
+    assert set(re.findall(r"([\w.]+\.md)", site.partition("nav:")[2])) - {"index.md", "README.md"} >= pages
+    assert {
+        name
+        for name in pages
+        if f'"docs/{name}" = "kernelgen/docs/{name}"' not in (REPO / "pyproject.toml").read_text()
+    } == set()
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text("utf-8"))

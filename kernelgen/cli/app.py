@@ -11,6 +11,7 @@ import typer
 
 from kernelgen import __version__
 from kernelgen.cli import (
+    agents,
     analyze,
     draft,
     export,
@@ -81,6 +82,7 @@ for _command in (
     versions.compare,
     versions.restore,
     watch.watch,
+    agents.mcp,
 ):
     app.command(name=_command.__name__.rstrip("_"))(_command)
 
