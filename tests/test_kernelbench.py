@@ -191,6 +191,23 @@ def test_without_a_gpu_there_is_one_job(folder: Path, monkeypatch: pytest.Monkey
     assert seen == [1, [{"CUDA_VISIBLE_DEVICES": ""}]]
 
 
+def test_workers_leave_what_one_process_leaves(folder: Path) -> None:
+    found = {}
+    for out, more in (("alone", ["--jobs", "2"]), ("workers", ["--workers", "2"])):
+        given = ("--device", "cpu", "--limit-s", "200", "--json", "--out", out, *more)
+        done = kernelgen("kernelbench", "bench", *given, cwd=folder)
+        assert done.returncode == 0, done.stderr
+        found[out] = json.loads(done.stdout)
+    assert found["alone"]["summary"] == found["workers"]["summary"]
+    states = [[(p["problem"], p["state"], p["sha256"]) for p in one["problems"]] for one in found.values()]
+    assert states[0] == states[1]
+    files = [{str(p.relative_to(folder / out)) for p in (folder / out).rglob("*.py")} for out in found]
+    assert files[0] == files[1]
+    assert [len((folder / out / FILE).read_text().splitlines()) for out in found] == [2, 2]
+    again = kernelgen("kernelbench", "bench", "--workers", "1", "--device", "cpu", "--out", "workers", cwd=folder)
+    assert "the journal has all of them" in again.stderr
+
+
 def test_a_folder_without_problems_is_a_mistake(tmp_path: Path) -> None:
     assert refused("kernelbench", ".", cwd=tmp_path).startswith("error: .: no problem files here, in level1/ or in Ker")
     assert refused("kernelbench", ".", "--level", "9", cwd=tmp_path).startswith(

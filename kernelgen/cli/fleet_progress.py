@@ -37,6 +37,8 @@ class FleetProgress:
     record: FleetRecord | None
     remember: Callable[[Path], None]
     """Called with every run folder of an operator that is finished."""
+    ended: Callable[[str, str, str], None] = lambda name, stdout, stderr: None
+    """Called with an operator's name, output and last words when its command has ended."""
     standings: dict[str, Standing] = field(default_factory=dict)
     _live: Live | None = None
     _took: list[float] = field(default_factory=list)
@@ -84,6 +86,7 @@ class FleetProgress:
     def finished(self, assignment: Assignment, outcome: Outcome, runs: Sequence[Path]) -> None:
         for run in runs:
             self.remember(run)
+        self.ended(assignment.job.operator, outcome.stdout, outcome.stderr)
         self._took.append(outcome.seconds)
         how = f"ended with exit code {outcome.code}" if outcome.code else "finished"
         self._say(f"{self._name(assignment)}: {how} on {outcome.worker} after {outcome.seconds:.0f} s; {self._left(1)}")

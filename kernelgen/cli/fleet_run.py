@@ -122,8 +122,10 @@ def run(
     *,
     record: bool = False,
     fresh: bool = False,
+    ended: Callable[[str, str, str], None] = lambda name, stdout, stderr: None,
 ) -> Schedule:
     """Run the jobs; what came of them is in the schedule. `record`: what is finished is kept, to be gone on with.
+    `ended`: told an operator's name, output and last words when its command has ended.
 
     Raises UsageError where nothing can be written here, NoDeviceError where no worker is left.
     """
@@ -138,7 +140,7 @@ def run(
         check_writable(Path(folder))
     kept = _record(jobs, fresh) if record else None
     schedule = Schedule(jobs, fleet.each, _finished(jobs, kept, base) if kept else ())
-    with FleetProgress(schedule, kept, remember) as progress:
+    with FleetProgress(schedule, kept, remember, ended) as progress:
         try:
             drive(schedule, workers, progress, base)
         finally:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelgen.cli import fleet
+from kernelgen.cli.fleet_run import arguments
 from kernelgen.cli.terminal import DeviceName, Json, emit, note, table
 from kernelgen.errors import WrongOrSlowError
 from kernelgen.settings import MAX_ROUNDS, checked, positive, resolve, whole
@@ -37,6 +39,9 @@ def kernelbench(
         typer.Option("--optimize", metavar="N", help="Play N rounds on each that is right, and time it again."),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Run what the journal already has, too.")] = False,
+    gpus: fleet.Gpus = None,
+    workers: fleet.Workers = None,
+    ray: fleet.Ray = None,
     device: DeviceName = None,
     json: Json = False,
 ) -> int:
@@ -49,15 +54,29 @@ def kernelbench(
     from kernelgen.devices import find
 
     files = benchmark.problems(folder, checked("--level", level, whole(1, 4)), only or ())
+    where = fleet.asked(gpus, workers, ray, False)
+    seconds = checked("--limit-s", limit_s, positive())
+    rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
+    if where is not None:
+        from kernelgen.cli.fleet_bench import problems_side_by_side
+
+        asked = arguments(limit_s=seconds, optimize=rounds or None, device=device)
+        return _told(
+            problems_side_by_side(files, out, asked, rounds, again, where, resolve({"device": device}), _say), json
+        )
     here = find(resolve({"device": device}).device)
     if not here.measures and device != "cpu":
         note("no GPU here: kernels are judged at small shapes and not timed")
-    seconds = checked("--limit-s", limit_s, positive())
     each = [dict(variables) for variables in here.each] if here.measures else [{"CUDA_VISIBLE_DEVICES": ""}]
     at_once = len(each) if jobs is None else checked("--jobs", jobs, whole(1, 64))
     key = here.facts.key if here.measures else "cpu"
-    rounds = 0 if optimize is None else checked("--optimize", optimize, whole(1, MAX_ROUNDS))
-    outcomes = benchmark.run(files, out, seconds, key, _say, again, at_once, each, rounds)
+    return _told(benchmark.run(files, out, seconds, key, _say, again, at_once, each, rounds), json)
+
+
+def _told(outcomes: list[Outcome], json: bool) -> int:
+    """Print what problems came to."""
+    from kernelgen import kernelbench as benchmark
+
     counts, figures, refused = benchmark.summary(outcomes), benchmark.figures(outcomes), benchmark.refusals(outcomes)
     if json:
         emit({"summary": counts, "figures": figures, "refusals": refused, "problems": outcomes})

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 from kernelgen.errors import UsageError
 from kernelgen.files import write_all
-from kernelgen.fleet.model import Job, Shipment
+from kernelgen.fleet.model import Job, Shipment, Tree
 from kernelgen.journal import FILE, Journal, JournalError, Record, is_kind, locked, read, whole_lines
 
 UNSENT = ("lock", "__pycache__")
@@ -57,7 +57,7 @@ def _goes_on(run: Path) -> bool:
 class Watched:
     """A worker's side: what has changed below its folder since the last look."""
 
-    def __init__(self, root: Path, outputs: Sequence[str], inputs: Sequence[tuple[str, bytes]]) -> None:
+    def __init__(self, root: Path, outputs: Sequence[Tree], inputs: Sequence[tuple[str, bytes]]) -> None:
         self._root, self._outputs = root, tuple(outputs)
         self._sent = dict(inputs)
         self._sizes = {path: len(content) for path, content in inputs if PurePosixPath(path).name == FILE}
@@ -87,9 +87,9 @@ class Watched:
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
-    def _files(self, out: str) -> Iterator[Path]:
-        folder = self._root / out
-        return _below(folder) if folder.is_dir() else iter([folder] if folder.is_file() else [])
+    def _files(self, out: Tree) -> Iterator[Path]:
+        folder = self._root / out.there
+        return (path for path in _below(folder) if path != folder / out.without)
 
     def _whole(self, paths: Iterable[Path]) -> list[tuple[str, bytes]]:
         found = []

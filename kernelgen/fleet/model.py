@@ -42,6 +42,8 @@ class Tree:
 
     there: str
     here: Path
+    without: str = ""
+    """A file directly below it that stays where it is."""
 
 
 @dataclass(frozen=True)

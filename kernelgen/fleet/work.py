@@ -54,7 +54,7 @@ def perform(
         root, streams = Path(name) / "work", (Path(name) / "stdout", Path(name) / "stderr")
         root.mkdir()
         unpack(root, inputs)
-        watched = Watched(root, [tree.there for tree in job.outputs], inputs)
+        watched = Watched(root, job.outputs, inputs)
         process = _started(
             [*command, str(os.getpid()), *job.arguments], root, {**dict(job.settings), **variables}, streams
         )

@@ -71,28 +71,43 @@ def run(
     which may take as long again as `limit_s`. A record belongs to the file's text, the device and the rounds: a problem
     that changed is run again.
     """
-    journal = Journal.open(out)
-    known = {} if again else {_key(r.data): r.data for r in journal.records(KIND)}
-    entries: dict[Path, Outcome] = {
-        f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), "device": device, "rounds": rounds}
-        for f in files
-    }
-    todo = [f for f, entry in entries.items() if _key(entry) not in known]
-    for start in range(0, len(todo), jobs):
-        batch = todo[start : start + jobs]
+    ledger = Ledger(files, out, device, again, rounds)
+    for start in range(0, len(ledger.todo), jobs):
+        batch = ledger.todo[start : start + jobs]
         turns = Turns(len(batch), each)
         with ThreadPoolExecutor(len(batch)) as pool:
             try:
                 running = {pool.submit(_one, f, out, limit_s, turns, rounds): f for f in batch}
                 for done in as_completed(running):
-                    outcome = entries[running[done]] | done.result()
-                    outcome["state"] = state(outcome)
-                    journal.append(KIND, outcome)
-                    known[_key(outcome)] = outcome
-                    say(outcome)
+                    say(ledger.add(running[done], done.result()))
             finally:
                 turns.end()
-    return [known[_key(entry)] for entry in entries.values()]
+    return ledger.outcomes()
+
+
+class Ledger:
+    """What the journal in a folder has of problems on a device, and what is still to be run."""
+
+    def __init__(self, files: Sequence[Path], out: Path, device: str, again: bool, rounds: int) -> None:
+        self._journal = Journal.open(out)
+        self._known = {} if again else {_key(r.data): r.data for r in self._journal.records(KIND)}
+        said = {"device": device, "rounds": rounds}
+        self._entries: dict[Path, Outcome] = {
+            f: {"problem": f.stem, "sha256": hashlib.sha256(f.read_bytes()).hexdigest(), **said} for f in files
+        }
+        self.todo = [f for f, entry in self._entries.items() if _key(entry) not in self._known]
+
+    def add(self, file: Path, found: Outcome) -> Outcome:
+        """Record what a problem came to."""
+        outcome = self._entries[file] | found
+        outcome["state"] = state(outcome)
+        self._journal.append(KIND, outcome)
+        self._known[_key(outcome)] = outcome
+        return outcome
+
+    def outcomes(self) -> list[Outcome]:
+        """Of every problem that has been run, in the order of the files."""
+        return [self._known[_key(entry)] for entry in self._entries.values() if _key(entry) in self._known]
 
 
 def _key(entry: Outcome) -> tuple[str, ...]:

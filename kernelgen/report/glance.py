@@ -41,7 +41,7 @@ class Glance:
 def glances(logs: Path) -> tuple[Glance, ...]:
     """Every run below a folder of logs: those that run first, then the newest."""
     found = []
-    for folder in sorted({path.parent.parent for path in logs.glob(f"*/*/{FILE}")}):
+    for folder in sorted({path.parent.parent for path in logs.glob(f"[!.]*/*/{FILE}")}):
         running = journal.is_locked(folder)
         *past, last = sorted(map(_seen, journal.runs(folder)), key=lambda one: one.updated)
         is_on = running and last.state == "stopped"
