@@ -175,7 +175,7 @@ def test_every_device_has_a_job_unless_another_number_is_said(
     seen: list[Any] = []
 
     def run(*arguments: Any) -> list[Any]:
-        seen.extend(arguments[-2:])
+        seen.extend(arguments[-3:-1])
         return []
 
     monkeypatch.setattr(devices, "find", lambda *_: here)
@@ -186,7 +186,7 @@ def test_every_device_has_a_job_unless_another_number_is_said(
 
 def test_without_a_gpu_there_is_one_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[-2:]) or [])
+    monkeypatch.setattr(kernelbench, "run", lambda *arguments: seen.extend(arguments[-3:-1]) or [])
     assert command(folder / "bench", device="cpu") == 0
     assert seen == [1, [{"CUDA_VISIBLE_DEVICES": ""}]]
 
