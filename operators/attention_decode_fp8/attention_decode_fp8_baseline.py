@@ -62,9 +62,9 @@ def check_inputs(
             "attention_decode_fp8: q must have 4 dimensions, got shape "
             f"{tuple(q.shape)}"
         )
-    if q.shape[1] != 64:
+    if q.shape[1] != 16:
         raise ValueError(
-            f"attention_decode_fp8: q.shape[1] must be 64, got shape {tuple(q.shape)}"
+            f"attention_decode_fp8: q.shape[1] must be 16, got shape {tuple(q.shape)}"
         )
     if q.shape[2] != 1:
         raise ValueError(
@@ -80,9 +80,9 @@ def check_inputs(
             "attention_decode_fp8: k.shape[0] must equal q.shape[0], got shapes "
             f"{tuple(k.shape)} and {tuple(q.shape)}"
         )
-    if k.shape[1] != 8:
+    if k.shape[1] != 4:
         raise ValueError(
-            f"attention_decode_fp8: k.shape[1] must be 8, got shape {tuple(k.shape)}"
+            f"attention_decode_fp8: k.shape[1] must be 4, got shape {tuple(k.shape)}"
         )
     if k.shape[3] != q.shape[3]:
         raise ValueError(
@@ -94,9 +94,9 @@ def check_inputs(
             "attention_decode_fp8: v.shape must equal k.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
-    if k_scale.shape != (8,):
+    if k_scale.shape != (4,):
         raise ValueError(
-            "attention_decode_fp8: k_scale.shape must be (8,), got shape "
+            "attention_decode_fp8: k_scale.shape must be (4,), got shape "
             f"{tuple(k_scale.shape)}"
         )
     if v_scale.shape != k_scale.shape:
@@ -117,8 +117,8 @@ def attention_decode_fp8(
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
 ) -> torch.Tensor:
-    """q[B, 64, 1, D], k[B, 8, S, D], v[B, 8, S, D], k_scale[8], v_scale[8] -> out[B,
-    64, 1, D]; float16, bfloat16; k float8_e4m3fn; v float8_e4m3fn; k_scale float32;
+    """q[B, 16, 1, D], k[B, 4, S, D], v[B, 4, S, D], k_scale[4], v_scale[4] -> out[B,
+    16, 1, D]; float16, bfloat16; k float8_e4m3fn; v float8_e4m3fn; k_scale float32;
     v_scale float32.
     """
     check_inputs(q, k, v, k_scale, v_scale)

@@ -50,8 +50,8 @@ def attention_decode_fp8_kernel(
 ):
     num_tiles = tl.cdiv(M, BLOCK_M)
     batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
-    batch_b = batch // 8
-    batch_1 = batch % 8
+    batch_b = batch // 4
+    batch_1 = batch % 4
     tile_m = tl.program_id(0) % num_tiles
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -185,8 +185,8 @@ def attention_decode_fp8_join_kernel(
 ):
     num_tiles = tl.cdiv(M, BLOCK_M)
     batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
-    batch_b = batch // 8
-    batch_1 = batch % 8
+    batch_b = batch // 4
+    batch_1 = batch % 4
     tile_m = tl.program_id(0) % num_tiles
     first_row = tile_m * BLOCK_M
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
@@ -225,7 +225,7 @@ def attention_decode_fp8_join_kernel(
     out = product * v_scale
     tl.store(
         out_ptr
-        + batch_b * 8 * M * D
+        + batch_b * 4 * M * D
         + batch_1 * M * D
         + rows[:, None] * D
         + dims[None, :],
@@ -341,9 +341,9 @@ def check_inputs(
             "attention_decode_fp8: q must have 4 dimensions, got shape "
             f"{tuple(q.shape)}"
         )
-    if q.shape[1] != 64:
+    if q.shape[1] != 16:
         raise ValueError(
-            f"attention_decode_fp8: q.shape[1] must be 64, got shape {tuple(q.shape)}"
+            f"attention_decode_fp8: q.shape[1] must be 16, got shape {tuple(q.shape)}"
         )
     if q.shape[2] != 1:
         raise ValueError(
@@ -359,9 +359,9 @@ def check_inputs(
             "attention_decode_fp8: k.shape[0] must equal q.shape[0], got shapes "
             f"{tuple(k.shape)} and {tuple(q.shape)}"
         )
-    if k.shape[1] != 8:
+    if k.shape[1] != 4:
         raise ValueError(
-            f"attention_decode_fp8: k.shape[1] must be 8, got shape {tuple(k.shape)}"
+            f"attention_decode_fp8: k.shape[1] must be 4, got shape {tuple(k.shape)}"
         )
     if k.shape[3] != q.shape[3]:
         raise ValueError(
@@ -373,9 +373,9 @@ def check_inputs(
             "attention_decode_fp8: v.shape must equal k.shape, got shapes "
             f"{tuple(v.shape)} and {tuple(k.shape)}"
         )
-    if k_scale.shape != (8,):
+    if k_scale.shape != (4,):
         raise ValueError(
-            "attention_decode_fp8: k_scale.shape must be (8,), got shape "
+            "attention_decode_fp8: k_scale.shape must be (4,), got shape "
             f"{tuple(k_scale.shape)}"
         )
     if v_scale.shape != k_scale.shape:
@@ -396,8 +396,8 @@ def attention_decode_fp8(
     k_scale: torch.Tensor,
     v_scale: torch.Tensor,
 ) -> torch.Tensor:
-    """q[B, 64, 1, D], k[B, 8, S, D], v[B, 8, S, D], k_scale[8], v_scale[8] -> out[B,
-    64, 1, D]; float16, bfloat16; k float8_e4m3fn; v float8_e4m3fn; k_scale float32;
+    """q[B, 16, 1, D], k[B, 4, S, D], v[B, 4, S, D], k_scale[4], v_scale[4] -> out[B,
+    16, 1, D]; float16, bfloat16; k float8_e4m3fn; v float8_e4m3fn; k_scale float32;
     v_scale float32.
     """
     check_inputs(q, k, v, k_scale, v_scale)
@@ -405,7 +405,7 @@ def attention_decode_fp8(
     if out.numel() == 0:
         return out
     B = q.shape[0]
-    M = 8
+    M = 4
     N = k.shape[2]
     D = v.shape[3]
     BATCH = k.shape[:2].numel()
@@ -414,7 +414,7 @@ def attention_decode_fp8(
             "attention_decode_fp8: at most 2**30 queries or keys and 1024 elements a "
             f"head, got {BATCH}, {M}, {N}, {D}"
         )
-    q_view = q.reshape(B, 8, M, D)
+    q_view = q.reshape(B, 4, M, D)
     kernel, options = pick_schedule(BATCH, D)
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
         tiles_m = cdiv(M, options["BLOCK_M"])

@@ -1,9 +1,12 @@
-"""Attention of packed sequences: one kernel, whose tiles walk over the keys of their own sequences alone."""
+"""Attention of packed sequences: one kernel, whose tiles walk over the keys of their own sequences alone; and what is said
+of ends and pages that are none."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from kernelgen import families, render
 from kernelgen.families.kernel import body_of
 from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.plan import KernelPlan, Schedule, TableRow
+from kernelgen.spec import parse_spec
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PACKED = {"q": "T 2 D", "k": "U 2 D", "v": "U 2 E", "cu_q": "P: int32", "cu_k": "P: int32"}
@@ -117,3 +121,30 @@ def test_a_search_for_something_else_stays_torchs() -> None:
     op = load(render.triton_source(plan_of(found.spec()))).op
     x, y = torch.randint(0, 9999, (70,), dtype=torch.int32, device=DEVICE), torch.arange(0, 9999, device=DEVICE).int()
     assert torch.equal(op(x, y), torch.bucketize(x, y) * 2)
+
+
+OFF = {
+    "ends that fall": ("attention_varlen", [0, 9, 4, 20], "cu_seqlens_q must never fall from 0 to q.shape[0], 20, got [0, 9, 4, 20]"),
+    "ends that end short": ("attention_varlen", [0, 4, 9, 19], "cu_seqlens_q must never fall from 0 to q.shape[0], 20, got [0, 4, 9, 19]"),
+    "ends that begin late": ("attention_varlen", [1, 4, 9, 20], "cu_seqlens_q must never fall from 0 to q.shape[0], 20, got [1, 4, 9, 20]"),
+    "a page beyond the cache": ("attention_paged_decode", [[0, 3]], "block_table must hold indices from 0 and below k_cache.shape[0], 3, got 0 to 3"),
+    "a page before it": ("attention_paged_decode", [[-1, 2]], "block_table must hold indices from 0 and below k_cache.shape[0], 3, got -1 to 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_ends_and_pages_are_looked_at_where_the_spec_says_so(name: str) -> None:
+    operator, integers, message = OFF[name]
+    path = Path(__file__).parents[2] / "specs" / f"{operator}.yaml"
+    text = re.sub(r"(offsets: M|below: P)", r"\1, checked: true", path.read_text("utf-8"))
+    wrapper = getattr(load(render.triton_source(plan_of(parse_spec(text)))), operator)
+    checked = torch.tensor(integers, dtype=torch.int32, device=DEVICE)
+    if operator == "attention_varlen":
+        q, k = torch.randn(20, 1, 16, device=DEVICE), torch.randn(9, 1, 16, device=DEVICE)
+        given = (q, k, k, checked, torch.tensor([0, 4, 4, 9], device=DEVICE).int())
+    else:
+        q, cache = torch.randn(1, 32, 1, 16, device=DEVICE), torch.randn(3, 8, 64, 16, device=DEVICE)
+        given = (q, cache, cache, checked, torch.tensor([70], device=DEVICE).int())
+    with pytest.raises(ValueError, match=re.escape(f"{operator}: {message}")) as refused:
+        wrapper(*given)
+    assert "\n" not in str(refused.value)
