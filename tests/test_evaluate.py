@@ -14,6 +14,7 @@ from kernelgen import devices
 from kernelgen.analysis import Work
 from kernelgen.evaluate import Candidate, Evaluator, Limits, evaluator, profile, source_hash
 from kernelgen.evaluate.base import SAME_CODE
+from kernelgen.evaluate.cuda import heats
 from kernelgen.outcomes import Evaluation, Status, evaluation_from_json, to_json
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
@@ -260,3 +261,9 @@ def test_gpu_finds_the_cubin_that_the_compile_worker_made(gpu: Evaluator) -> Non
     assert before
     assert gpu.final(fresh, fresh, (SMALL,)).status == Status.OK
     assert len(list(cache.glob("*/scale_kernel.cubin"))) == before
+
+
+def test_who_leads_makes_a_race_shorter_for_the_others() -> None:
+    assert heats(1.0) == [(1, 1.5), (3, 1.1)]
+    # 25 % faster than the current kernel was seen: what is 1.2 times that is as fast as the current one
+    assert heats(1.25) == [(1, 1.2), (3, pytest.approx(0.88))]

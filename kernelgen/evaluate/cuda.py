@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kernelgen.evaluate.candidate import keep as kept
 from kernelgen.evaluate.compiling import Compiled, facts_of
 from kernelgen.evaluate.kernels import KernelRow
 from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Interval, Status
+from kernelgen.search.racing import STAGES
 from kernelgen.spec.model import Case
 from kernelgen.worker.client import Failed
 
@@ -28,10 +30,21 @@ Answer = dict[str, Any]
 Left = tuple[str, str]
 
 
+def heats(lead: float) -> list[tuple[int, float]]:
+    """Repetitions after which a candidate that is so many times slower than the current kernel is given up: the rule
+    of `search.racing`, which counts from the fastest so far."""
+    return [(repetitions, within / lead) for repetitions, within in STAGES[:-1]]
+
+
 class CudaEvaluator(Evaluator):
     """Every CaseTiming says "measured"; those of `final` and `baselines` have an interval."""
 
     measures = True
+
+    @cached_property
+    def _lead(self) -> dict[tuple[str, str], float]:
+        """By case and current kernel: the largest speedup over it that a race has seen."""
+        return {}
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
@@ -43,8 +56,11 @@ class CudaEvaluator(Evaluator):
             if timings and timings[-1].speedup * HOPELESS < 1:
                 left_out.append((case.label, f"{HOPELESS}x slower than the current kernel on {timings[-1].case}"))
                 continue
-            answer = self.runner.call("race", {**args, "case": case.to_json()}, self.limits.race_s)
-            self._take(case, "current", answer, timings, left_out)
+            lead = self._lead.get((case.label, current.source_hash), 1.0)
+            request = {**args, "case": case.to_json(), "heats": heats(lead)}
+            self._take(case, "current", self.runner.call("race", request, self.limits.race_s), timings, left_out)
+            if timings and timings[-1].case == case.label:
+                self._lead[case.label, current.source_hash] = max(lead, timings[-1].speedup)
         return Evaluation(
             candidate.source_hash, Status.OK, "", facts_of(compiled), timings=tuple(timings), left_out=tuple(left_out)
         )

@@ -194,25 +194,30 @@ def quick(
     make_inputs: MakeInputs,
     *,
     repetitions: int = 7,
+    heats: Sequence[tuple[int, float]] = (),
     seed: int | None = None,
     stage: Stage | None = None,
 ) -> tuple[Quick, ...]:
     """Race several functions on shared inputs: interleaved samples in random order, no interval.
 
-    Good enough to drop losers of a search; a winner is measured again with `compare`.
+    Good enough to drop losers of a search; a winner is measured again with `compare`. `heats` stop it early: after so
+    many repetitions it ends where the last function takes more than so many times what the first one takes.
     """
     if stage is None:
         stage = devices.stage(functions, make_inputs, sets=1)
     rng = random.Random(seed)
     buffers, _ = stage.open_block(rng)
     launchers = [stage.launcher(i, buffers) for i in range(len(functions))]
-    order = [i for _ in range(repetitions) for i in rng.sample(range(len(functions)), len(functions))]
-    times = stage.time_runs(launchers, order)
+    by_function: list[list[float]] = [[] for _ in functions]
+    for count, within in (*heats, (repetitions, math.inf)):
+        more = count - len(by_function[0])
+        order = [i for _ in range(more) for i in rng.sample(range(len(functions)), len(functions))]
+        for which, microseconds in zip(order, stage.time_runs(launchers, order), strict=True):
+            by_function[which].append(microseconds)
+        if statistics.median(by_function[-1]) > within * statistics.median(by_function[0]):
+            break
     del launchers
     stage.close_block()
-    by_function: list[list[float]] = [[] for _ in functions]
-    for which, microseconds in zip(order, times, strict=True):
-        by_function[which].append(microseconds)
     return tuple(Quick(statistics.median(times), tuple(times)) for times in by_function)
 
 

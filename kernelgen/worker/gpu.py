@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -42,8 +43,16 @@ def canary() -> Answer:
     return {"gpu": torch.cuda.get_device_name()}
 
 
-def race(folder: str, name: str, path: str, current: str, case: dict[str, Any]) -> Answer:
-    """A few interleaved samples of the candidate and of the current kernel. Raises WrongError where they disagree."""
+def race(
+    folder: str,
+    name: str,
+    path: str,
+    current: str,
+    case: dict[str, Any],
+    heats: Sequence[tuple[int, float]] = (),
+) -> Answer:
+    """A few interleaved samples of the candidate and of the current kernel, fewer where it loses a heat (see
+    `judge.quick`). Raises WrongError where they disagree."""
     operator, one = _operator(folder, name), judge.Case.from_json(case)
     if left_out := _left_out(operator, one):
         return {"left_out": left_out}
@@ -51,7 +60,7 @@ def race(folder: str, name: str, path: str, current: str, case: dict[str, Any]) 
     make = judge.make_inputs(operator, one)
     _check_against(old, new, make())
     device.empty_cache()
-    before, after = judge.quick((old, new), make, repetitions=RACE_REPETITIONS)
+    before, after = judge.quick((old, new), make, repetitions=RACE_REPETITIONS, heats=heats)
     return {"left_out": "", "time_us": after.median_us, "against_us": before.median_us}
 
 

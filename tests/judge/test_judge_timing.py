@@ -130,6 +130,14 @@ def test_a_race_finds_the_fastest():
     assert all(len(r.samples) == 7 for r in race)
 
 
+@pytest.mark.parametrize(("mine", "repetitions"), [(1.7, 1), (1.3, 3), (1.05, 9), (0.5, 9)])
+def test_a_loser_leaves_a_race_early(mine, repetitions):
+    heats = ((1, 1.5), (3, 1.1))
+    old, new = judge.quick([None] * 2, None, repetitions=9, heats=heats, stage=FakeStage(1.0, mine), seed=1)
+    assert len(old.samples) == len(new.samples) == repetitions
+    assert new.median_us == pytest.approx(mine, rel=0.05)
+
+
 def test_the_self_test_counts_coverage(capsys):
     results = judge.self_test((2.0, 20.0), runs=30, comparison=lambda us: compare(FakeStage(us, us)))
     assert all(r.covered >= 25 and r.runs == 30 and r.called == 0 for r in results)
