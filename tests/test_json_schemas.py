@@ -92,6 +92,6 @@ def test_the_page_names_every_document_and_kind(capfd: pytest.CaptureFixture[str
 
     assert all(kind in page for _, kind in KINDS)
     assert main(["schema", "optimise"]) == 2
-    assert "there are errors, new" in capfd.readouterr().err
+    assert "did you mean 'optimize'?" in capfd.readouterr().err
     assert main(["schema", "optimize"]) == 0
     assert json.loads(capfd.readouterr().out)["title"] == "kernelgen optimize --json"

@@ -147,7 +147,7 @@ def test_a_version_comes_back_byte_for_byte(double: Path, capsys: pytest.Capture
     assert "the generator writes another text now" in capsys.readouterr().out
     assert double.read_text() == text + "# of another generator\n"
     assert main(["new", "--check"]) == 0, "it is what its manifest says"
-    assert main(["restore", "double", "v1.0"]) == 0
+    assert main(["restore", "double", "1.0"]) == 0
     assert double.read_text() == text
     assert "adopted" not in double.with_name("generated.json").read_text()
     capsys.readouterr()
@@ -191,6 +191,8 @@ def test_two_kernels_are_set_against_each_other(double: Path, capsys: pytest.Cap
     assert any(line.startswith("+") and "x * 3" in line for line in found["diff"])
     assert main(["compare", "double", "v1.1", "--device", "cpu"]) == 0
     assert "1.000x" in capsys.readouterr().out
+    assert main(["compare", "double", "mine.py"]) == 2
+    assert "mine.py: no such file" in capsys.readouterr().err
     assert main(["compare", "v1.0", "v1.1"]) == 2
     assert "of which operator?" in capsys.readouterr().err
 

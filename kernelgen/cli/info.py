@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -134,7 +136,7 @@ def schema(
     from kernelgen.cli.documents import DOCUMENTS, document_schema
 
     if command not in DOCUMENTS:
-        raise UsageError(f"schema {command}: there are {', '.join(DOCUMENTS)}")
+        raise UsageError(f"schema {command}: {_nearest(command, DOCUMENTS)}")
     emit(document_schema(command))
 
 
@@ -146,8 +148,13 @@ def docs(page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Such
         return
     name = page.removesuffix(".md").removeprefix("docs/")
     if name not in pages:
-        raise UsageError(f"docs {page}: there are {', '.join(pages)}")
+        raise UsageError(f"docs {page}: {_nearest(name, pages)}")
     print(pages[name].read_text("utf-8"), end="")
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
 
 
 def _docs() -> Path:

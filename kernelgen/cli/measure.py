@@ -14,7 +14,7 @@ from typing import IO, Annotated
 import typer
 
 from kernelgen.cli import fleet
-from kernelgen.cli.names import Quartet, chosen_quartets, root_of
+from kernelgen.cli.names import Quartet, chosen_quartets, meant_specs, root_of
 from kernelgen.cli.terminal import All, DeviceName, Json, Names, Only, Skip, Target, emit, note
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
@@ -49,7 +49,7 @@ def check(
         from kernelgen.devices import find
 
         made_for = find("npu", target)
-        found = [quartet.name for quartet in chosen_quartets(names or [], every, root_of(made_for))]
+        found = meant_specs(names or [], every, root_of(made_for))  # one without kernels has them made
         return check_lowered(found, made_for, Chosen(tuple(only or ()), tuple(skip or ())), json)
     arguments = [*_each("--only", only), *_each("--skip", skip), *_flag("--verbose", verbose), *_flag("--json", json)]
     if seed is not None:

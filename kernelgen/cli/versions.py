@@ -87,6 +87,8 @@ def _owner(said: str, root: Path) -> str | None:
         known = {quartet.name for quartet in quartets(root)}
         name = Path(said).stem.removesuffix("_triton")
         return name if name in known else None
+    if said.endswith(".py"):
+        raise UsageError(f"{said}: no such file")
     return None if VERSION.fullmatch(said) else find_quartet(said.partition("@")[0], root).name
 
 
@@ -234,6 +236,7 @@ def restore(
         else:
             note(f"{quartet.name} has no versions yet: `kernelgen optimize {quartet.name}` makes them")
         return
+    wanted = wanted if wanted.startswith("v") else f"v{wanted}"
     found = version(quartet.name, wanted, LOGS / quartet.name)
     notes = _put_back(load(quartet.name), found.text(), found.table, force)
     if json:
