@@ -1,6 +1,7 @@
-"""Selections: the few greatest elements of every row, in descending order, and where they stand.
+"""Selections: the few greatest elements of every row, in descending order, and where they stand, or all in order.
 
-Two variants. `rows`: one program holds several rows in registers and takes the greatest of what is left, as often as
+Three variants. `sorted` takes whole rows (`sorting.py`).
+`rows`: one program holds several rows in registers and takes the greatest of what is left, as often as
 elements are wanted. `looped`: one program walks a row of any length in blocks and keeps the greatest so far; a block is
 looked at again only while it holds something greater than the least of these, so that a long row costs one maximum a
 block and a few more in all (k * (1 + log(blocks)) for random rows).
@@ -11,12 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from kernelgen.families import sorting
 from kernelgen.families.family import Family, Table, Variant
 from kernelgen.families.forms import LOOPED, ROWS
 from kernelgen.families.kernel import Body, at_levels
 from kernelgen.families.naming import COLUMN, FULL, ROW, SCALAR
+from kernelgen.families.sorting import is_sorted
 from kernelgen.families.values import Unlowerable
-from kernelgen.frontend.graph import REDUCTIONS, SELECTIONS, Graph, Output, Ref
+from kernelgen.frontend.graph import REDUCTIONS, SELECTIONS, Graph, Node, Output, Ref
+from kernelgen.frontend.sorts import LONGEST
 from kernelgen.plan import Chip, Parameter, Schedule, table_row
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import grid, ir
@@ -37,6 +41,8 @@ def takes(graph: Graph) -> bool:
 
 
 def variants(body: Body) -> tuple[str, ...]:
+    if is_sorted(body):
+        return (sorting.NAME,)
     if not body.layout.rows:
         return ("looped",)
     return ("rows",) if _reduces(body) else ("rows", "looped")
@@ -49,6 +55,8 @@ def _reduces(body: Body) -> bool:
 
 def longest_row(body: Body) -> int | None:
     """The longest row that some variant serves; None: no limit of its own."""
+    if is_sorted(body):
+        return LONGEST
     return MAX_ROW if _reduces(body) else None
 
 
@@ -58,6 +66,10 @@ def default(variant: str) -> Schedule:
 
 def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None = None) -> Table:
     """One warp a program, so that nothing is exchanged between warps, while rows are short; several walk long ones."""
+    if is_sorted(body):
+        usual = default(sorting.NAME)
+        small, large = usual.replace(BLOCK_SIZE_M=8), usual.replace(num_warps=8)
+        return (table_row(small, row_bytes=256), table_row(usual, row_bytes=4096), table_row(large))
     if not body.layout.rows:
         return (table_row(default("looped")),)
     rows, looped = default("rows"), default("looped")
@@ -76,6 +88,8 @@ def first_table(body: Body, shapes: Sequence[tuple[int, int]], chip: Chip | None
 
 def starts(body: Body, rows: int, columns: int, chip: Chip | None = None) -> tuple[Schedule, ...]:
     """Where a search over rows of `columns` elements sets out: as many rows as give a warp one, and blocks."""
+    if is_sorted(body):
+        return (default(sorting.NAME),)
     found = [default("rows"), default("rows").replace(BLOCK_SIZE_M=1)] if ROWS.name in variants(body) else []
     return (*found, default("looped")) if LOOPED.name in variants(body) else tuple(found)
 
@@ -112,10 +126,14 @@ def prepared(graph: Graph) -> Graph:
     used = {a.node for node in nodes for a in node.args if isinstance(a, Ref) and nodes[a.node].op not in SELECTIONS}
     for i in chosen:
         node, first = nodes[i], graph.nodes[chosen[0]]
-        if i in used or node.args != first.args or node.shape != first.shape:
-            raise Unlowerable("two different topk in one operator", node.statement)
+        if i in used or node.args != first.args or node.shape != first.shape or _way(node) != _way(first):
+            raise Unlowerable("two different selections in one operator", node.statement)
         nodes[i] = replace(node, shape=(*node.shape[:-1], ()))
     return replace(graph, nodes=tuple(nodes), outputs=outputs)
+
+
+def _way(node: Node) -> str:
+    return node.op.removeprefix("arg")
 
 
 def _selection(graph: Graph, output: Output) -> int:
@@ -289,7 +307,7 @@ _LOOPED = Variant(
     (Parameter("BLOCK_SIZE_N", _BLOCKS, "block_size", "constexpr", "elements of a block of the row"), _WARPS),
     _legal_in_blocks, _in_blocks,
 )  # fmt: skip
-_VARIANTS = {variant.name: variant for variant in (_ROWS, _LOOPED)}
+_VARIANTS = {variant.name: variant for variant in (_ROWS, _LOOPED, sorting.VARIANT)}
 
 FAMILY = Family(
     NAME, takes, tuple(_VARIANTS.values()), variants, first_table, starts, prepared=prepared, longest_row=longest_row

@@ -25,6 +25,7 @@ from kernelgen.frontend import (
     resampling,
     scans,
     scatters,
+    sorts,
     windows,
     writes,
 )
@@ -246,6 +247,7 @@ TABLE: dict[str, Rule] = {
     **resampling.RULES,
     **masks.RULES,
     **scatters.RULES,
+    **sorts.RULES,
     **constructors.RULES,
     **writes.RULES,
     "aten.max.other": _binary("maximum"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from kernelgen.frontend.graph import CALL, DOT, Arg, Convolution, Dim, Node, Ref, SizeOf, broadcast
@@ -39,9 +41,10 @@ class Refused(Exception):
 class Builder:
     """The nodes so far, and the statement of the reference that the next ones belong to."""
 
-    def __init__(self, *, elastic: bool = False) -> None:
-        """`elastic`: "..." stands for any number of dimensions, so that one of one element may have more elsewhere."""
-        self.elastic = elastic
+    def __init__(self, *, elastic: bool = False, sizes: Sequence[Mapping[str, int]] = ()) -> None:
+        """`elastic`: "..." stands for any number of dimensions, so that one of one element may have more elsewhere.
+        `sizes`: those of the spec's cases, by their names."""
+        self.elastic, self.sizes = elastic, sizes
         self.nodes: list[Node] = []
         self.statement: int | None = None
         self.notes: dict[str, None] = {}
@@ -169,6 +172,18 @@ class Builder:
         shape = (*node.shape[:-1], (count,) if count > 1 else ())
         dtype = OPERATIONS[op].dtype or node.dtype
         return self._add(Node(op, (x,), shape, dtype, None, self.statement, (-1,)))
+
+    def sort(self, op: str, x: Ref) -> Ref:
+        """All elements of every row in order, or their places; rows run along the last dimension."""
+        node = self.node(x)
+        return self._add(Node(op, (x,), node.shape, OPERATIONS[op].dtype or node.dtype, None, self.statement, (-1,)))
+
+    def longest(self, dim: Dim) -> int:
+        """The largest that a size is in the cases of the spec; 0 where none says."""
+        numbers = prod(atom for atom in dim if isinstance(atom, int))
+        names = [atom for atom in dim if isinstance(atom, str)]
+        found = [numbers * prod(sizes[name] for name in names) for sizes in self.sizes if set(names) <= sizes.keys()]
+        return max(found, default=0 if names else numbers)
 
     def scatter(self, op: str, args: tuple[Ref, ...], shape: tuple[Dim, ...], dtype: str, dim: int) -> Ref:
         """What `args` add up to: see graph.SCATTERS."""

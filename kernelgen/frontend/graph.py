@@ -33,6 +33,8 @@ ARG_REDUCTIONS = of_kind("arg_reduction")
 """Reductions to the place of an extreme: its number within the reduced dimensions, an int64."""
 SELECTIONS = of_kind("selection")
 """Reductions to several of a row: its greatest elements, and the places of these."""
+SORTED = tuple(op for op in SELECTIONS if "sort" in op)
+"""Those that take a whole row, in rising or falling order."""
 REDUCTIONS = of_kind("reduction", "arg_reduction", "selection")
 SCATTERS = of_kind("scatter")
 """What adds to where integers say: what is added to, the integers, what is added. Some have the integers alone:

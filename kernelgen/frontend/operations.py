@@ -211,6 +211,11 @@ _ALL = (
     Operation("argmin", "arg_reduction", "index_of_min", "int64", identity=math.inf),
     Operation("topk", "selection", "top_values", identity=-math.inf),
     Operation("argtopk", "selection", "top_indices", "int64", identity=-math.inf),
+    *(
+        Operation(f"{arg}sort_{way}", "selection", noun, "int64" if arg else "", identity=-math.inf)
+        for way in ("rising", "falling")
+        for arg, noun in (("", "sorted_values"), ("arg", "sorted_indices"))
+    ),
     Operation("cumsum", "scan", "running_sum", identity=0.0, repeats="add"),
     Operation("cumprod", "scan", "running_product", identity=1.0, repeats="mul"),
     Operation("cummax", "scan", "running_max", identity=-math.inf, repeats="maximum"),

@@ -149,7 +149,8 @@ def _trace_once(
     if made:
         lines = [line_of(reference, user) for user in made[0].users]
         raise unsupported(spec, next(iter(lines), None), "a tensor that the reference makes itself")
-    builder = Builder(elastic=any(ELLIPSIS in t.shape for t in spec.inputs))
+    cases = [{k: v for k, v in c.sizes if isinstance(v, int)} for c in (*spec.accuracy, *spec.performance)]
+    builder = Builder(elastic=any(ELLIPSIS in t.shape for t in spec.inputs), sizes=cases)
     symbols = symbols_of(spec, exported, leading)
     values: dict[Any, Any] = {}
     roots: dict[int, Ref] = {}
