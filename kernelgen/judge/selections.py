@@ -238,7 +238,8 @@ class Selection:
         """Every second place exchanged with the next one, where the two hold equals."""
         own = self.row(self.places)
         length = own.shape[self.dim] // 2 * 2
-        left, right = (torch.arange(start, length, 2, device=own.device) for start in (0, 1))
+        left = torch.arange(0, length, 2, device=own.device)
+        right = left + 1
         a, b = own.index_select(self.dim, left), own.index_select(self.dim, right)
         equal = _equal(self.scores.gather(self.dim, a), self.scores.gather(self.dim, b))
         made = own.index_copy(self.dim, left, torch.where(equal, b, a))

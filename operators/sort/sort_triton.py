@@ -33,7 +33,9 @@ def _falling_keys(x, cols):
 
 @triton.jit
 def _sort_rows(keys):
-    return tl.sort(keys, dim=1)
+    if keys.shape[1] > 1:
+        keys = tl.sort(keys, dim=1)
+    return keys
 
 
 @triton.jit
