@@ -108,6 +108,9 @@ def test_the_module_refuses_other_arguments_of_the_constructor(tmp_path: Path) -
         ("return self.act(x) - 2 * (x - (x - 1))", ["return F.relu(x) - (x - (x - 1)) * 2"]),
         ("return self.act(x) * torch.tensor(0.5)", ["return F.relu(x) * torch.full((), 0.5, device=x.device)"]),
         ("return self.act(F.dropout(x, 0.0))", ["return F.relu(x)"]),
+        ("y = self.act(x).to(torch.float32); y = torch.exp(y).to(x.dtype); return y + x", ["dtype = x.dtype", "y = F.relu(x).to(torch.float32)", "y = torch.exp(y).to(dtype)", "return y + x"]),
+        ("y = x.float(); return self.act(y * 2).type_as(x) + x", ["y = x.to(torch.float32)", "return F.relu(y * 2).type_as(x) + x"]),
+        ("return self.act(x).masked_fill(x > 1, torch.finfo(x.dtype).min)", ["dtype = x.dtype", "return F.relu(x).masked_fill(x > 1, torch.finfo(dtype).min)"]),
     ],
 )  # fmt: skip
 def test_what_a_trace_becomes(body: str, result: list[str], tmp_path: Path) -> None:

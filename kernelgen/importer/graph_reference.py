@@ -14,6 +14,7 @@ from kernelgen.importer.naming import LETTERS, unique
 from kernelgen.importer.operations import (
     INDEXING,
     RECURRENT,
+    Spelled,
     Text,
     argument,
     constant,
@@ -63,6 +64,7 @@ class _Writer:
         self._simplify()
         self.kept = self._kept()
         self._name_inputs()
+        self._spell_what_follows()
         self._choose()
         body = self._body()
         head = ", ".join(t.name for t in self.inputs)
@@ -270,6 +272,7 @@ class _Writer:
             for source in (out, *self._behind(out)):
                 self.last[source] = len(order)
         held: dict[str, Any] = {name: node for node, name in self.names.items()}
+        held |= {self.dtype: self.traced} if self.dtype else {}
         texts = [self._statement(node, i, held) for i, node in enumerate(order)]
         returned = ", ".join(self._operand(out).text for out in outputs)
         texts.append(f"return {returned}")
@@ -277,7 +280,27 @@ class _Writer:
             name = texts[i].split(" ")[0]
             if is_size(order[i]) and not any(re.search(rf"\b{name}\b", text) for text in texts[i + 1 :]):
                 del texts[i]
+        if self.dtype and any(re.search(rf"\b{self.dtype}\b", text) for text in texts):
+            texts.insert(0, f"{self.dtype} = {self._of_dtype()}.dtype")
         return [line for text in texts for line in _wrapped(text, 4)]
+
+    def _spell_what_follows(self) -> None:
+        """Have arguments that follow from the dtype of what comes in written so."""
+        taken = {t.name for t in self.inputs}
+        self.dtype = unique("dtype", taken) if self.traced.followed and self._of_dtype() else ""
+        if not self.dtype:
+            return
+        for node, place, what in self.traced.followed:
+            spelled = Spelled(self.dtype if what == "dtype" else f"torch.finfo({self.dtype}).{what}")
+            if isinstance(place, int):
+                node.update_arg(place, spelled)
+            else:
+                node.update_kwarg(place, spelled)
+
+    def _of_dtype(self) -> str:
+        """An input of float32, data where there is some."""
+        floats = sorted((t for t in self.inputs if t.dtype == "float32"), key=lambda t: t.role != "data")
+        return floats[0].name if floats else ""
 
     def _behind(self, node: Any) -> Iterator[Any]:
         """What a statement reads, through what stands in it."""

@@ -176,10 +176,19 @@ def written(value: Any, operand: Operand, count: int | None = None) -> str:
     return operand(value).text
 
 
+@dataclass(frozen=True)
+class Spelled:
+    """An argument that is written otherwise than as the constant that it is in a trace."""
+
+    text: str
+
+
 def constant(value: Any) -> str:
     """A constant of a graph as Python."""
     import torch
 
+    if isinstance(value, Spelled):
+        return value.text
     if isinstance(value, torch.dtype | torch.memory_format):
         return str(value)
     return literal(value)
@@ -304,9 +313,12 @@ def _pow(node: Any, operand: Operand) -> Text:
 
 
 def _to(node: Any, operand: Operand) -> Text:
-    dtype = next((a for a in (*node.args[1:], node.kwargs.get("dtype")) if str(a).startswith("torch.")), None)
+    import torch
+
+    given = (*node.args[1:], node.kwargs.get("dtype"))
+    dtype = next((a for a in given if isinstance(a, torch.dtype | Spelled)), None)
     receiver = operand(node.args[0])
-    return receiver if dtype is None else Text(f"{receiver.within(ATOM)}.to({dtype})")
+    return receiver if dtype is None else Text(f"{receiver.within(ATOM)}.to({constant(dtype)})")
 
 
 def _index(node: Any, operand: Operand) -> Text:

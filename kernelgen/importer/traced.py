@@ -10,7 +10,7 @@ import contextlib
 import io
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
@@ -48,6 +48,9 @@ class Traced:
     outputs: tuple[Any, ...]
     drawn: tuple[Any, ...] = ()
     """What forward draws at random and its results follow from: arguments of the reference."""
+    followed: tuple[tuple[Any, int | str, str], ...] = ()
+    """Arguments that follow from the dtype of what comes in: the operation, the argument's place or name, and `dtype`
+    or what `torch.finfo` calls the number."""
 
 
 def trace(loaded: Loaded) -> Traced:
@@ -57,11 +60,43 @@ def trace(loaded: Loaded) -> Traced:
     wide = (_all_free,) if len(state) <= FREE_WIDTHS else ()
     for free in (*wide, _data_free, _first_free, _none_free):
         try:
-            return _traced(loaded, state, free)
-        except SpecError as found:  # sizes that torch cannot follow are numbers in the next trace
-            error = error or found
+            return _of_any_dtype(loaded, state, free, _traced(loaded, state, free))
+        except SpecError as refused:  # sizes that torch cannot follow are numbers in the next trace
+            error = error or refused
     assert error is not None
     raise error
+
+
+def _of_any_dtype(loaded: Loaded, state: Sequence[State], free: Any, found: Traced) -> Traced:
+    """The trace with what follows from the dtype of what comes in: what is float16 where that stands for float32, as in
+    `x.to(weight.dtype)` and `torch.finfo(x.dtype).min`. A cast to float32 of what has it already is no operation there,
+    and what reads its operand cannot be told from what reads its result."""
+    import torch
+
+    single, half = (torch.finfo(dtype) for dtype in (torch.float32, torch.float16))
+    names = {getattr(single, name): name for name in ("min", "max", "eps", "tiny")}
+    asked = [
+        (i, place, value)
+        for i, node in enumerate(found.nodes) for place, value in (*enumerate(node.args), *node.kwargs.items())
+        if value is torch.float32 or (type(value) is float and value in names)
+    ]  # fmt: skip
+    if not asked:
+        return found
+    try:
+        other = _traced(loaded, state, free, torch.float16)
+    except SpecError:  # it is of float32 alone
+        return found
+    if [node.target for node in other.nodes] != [node.target for node in found.nodes]:
+        return found
+    followed: list[tuple[Any, int | str, str]] = []
+    for i, place, value in asked:
+        node = other.nodes[i]
+        changed = node.args[place] if isinstance(place, int) else node.kwargs[place]
+        if changed is torch.float16:
+            followed.append((node, place, "dtype"))
+        elif value in names and changed == getattr(half, names[value]):
+            followed.append((node, place, names[value]))
+    return replace(other, followed=tuple(followed))
 
 
 def _state(loaded: Loaded) -> list[State]:
@@ -108,14 +143,15 @@ def _none_free(loaded: Loaded, path: str | None, value: Any) -> range:
     return range(0)
 
 
-def _traced(loaded: Loaded, state: Sequence[State], free: Any) -> Traced:
+def _traced(loaded: Loaded, state: Sequence[State], free: Any, single: Any = None) -> Traced:
+    """`single`: the dtype that stands for float32."""
     import torch
 
     from kernelgen.frontend.export import floor_division
 
     tensors = [i for i, example in enumerate(loaded.examples) if isinstance(example, torch.Tensor)]
-    given = [_without_memory(loaded.examples[i]) for i in tensors]
-    made = [_without_memory(s.value) for s in state]
+    given = [_without_memory(loaded.examples[i], single) for i in tensors]
+    made = [_without_memory(s.value, single) for s in state]
     paths = [s.path for s in state]
 
     class Imported(torch.nn.Module):
@@ -167,10 +203,11 @@ def _of(exported: Any, count: int, state: Sequence[State]) -> Traced:
     )
 
 
-def _without_memory(value: Any) -> Any:
+def _without_memory(value: Any, single: Any = None) -> Any:
     import torch
 
-    return torch.empty(value.shape, dtype=value.dtype, device="meta")
+    dtype = single if single is not None and value.dtype == torch.float32 else value.dtype
+    return torch.empty(value.shape, dtype=dtype, device="meta")
 
 
 @contextlib.contextmanager
