@@ -12,7 +12,7 @@ from math import prod
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.graph import DOT, Convolution, Dim, Node, Ref
 from kernelgen.frontend.indices import Condition, Expr, Indexing
-from kernelgen.frontend.rule import Call
+from kernelgen.frontend.rule import Call, Refused
 
 _TRANSPOSED = tuple(f"torch.nn.functional.conv_transpose{d}d" for d in (1, 2, 3))
 CONVOLUTIONS = (*(f"torch.nn.functional.conv{d}d" for d in (1, 2, 3)), *_TRANSPOSED)
@@ -21,7 +21,8 @@ _PLACES, _TAPS = "xyz", "rst"
 
 
 def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) -> Convolution | None:
-    """How the windows of a call lie; None where that is not known as numbers, or there is no batch.
+    """How the windows of a call lie; None where that is not known as numbers, or there is no batch. Raises Refused for
+    what torch itself refuses when it runs, and not before.
 
     `shapes`: of the input and of the weight.
     """
@@ -45,6 +46,8 @@ def convolution(function: str, call: Call, shapes: Sequence[tuple[Dim, ...]]) ->
         before = behind = _each(padding, rank)
     if transposed:
         behind = _each(call.get(5, "output_padding", 0), rank)
+        if any(rest >= max(s, d) for rest, s, d in zip(behind, strides, dilation, strict=False)):
+            raise Refused(f"{function} with output_padding={behind}, of which torch wants less than stride or dilation")
     if not (before and behind) and rank:
         return None
     return Convolution(tuple(strides), tuple(before), tuple(behind), tuple(dilation), groups, transposed)

@@ -109,6 +109,10 @@ class Contraction:
     """Leading dimensions of both, of whose every place there is a product."""
     negates: bool = False
     """Whether the sums are multiplied by a negative number."""
+    window: int = 0
+    """How many of the last dimensions of the second operand are the places of a window."""
+    groups: int = 1
+    """Of a convolution, in so many parts along the first dimension of the second operand."""
     key: str = ""
     """What `product` does to two tensors, among all that are computed in a case."""
 
@@ -124,7 +128,7 @@ def contraction(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, 
         length = channels * math.prod(weight.shape[2:])
         return Contraction(
             (0, 1), lambda a, b: func(a, b, None, *rest), length, (1, summed), row, args[2] is not None,
-            key=f"convolution{rest}",
+            window=weight.ndim - 2, groups=groups, key=f"convolution{rest}",
         )  # fmt: skip
     place = 1 if name in ("addmm", "baddbmm", "addmv") else 0
     multiply = torch.nn.functional.linear if name == "linear" else torch.matmul

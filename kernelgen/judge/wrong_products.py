@@ -137,6 +137,24 @@ def _of_another_group(b: torch.Tensor) -> torch.Tensor | None:
     return several[at - 1]
 
 
+def without_last_tap(called: Contraction, pair: Pair, at: Precision) -> torch.Tensor | None:
+    """A convolution that leaves out the last place of its windows."""
+    weight = pair[1]
+    if not called.window or math.prod(weight.shape[-called.window :]) < 2:
+        return None
+    changed = weight.clone()
+    changed.flatten(-called.window)[..., -1] = 0
+    return called.product(pair[0], changed)
+
+
+def of_another_channel_group(called: Contraction, pair: Pair, at: Precision) -> torch.Tensor | None:
+    """A convolution in groups, each with the weights of the one before it."""
+    if called.groups < 2:
+        return None
+    before = pair[1].roll(pair[1].shape[0] // called.groups, 0)
+    return None if torch.equal(before, pair[1]) else called.product(pair[0], before)
+
+
 def _without_last(pair: Pair, which: int, dim: int, count: int) -> Pair:
     changed = pair[which].clone()
     if changed.numel():
@@ -154,6 +172,8 @@ WRONG: dict[str, Change | None] = {
     "a product without its last block": without_last_block,
     "a product without its last row": without_last_row,
     "a product of another batch": of_another_batch,
+    "a convolution without a tap of its windows": without_last_tap,
+    "a convolution with the weights of another group": of_another_channel_group,
     "a product with what is added to it twice": None,
 }
 """By the names of the mutants that have them."""

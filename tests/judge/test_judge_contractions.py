@@ -83,6 +83,25 @@ def test_torchs_own_is_right_and_every_wrong_product_is_told(inputs, reference, 
     long = dtype != "float32" and reference is product and sizes["L"] > 256
     assert ("a product summed in lower precision" in found.told) == long
     assert ("a product of another batch" in found.told) == (reference is attention)
+    assert ("a convolution without a tap of its windows" in found.told) == (reference is convolution)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_weights_of_another_group_are_told(groups, transposed):
+    call = torch.nn.functional.conv_transpose2d if transposed else torch.nn.functional.conv2d
+    weight = (8, 2, 3, 3) if transposed else (8, 8 // groups, 3, 3)
+    shapes = {"x": ("B", 8, "H", "H"), "w": weight}
+    inputs = [judge.Tensor(name, shape, "T") for name, shape in shapes.items()]
+    out = judge.Tensor("out", ("B", 2 * groups if transposed else 8, "H", "H"), "T")
+
+    def grouped(x, w):
+        return call(x, w, padding=1, groups=groups)
+
+    found = judged(judge.Operator("grouped", grouped, grouped, grouped, inputs, (out,), stored="T"), {"B": 1, "H": 6})
+    assert found.passed, found.message
+    assert found.undiscriminated == ()
+    assert ("a convolution with the weights of another group" in found.told) == (groups > 1)
 
 
 @pytest.mark.parametrize("add", [torch.add, lambda sums, x: torch.relu(2 * sums) - 1 + x, lambda sums, x: sums.add_(x)])
