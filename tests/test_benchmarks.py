@@ -207,3 +207,25 @@ def test_the_report_of_small_shapes_has_means_and_what_is_faster(small: ModuleTy
     text = small.report({"rows": [row, {**row, "over compile": [2.0, 1.9, 2.1]}]})
     assert "decode      2 rows: 1.000 over compile, 1 below 0.95" in text
     assert "best 1.0 x4.00 (flat BLOCK_SIZE=256)" in text
+
+
+def test_the_page_of_kernelbench_says_what_is_fast_and_why_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    page = importlib.import_module("kernelbench").page
+    row = {"case": "c", "kernel_us": 10.0, "floor_us": 9.0}
+    slow, quick = ({"eager": {"speedup": s, "low": s, "high": s}} for s in (0.5, 3.0))
+    right = {"state": "right", "seconds": 9.0, "reason": "", "performance": [row | {"against": slow}]}
+    optimized = {"kept": 1, "performance": [row | {"against": quick}]}
+    problems = [
+        {"problem": "1_a", **right, "optimized": optimized},
+        {"problem": "2_b", "state": "refused", "seconds": 2.0, "reason": "unsupported: a loop", "performance": []},
+    ]
+    evaluated = {"1_a": {"correct": False, "message": "differs"}}
+    told = {"taken": "all of the level", "rounds": "", "notes": [], "level": 2, "evaluated": evaluated}
+    text = page({**HEAD, **told, "problems": problems})
+    assert "# KernelBench, level 2" in text
+    assert "| fast_p over eager | fast_0 0.50, fast_1 0.00, fast_1.5 0.00, fast_2 0.00 |" in text
+    assert "| fast_p over eager after rounds | fast_0 0.50, fast_1 0.50, fast_1.5 0.50, fast_2 0.50 |" in text
+    assert "| 1 | unsupported: a loop |" in text
+    assert "| 1_a | right | differs |" in text
+    assert "1 exported files agrees with ours on 0" in text

@@ -18,7 +18,7 @@ from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import body_of
 from kernelgen.families.partition import Group
 from kernelgen.families.space import size_text
-from kernelgen.frontend.graph import CALL, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
 from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
@@ -83,6 +83,8 @@ def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
     return max(groups, key=cost)
 
 
+CONVOLUTION = "convolution"
+"""The family whose kernels write outputs by their strides, and lay them out as torch's convolution would."""
 FLOPS_A_BYTE = 200
 """Operations of the matrix units in half precision in the time of a byte of DRAM: A100 161, H200 206, H100 295, by the
 peaks of `devices/facts.py`."""
@@ -144,6 +146,10 @@ class _Cut:
         self.lower = lower
         self.taken = taken
         self.steps: list[Step] = []
+        self.loose: set[str] = set()
+        """Tensors of steps that need not be contiguous."""
+        self.convolved: dict[str, TensorSpec] = {}
+        """By tensors of convolutions, the input of the operator that the first of these reads."""
         inputs = {t.name: t for t in spec.inputs}
         self.stored = {i: inputs[str(n.attrs[0])] for i, n in enumerate(graph.nodes) if n.op == "input"}
         declared = {o.node: next(t for t in spec.outputs if t.name == o.name) for o in reversed(graph.outputs)}
@@ -176,7 +182,7 @@ class _Cut:
     def compute(self, wanted: Iterable[int]) -> None:
         """A kernel for some values, or several."""
         outputs = tuple(wanted)
-        made: dict[int, TensorSpec] = {}
+        computed: dict[int, TensorSpec] = {}
         for group in partition.groups(self.graph, outputs, frozenset(self.stored), self._cost) if outputs else ():
             own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
             left = {
@@ -184,10 +190,13 @@ class _Cut:
                 for i in group.left
             }
             tensors = dict.fromkeys([*own.items(), *left.items()])
-            self.steps.append(self._group(list(tensors), self.stored))
+            made = self._group(list(tensors), self.stored)
+            needed = partition.needed_for(self.graph, group.nodes, frozenset(self.stored))
+            self._laid_out(made, self._first_of_chain(needed, self.stored))
+            self.steps.append(made)
             self.stored |= left
-            made |= own
-        self.stored |= made
+            computed |= own
+        self.stored |= computed
 
     def _cost(self, group: Group, stored: frozenset[int]) -> int:
         """The bytes that a group's kernel moves."""
@@ -268,13 +277,45 @@ class _Cut:
         graph = Graph(nodes, outputs, self.graph.statements)
         read = sorted((stored[i] for i in needed if i in stored), key=lambda t: t in self.spec.inputs)
         inputs = (*read, *self._likes(read, graph))
-        made = TensorFacts(frozenset(t.name for t in read if t not in self.spec.inputs))
+        given = {t.name for t in (*self.spec.inputs, *self.spec.outputs)}
+        last = {t.name for i, t in tensors if t.name not in given and self._is_of_windows(i)}
+        contiguous = {t.name for t in read if t not in self.spec.inputs} - self.loose
+        contiguous |= {t.name for _, t in tensors} - last - given  # as other kernels read them
+        last |= {t.name for t in read} & self.loose - given
+        source = self._first_of_chain(needed, stored)
+        laid_as = source.name if source and source not in read else ""
+        if laid_as and source and all(t.name != laid_as for t in inputs):
+            inputs = (*inputs, replace(source, role="like"))
+        made = TensorFacts(frozenset(contiguous), frozenset(last), laid_as)
         spec = replace(
             self.spec, name=f"{self.spec.name}_{joined([t.name for _, t in tensors])}", inputs=inputs,
             outputs=tuple(t for _, t in tensors), facts=made, type=None,
             backward=False, deterministic=True,
         )  # fmt: skip
         return self.lower(spec, graph)
+
+    def _is_of_windows(self, i: int) -> bool:
+        """Whether nothing but convolutions read a value, images or volumes, whose channels they want side by side."""
+        users = [node for node in self.graph.nodes if Ref(i) in node.args]
+        windows = (n.op == "index" and n.convolution is not None and n.args[0] == Ref(i) for n in users)
+        return bool(users) and all(windows) and len(self.graph.nodes[i].shape) in (4, 5)
+
+    def _first_of_chain(self, needed: list[int], stored: dict[int, TensorSpec]) -> TensorSpec | None:
+        """What the convolution among some nodes reads, or the first of those does that lie before it."""
+        dots = (node for i in needed if (node := self.graph.nodes[i]).op == DOT and node.convolution)
+        for dot in dots:
+            windows = self.graph.nodes[partition.operands(dot)[0]]
+            read = stored.get(partition.operands(windows)[0])
+            return self.convolved.get(read.name, read) if read else None
+        return None
+
+    def _laid_out(self, made: KernelPlan, source: TensorSpec | None) -> None:
+        """Note which outputs of a step may lie with their channels last: as what it convolves does, or because what
+        reads them wants that."""
+        loose = [t.name for t in made.spec.outputs if t.name not in made.spec.facts.contiguous]
+        if made.family == CONVOLUTION and source:
+            self.loose |= set(loose)
+            self.convolved |= dict.fromkeys(loose, source)
 
     def _likes(self, read: list[TensorSpec], graph: Graph) -> tuple[TensorSpec, ...]:
         """Inputs of the operator that say a size, or a dtype, which nothing that the group reads does."""

@@ -125,7 +125,7 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
 def _after(graph: Graph, needed: list[int], anchors: list[int]) -> list[int]:
     """What is computed from some anchors, and no anchor from it."""
     before = set(needed_for(graph, tuple(anchors), frozenset()))
-    return [i for i in needed if i not in before and before.intersection(_read(graph.nodes[i]))]
+    return [i for i in needed if i not in before and before.intersection(operands(graph.nodes[i]))]
 
 
 def needed_for(graph: Graph, wanted: tuple[int, ...], stored: frozenset[int]) -> list[int]:
@@ -136,7 +136,7 @@ def needed_for(graph: Graph, wanted: tuple[int, ...], stored: frozenset[int]) ->
         i = todo.pop()
         if i not in found:
             found.add(i)
-            todo += [] if i in stored else _read(graph.nodes[i])
+            todo += [] if i in stored else operands(graph.nodes[i])
     return sorted(found)
 
 
@@ -158,7 +158,7 @@ def _left(
     """What the first of two parts may leave: all that the second reads of what its anchors came to; the anchors'
     results alone; or those for what is larger than they are; and what the second reads that has to lie in memory."""
     computed = _following(graph, needed, anchors) - late - stored
-    read = {_base(graph, j) for i in late for j in _read(graph.nodes[i]) if j in computed}
+    read = {_base(graph, j) for i in late for j in operands(graph.nodes[i]) if j in computed}
     read = _roots(graph, needed, {i for i in read if i in computed}, anchors)
     results = {i: _ends(graph, needed, i, anchors) for i in read}
     small = {graph.nodes[j].shape for ends in results.values() for j in ends}
@@ -174,11 +174,11 @@ def _lying(graph: Graph, i: int) -> Iterator[int]:
     is no input: all of it, but for zeros that are added to."""
     node = graph.nodes[i]
     if node.op == DOT and node.convolution is not None:
-        yield from (j for j in (_base(graph, k) for k in _read(node)) if graph.nodes[j].op not in ("input", "full"))
-    for j in _read(node) if node.op in SCATTERS else ():
+        yield from (j for j in (_base(graph, k) for k in operands(node)) if graph.nodes[j].op not in ("input", "full"))
+    for j in operands(node) if node.op in SCATTERS else ():
         is_base = Ref(j) == node.args[0] and len(node.args) > 1
         while graph.nodes[j].op == "reshape" and not is_base:
-            (j,) = _read(graph.nodes[j])
+            (j,) = operands(graph.nodes[j])
         if graph.nodes[j].op != "input" and not (is_base and graph.nodes[j].op == "full"):
             yield j
 
@@ -202,13 +202,13 @@ def _ends(
         if j in anchors and j not in known:
             found.add(_mean(graph, j))
         elif j not in known:
-            todo += [k for k in _read(graph.nodes[j]) if k in needed]
+            todo += [k for k in operands(graph.nodes[j]) if k in needed]
     return found
 
 
 def _mean(graph: Graph, i: int) -> int:
     """A sum over its count, where nothing else is made of the sum."""
-    users = [j for j, node in enumerate(graph.nodes) if i in _read(node)]
+    users = [j for j, node in enumerate(graph.nodes) if i in operands(node)]
     if len(users) == 1 and graph.nodes[i].op == "sum":
         user = graph.nodes[users[0]]
         if user.op == "div" and user.args[0] == Ref(i) and not isinstance(user.args[1], Ref):
@@ -220,7 +220,7 @@ def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:
     """Some nodes and those that are computed from them."""
     found = set(first)
     for i in needed:
-        if found & set(_read(graph.nodes[i])):
+        if found & set(operands(graph.nodes[i])):
             found.add(i)
     return found
 
@@ -228,9 +228,10 @@ def _following(graph: Graph, needed: list[int], first: list[int]) -> set[int]:
 def _base(graph: Graph, i: int) -> int:
     """What a value is a view of, if it is one; of windows, what they are read of."""
     while graph.nodes[i].op in VIEWS or (graph.nodes[i].op == "index" and graph.nodes[i].convolution):
-        i = _read(graph.nodes[i])[0]
+        i = operands(graph.nodes[i])[0]
     return i
 
 
-def _read(node: Node) -> list[int]:
+def operands(node: Node) -> list[int]:
+    """The nodes that one reads."""
     return [a.node for a in node.args if isinstance(a, Ref)]

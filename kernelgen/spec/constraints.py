@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Place, TensorFacts
 from kernelgen.spec.nearest import hint
@@ -75,7 +76,7 @@ def facts_of(spec: OperatorSpec) -> TensorFacts:
     else beside it."""
     said = {part.text.strip() for whole in spec.constraints for part in conjuncts(whole)}
     promised = {tensor.name for tensor in spec.inputs if f"{tensor.name}.is_contiguous()" in said}
-    return TensorFacts(spec.facts.contiguous | promised)
+    return replace(spec.facts, contiguous=spec.facts.contiguous | promised)
 
 
 def written_sizes(spec: OperatorSpec) -> dict[str, str]:

@@ -123,6 +123,10 @@ class TensorFacts:
 
     contiguous: frozenset[str] = frozenset()
     """Those that lie in memory in the order of their dimensions, without gaps."""
+    channels_last: frozenset[str] = frozenset()
+    """Those that lie with their channels side by side, as the convolution after them reads them."""
+    laid_as: str = ""
+    """The input that a convolution's result lies in memory as, where that is not what it convolves."""
 
 
 @dataclass(frozen=True)

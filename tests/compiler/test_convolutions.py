@@ -155,6 +155,56 @@ def test_results_lie_as_torchs_do(name: str, layout: torch.memory_format) -> Non
         assert out.is_contiguous(memory_format=layout), schedule
 
 
+CHAINS = {
+    "convolutions": of(
+        "y = torch.relu(F.conv2d(x, w, padding=1))\nreturn torch.relu(F.conv2d(y, v, padding=1))",
+        {"x": "B 16 H W", "w": "24 16 3 3", "v": "20 24 3 3"}, "B 20 H W", SMALL,
+    ),
+    "a norm": of(
+        "return F.group_norm(F.conv2d(x, w, padding=1), 4)", {"x": "B 16 H W", "w": "24 16 3 3"}, "B 24 H W", SMALL
+    ),
+    "a pointwise step first": of(
+        "y = torch.relu(x * s)\nreturn torch.relu(F.conv2d(y, w, padding=1))",
+        {"x": "B 16 H W", "s": "16 1 1", "w": "24 16 3 3"}, "B 24 H W", SMALL,
+    ),
+}  # fmt: skip
+"""Of a convolution and other kernels, with a tensor in memory between them."""
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_chains_are_right_whichever_layout_comes_in(name: str, layout: torch.memory_format, dtype: str) -> None:
+    found = CHAINS[name]
+    plan = plan_of(found.spec())
+    assert [step.family for step in plan.kernels if step.family == "convolution"]
+    module = load(render.triton_source(plan))
+    module.__dict__["convolution_precision"] = lambda: "ieee"
+    tensors = inputs_of(found, SMALL, dtype)
+    tensors[0] = tensors[0].contiguous(memory_format=layout)
+    check(found, module.op, tensors, (name, layout, dtype))
+
+
+def test_a_chain_of_convolutions_turns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = CHAINS["convolutions"]
+    module = load(render.triton_source(plan_of(found.spec())))
+    x, *rest = inputs_of(found, SMALL, "float32")
+    images, turn = [], module.channels_last
+
+    def counted(given: torch.Tensor) -> torch.Tensor:
+        turned: torch.Tensor = turn(given)
+        if given.shape[0] == SMALL["B"]:
+            images.append(turned.data_ptr() != given.data_ptr())
+        return turned
+
+    monkeypatch.setitem(module.__dict__, "channels_last", counted)
+    for layout, turns in ((torch.contiguous_format, [True, False]), (torch.channels_last, [False, False])):
+        images.clear()
+        out = module.op(x.contiguous(memory_format=layout), *rest)
+        assert images == turns
+        assert out.is_contiguous(memory_format=layout)
+
+
 def test_an_input_of_channels_last_is_not_copied() -> None:
     found = FORMS["bias and relu"]
     plan = planned(found)

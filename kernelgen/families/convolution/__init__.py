@@ -17,10 +17,13 @@ from kernelgen.families.values import axes_of
 from kernelgen.frontend.graph import DOT, Graph
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
+from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
 
 NAME = "convolution"
+FORMATS = {2: "channels_last", 3: "channels_last_3d"}
+"""Torch's memory formats with channels last, by the dimensions of space."""
 
 
 def takes(graph: Graph) -> bool:
@@ -109,13 +112,19 @@ def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
 
 
 def _memory_format(spec: OperatorSpec, body: Body, output: str) -> str:
-    """An output in the order of torch's result lies as that does: channels last where the input has them last."""
+    """An output in the order of torch's result lies as that does: channels last where the input has them last. What
+    another kernel reads lies as that wants it."""
     own = _own(body)
+    facts = facts_of(spec)
+    if output in facts.channels_last:
+        return f"torch.{FORMATS[own.rank]}"
+    if output in facts.contiguous:
+        return ""
+    given = facts.laid_as or str(own.lowered.values[own.factors[0]].tensor)
     stored = next(o for o in own.lowered.outputs if o.name == output)
     in_order = (
         own.rank > 1 and not own.contiguous and tuple(map(axes_of, stored.index)) == tuple(map(axes_of, own.result))
     )
-    given = str(own.lowered.values[own.factors[0]].tensor)
     return f"memory_format_of({given})" if in_order else ""
 
 

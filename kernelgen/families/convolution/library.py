@@ -8,6 +8,7 @@ from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.schedules import columns
 from kernelgen.families.values import Stored, Use, axes_of
 from kernelgen.plan import Schedule
+from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile import ir
 from kernelgen.tile.walk import trimmed
@@ -35,7 +36,9 @@ def by_library(spec: OperatorSpec, body: ConvolutionBody, schedule: Schedule, na
     (stored,) = body.lowered.outputs
     bias = added_bias(body, stored)
     hosts += [f"{body.lowered.values[bias].tensor}.detach()"] if bias is not None else []
-    return (ir.LibraryCall(function, body.call.format(*hosts), stored.name),)
+    # torch lays its result out as the input; what another kernel reads is contiguous
+    ordered = ".contiguous()" if stored.name in facts_of(spec).contiguous else ""
+    return (ir.LibraryCall(function, body.call.format(*hosts) + ordered, stored.name),)
 
 
 def is_library(spec: OperatorSpec, body: ConvolutionBody) -> bool:
