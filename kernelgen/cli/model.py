@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelgen.cli.names import LOGS
 from kernelgen.cli.terminal import note
 from kernelgen.errors import LanguageModelError, UsageError
 from kernelgen.settings import Settings
@@ -55,8 +56,6 @@ if TYPE_CHECKING:
     from kernelgen.devices import Device
     from kernelgen.generation import Written
     from kernelgen.spec.model import OperatorSpec
-
-LOGS = Path("logs")
 
 
 def needs_model(spec: OperatorSpec, root: Path) -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 ROOT = Path("operators")
 """Where quartets are, below the working folder."""
+LOGS = Path("logs")
+"""Where the journals of runs are."""
 
 
 def root_of(device: Device) -> Path:

@@ -31,7 +31,7 @@ from kernelgen.cli.terminal import (
     spoken,
     table,
 )
-from kernelgen.errors import FaultyError, KernelgenError, StaleError, UsageError
+from kernelgen.errors import FaultyError, SpecError, StaleError, UsageError
 from kernelgen.settings import Settings, resolve
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _stale_here(names: list[str], root: Path) -> list[str]:
     for name in names:
         try:
             found += stale(load(name, root), root)
-        except KernelgenError as error:  # the others are looked at all the same
+        except SpecError as error:  # the others are looked at all the same
             found += str(error).splitlines()
     return found
 

@@ -7,11 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kernelgen.cli.names import chosen_quartets
+from kernelgen.cli.names import LOGS, chosen_quartets
 from kernelgen.cli.terminal import Json, Names, emit, note
 from kernelgen.errors import KernelgenError, WrongOrSlowError
-
-LOGS = Path("logs")
 
 
 def report(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelgen.cli.names import ROOT, find_quartet, quartets, root_of
+from kernelgen.cli.names import LOGS, ROOT, find_quartet, quartets, root_of
 from kernelgen.cli.new import load
 from kernelgen.cli.terminal import Arch, DeviceName, Force, Json, emit, note, table
 from kernelgen.errors import UsageError, WrongOrSlowError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kernelgen.devices import Device
     from kernelgen.spec.model import OperatorSpec
 
-LOGS = Path("logs")
 VERSION = re.compile(r"v\d+\.\d+")
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelgen.cli.names import LOGS
 from kernelgen.cli.terminal import Json, emit, note, table
 from kernelgen.errors import KernelgenError, UsageError
 from kernelgen.settings import checked, whole
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from kernelgen.report import Glance
 
-LOGS = Path("logs")
 HOST = "127.0.0.1"
 EVERY_S = 1.0
 LARGEST_PORT = 65535
