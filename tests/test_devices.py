@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
 from kernelgen import devices, doctor
-from kernelgen.devices import cuda, facts
+from kernelgen.devices import cuda, facts, nvml
 from kernelgen.devices.libcuda import ATTRIBUTES, Gpu
 from kernelgen.errors import NoDeviceError, UsageError
 
@@ -194,3 +196,39 @@ def test_a_cpu_torch_beside_a_gpu_is_noticed() -> None:
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/none")
     assert doctor.cache().state == "missing"
+
+
+class Nvml:
+    """A library that says what a throttled H200 with a neighbour would, and nothing of its power."""
+
+    def nvmlDeviceGetClockInfo(self, handle: object, clock: int, out: Any) -> int:
+        out._obj.value = {nvml.SM: 1500, nvml.MEMORY: 3201}[clock]
+        return 0
+
+    def nvmlDeviceGetTemperature(self, handle: object, sensor: int, out: Any) -> int:
+        out._obj.value = 84
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: object, out: Any) -> int:
+        return 3
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: object, out: Any) -> int:
+        out._obj.value = 0x01 | 0x20
+        return 0
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: object, count: Any, room: None) -> int:
+        count._obj.value = 2
+        return 7
+
+
+def test_how_a_gpu_is_while_it_is_measured() -> None:
+    wanted = {"sm_mhz": 1500, "memory_mhz": 3201, "celsius": 84, "throttled": ["software thermal"]}
+    assert nvml.read(Nvml(), ctypes.c_void_p()) == {**wanted, "compute_processes": 2}
+    assert devices.find("cpu").state() == {}
+
+
+@pytest.mark.gpu
+def test_the_state_of_the_gpu_here() -> None:
+    found = devices.find("cuda").state()
+    assert found["sm_mhz"] > 0
+    assert found["throttled"] is not None

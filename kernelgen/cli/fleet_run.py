@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from json import loads as parse
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -135,7 +136,7 @@ def run(
     from kernelgen.fleet.drive import drive
     from kernelgen.fleet.schedule import Schedule
 
-    base = _bases(fleet.each)
+    base = partial(_base, each=fleet.each)
     for folder in {tree.here.parts[0] for job in jobs for tree in job.outputs} if not fleet.each else {"."}:
         check_writable(Path(folder))
     kept = _record(jobs, fresh) if record else None
@@ -193,13 +194,9 @@ def _finished(jobs: tuple[Job, ...], kept: FleetRecord, base: Callable[[Kind], P
     return found
 
 
-def _bases(each: bool) -> Callable[[Kind], Path]:
+def _base(kind: Kind, each: bool) -> Path:
     """Where a kind's files lie: here; with --each-device in a folder of its own."""
-
-    def base(kind: Kind) -> Path:
-        return Path(re.sub(r"\W+", "-", kind.device).strip("-").lower()) if each else Path()
-
-    return base
+    return Path(re.sub(r"\W+", "-", kind.device).strip("-").lower()) if each else Path()
 
 
 def told(
@@ -223,10 +220,14 @@ def told(
         print(f"{name}:\n{one.stdout}", end="", flush=True)
         if one.code and not one.stdout:
             note(_last(one.stderr))
-    rows = [(name, _state(one), one.worker, f"{one.seconds:.0f} s") for name, one in outcomes.items()]
-    rows += [(name, f"set aside: {why[-1]}", "-", "-") for name, why in lost.items()]
-    rows += [(name, _last(why), "-", "-") for name, why in wrong.items()]
-    print(table([("operator", "result", "worker", "time"), *rows]))
+    logs = {job.operator: job.logs for job in schedule.jobs}
+    rows = [
+        (name, _state(one), f"{one.seconds:.0f} s", one.worker, _best(one, logs[one.operator], schedule.each))
+        for name, one in outcomes.items()
+    ]
+    rows += [(name, f"set aside: {why[-1]}", "-", "-", "") for name, why in lost.items()]
+    rows += [(name, _last(why), "-", "-", "") for name, why in wrong.items()]
+    print(table([("operator", "result", "time", "worker", "rounds and best"), *rows]))
     return _worst(codes)
 
 
@@ -247,6 +248,19 @@ def _state(outcome: Outcome) -> str:
     if not outcome.code:
         return "finished"
     return f"exit code {outcome.code}" if outcome.stdout else _last(outcome.stderr)
+
+
+def _best(outcome: Outcome, logs: Path | None, each: bool) -> str:
+    """How many rounds its newest run has, and what the kernel then came to; empty for commands that play none."""
+    from kernelgen.cli.fleet_progress import best
+    from kernelgen.journal import read, runs
+
+    found = runs(_base(outcome.kind, each) / logs) if logs else ()
+    last = [record for record in read(found[-1]) if record.kind == "round"][-1:] if found else []
+    if not last:
+        return ""
+    number = last[0].data["round"]
+    return f"{number} round{'' if number == 1 else 's'}, {best(last[0])}"
 
 
 def _last(text: str) -> str:

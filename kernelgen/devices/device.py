@@ -73,6 +73,12 @@ class Device:
         assert isinstance(self.facts, NpuFacts)
         return self.facts
 
+    def state(self) -> dict[str, int | float | list[str]]:
+        """How a device that measures is at this moment, as far as its driver says; see `nvml.State`."""
+        from kernelgen.devices import nvml
+
+        return nvml.state() if self.name == "cuda" and self.measures else {}
+
     def describe(self) -> dict[str, str]:
         """What a log must say of the machine that the figures came from."""
         shown = self.facts.name if self.measures else self.instead.format(self.facts.name)

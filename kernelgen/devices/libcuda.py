@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 # CUdevice_attribute of cuda.h
 ATTRIBUTES = {
@@ -70,6 +71,18 @@ def probe() -> tuple[Gpu | None, str]:
         driver=_driver_version(),
         names=names,
     ), ""
+
+
+def uuid() -> str:
+    """Of the first visible GPU, as NVML names it; empty where there is none."""
+    try:
+        lib = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return ""
+    found, device = (ctypes.c_ubyte * 16)(), ctypes.c_int()
+    if lib.cuInit(0) or lib.cuDeviceGet(ctypes.byref(device), 0) or lib.cuDeviceGetUuid_v2(found, device):
+        return ""
+    return f"GPU-{UUID(bytes=bytes(found))}"
 
 
 def _name(lib: Any, number: int) -> str:

@@ -16,6 +16,7 @@ from kernelgen.devices import Card, Device
 from kernelgen.fleet.model import Kind
 
 SELF_TEST = "import sys; from kernelgen.judge.selftest import main; sys.exit(main())"
+STATE = "import json; from kernelgen.devices import find; print(json.dumps(find().state()))"
 RUNS, LEAST = 20, 15
 """A/A comparisons of a worker, and how many of their 95 % intervals must hold 1.00: an honest clock has fewer in 3 of
 10,000 times (binomial)."""
@@ -64,7 +65,9 @@ def self_test(variables: Mapping[str, str]) -> tuple[dict[str, object], str]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         return {}, f"its A/A self-test does not run: {last[:300]}"
-    return judged(json.loads(done.stdout.strip().splitlines()[-1]))
+    seen, why = judged(json.loads(done.stdout.strip().splitlines()[-1]))
+    said = _asked(["-c", STATE], variables)
+    return {**seen, **(json.loads(said.stdout) if not said.returncode else {})}, why
 
 
 def judged(said: dict[str, list[dict[str, float]]]) -> tuple[dict[str, object], str]:

@@ -41,7 +41,7 @@ class Schedule:
     """
 
     def __init__(self, jobs: Sequence[Job], each: bool = False, finished: Sequence[Outcome] = ()) -> None:
-        self.jobs, self._each = tuple(jobs), each
+        self.jobs, self.each = tuple(jobs), each
         self.workers: dict[str, Worker] = {}
         self.running: dict[int, Assignment] = {}
         self.done: dict[Key, Outcome] = {(one.operator, one.kind): one for one in finished}
@@ -98,7 +98,7 @@ class Schedule:
 
     def _joined(self, worker: Worker) -> list[Action]:
         if worker.kind not in self._queues:
-            if self._queues and not self._each:
+            if self._queues and not self.each:
                 return [Refuse(worker.name, f"unlike the others: {self.kinds[0].differences(worker.kind)}")]
             left = [job for job in self.jobs if (job.operator, worker.kind) not in self.done]
             self._queues[worker.kind] = deque(left)

@@ -50,7 +50,7 @@ def begin(bench: Bench, state: State) -> None:
         "table": table_to_json(state.plan.table), "current": table_to_json(state.plan.table), "entry": entry,
         "work": _work(bench),
     }  # fmt: skip
-    publish(bench, bench.journal.append("round", data).data)
+    publish(bench, bench.journal.append("round", {**data, "device_state": bench.device.state()}).data)
 
 
 def _work(bench: Bench) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def play(bench: Bench, state: State) -> str | None:
         "current": table_to_json(outcome.proposed if outcome.kept else state.plan.table),
         "figures": to_json(outcome.figures) if outcome.kept else None, "bottleneck": diagnosis.bottleneck,
     }  # fmt: skip
-    publish(bench, bench.journal.append("round", data).data)
+    publish(bench, bench.journal.append("round", {**data, "device_state": bench.device.state()}).data)
     return None
 
 
