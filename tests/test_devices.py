@@ -228,7 +228,7 @@ def test_how_a_gpu_is_while_it_is_measured() -> None:
 
 
 @pytest.mark.gpu
-def test_the_state_of_the_gpu_here() -> None:
+def test_the_clocks_of_a_gpu_are_read() -> None:
     found = devices.find("cuda").state()
     assert found["sm_mhz"] > 0
     assert found["throttled"] is not None

@@ -232,6 +232,14 @@ def test_what_is_finished_is_not_begun_again() -> None:
     assert [one.job.operator for one in schedule.running.values()] == ["op1"]
 
 
+def test_what_another_kind_finished_is_begun_again() -> None:
+    other = Outcome("op0", "a", OTHER, 0, "", "", 1.0)
+    schedule = Schedule(jobs(2), finished=[other])
+    begin(schedule, "a", "b")
+    assert sorted(one.job.operator for one in schedule.running.values()) == ["op0", "op1"]
+    assert not schedule.done
+
+
 def test_without_a_worker_it_is_stuck_and_not_drained() -> None:
     schedule = Schedule(jobs(1))
     assert schedule.stuck

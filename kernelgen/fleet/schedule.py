@@ -100,6 +100,8 @@ class Schedule:
         if worker.kind not in self._queues:
             if self._queues and not self.each:
                 return [Refuse(worker.name, f"unlike the others: {self.kinds[0].differences(worker.kind)}")]
+            if not self.each:  # what another kind of device came to is not of this run
+                self.done = {key: outcome for key, outcome in self.done.items() if key[1] == worker.kind}
             left = [job for job in self.jobs if (job.operator, worker.kind) not in self.done]
             self._queues[worker.kind] = deque(left)
         self.workers[worker.name] = worker
