@@ -29,6 +29,7 @@ def without_joins(graph: Graph) -> Graph:
     moved: dict[int, int] = {}
     parts: dict[int, Parts] = {}
     joins = {i: found for i, node in enumerate(graph.nodes) if (found := _join(graph, node))}
+    needed = _needed(graph)
     within = {a.node for i in joins for a in graph.nodes[i].args[1:] if isinstance(a, Ref)}
     for i, node in enumerate(graph.nodes):
         if i in within:
@@ -40,9 +41,11 @@ def without_joins(graph: Graph) -> Graph:
             parts[i] = (Ref(moved[joined[0].node]), Ref(moved[joined[1].node]))
         elif parts.keys() & set(read):
             made = _of_parts(b, graph, node, parts, moved)
-            if made is None:
+            if made is None and i in needed:
                 return graph
-            if isinstance(made, Ref):
+            if made is None:  # nobody looks at it
+                moved[i] = next(moved[j] for j in read if j in parts)
+            elif isinstance(made, Ref):
                 moved[i] = made.node
             else:
                 parts[i] = made
@@ -55,6 +58,14 @@ def without_joins(graph: Graph) -> Graph:
     if not parts or any(o.node in parts for o in graph.outputs):
         return graph
     return with_nodes(graph, b, moved)
+
+
+def _needed(graph: Graph) -> set[int]:
+    """The nodes that outputs are computed from, and these."""
+    found = {o.node for o in graph.outputs}
+    for i in range(len(graph.nodes) - 1, -1, -1):
+        found |= {a.node for a in graph.nodes[i].args if isinstance(a, Ref)} if i in found else set()
+    return found
 
 
 def _join(graph: Graph, node: Node) -> Parts | None:

@@ -127,6 +127,16 @@ FORMS = {
         f"{SCORES}lse = torch.logsumexp(s, -1, keepdim=True)\n"
         "return torch.softmax(s, -1).to(q.dtype) @ v * torch.sigmoid(lse - m[:, None, None])", {"m": "H"},
     ),
+    "sinks, and the greatest taken off before the softmax": attention(
+        f"{PLACES}{SCORES}s = s.masked_fill(col > row, float('-inf'))\n"
+        "z = m[None, :, None, None].expand(q.shape[0], -1, q.shape[2], 1)\nc = torch.cat([s, z], dim=-1)\n"
+        "c = c - c.max(dim=-1, keepdim=True).values\n"
+        "w = torch.softmax(c, dim=-1)[..., :-1]\nreturn w.to(q.dtype) @ v", {"m": "H"},
+    ),
+    "another number of the row taken off": attention(
+        f"{SCORES}top = s.amax(-1, keepdim=True) + 3.0\ne = torch.exp(s - top)\n"
+        "return (e / e.sum(-1, keepdim=True)).to(q.dtype) @ v"
+    ),
     "a softmax off by one": attention(
         f"{SCORES}top = s.amax(-1, keepdim=True).clamp(min=0)\ne = torch.exp(s - top)\n"
         "return (e / (e.sum(-1, keepdim=True) + torch.exp(-top))).to(q.dtype) @ v"
@@ -278,6 +288,15 @@ def test_float8_is_multiplied_as_memory_holds_it_and_the_sum_is_scaled(name: str
         off = (op(q, k, v, ks, vs).double() - exactly).abs().max()
         assert float(off) <= 1e-3 * float(exactly.abs().max()), schedule
     assert ".to(tl.float32)" not in render.triton_source(kernel_of(scaled))
+
+
+def test_another_reduction_of_the_scores_is_a_kernel_of_its_own() -> None:
+    found = attention(f"{SCORES}w = torch.softmax(s, -1)\nreturn w.to(q.dtype) @ v * s.sum(-1, keepdim=True)")
+    plan = plan_of(found.spec())
+    assert [k.family for k in plan.kernels] != ["attention"]
+    tensors = inputs_of(found, "float32")
+    off = (load(render.triton_source(plan)).op(*tensors).double() - exact(found, tensors)[0]).abs().max()
+    assert float(off) <= 1e-4
 
 
 REFUSED = {

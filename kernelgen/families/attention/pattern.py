@@ -61,7 +61,11 @@ def softmax_of(values: Sequence[Value], outputs: Sequence[int]) -> tuple[tuple[V
     """The values short of what the walk over keys does itself, the softmax among them, and the numbers of the outputs
     then. Raises Unlowerable where there is none."""
     found = Finder(list(values)).softmax()
-    return _Pruned(found, outputs).result()
+    pruned, softmax, numbers = _Pruned(found, outputs).result()
+    for i, value in enumerate(pruned):
+        if value.op in ("max", "sum") and i not in (softmax.row_max, *softmax.row_sums):
+            raise Unlowerable("a reduction of scores beside their softmax", value.statement)
+    return pruned, softmax, numbers
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,14 @@ class Finder:
         if self.values[weights].op == "div":
             numerator, denominator = self.uses(self.values[weights])
             divided = self.values[denominator].op == "sum" and self.values[denominator].args == (Use(numerator),)
-            after += [] if divided else [("div", denominator)]
-            weights = numerator
-        logits, shift = self._difference(weights)
+            after, weights = [("div", denominator)], numerator
+        logits, shift = self._unshifted(*self._difference(weights))
         row_max = self._maximum(shift, logits)
         if row_max is None:
             row_max, factor = self._shifted_anew(weights, logits, shift)
-            after.insert(0, ("mul", factor))
+            after, divided = [("mul", factor), *after], False
+        elif divided:
+            after = []
         if (zero and not divided) or any(self._varies(i) for _, i in after):
             raise self._refused(weights)
         second = self._followed(second, after)
@@ -143,6 +148,19 @@ class Finder:
             raise self._refused(i)
         return uses[0], uses[1]
 
+    def _unshifted(self, logits: int, shift: int) -> tuple[int, int]:
+        """Logits from which a number of the row has been taken already without that, which is then taken as well."""
+        while self.values[logits].op == "sub" and len(self.uses(self.values[logits])) == 2:
+            inner, own = self.uses(self.values[logits])
+            if self._varies(own) or not self._varies(inner):
+                break
+            for i, v in enumerate(list(self.values)):
+                if v.op == "max" and v.args == (Use(logits),):
+                    self.values[i] = replace(v, op="sub", args=(Use(self._greatest(inner)), Use(own)), name=None)
+            axes = self.values[own].axes | self.values[shift].axes
+            logits, shift = inner, self._made(Value("add", (Use(own), Use(shift)), "float", axes))
+        return logits, shift
+
     def _shifted(self, i: int) -> tuple[int, int]:
         """The logits in exp(logits - max(logits)), and that maximum."""
         logits, shift = self._difference(i)
@@ -160,12 +178,9 @@ class Finder:
         """The maximum of logits from which something else is taken, such as a logsumexp, or the larger one of their
         maximum and a sink; and what exponentials of logits less the maximum are multiplied by for those."""
         value, op = self.values[power], self.values[power].op
-        row_max = next((i for i, v in enumerate(self.values) if v.op == "max" and v.args == (Use(logits),)), None)
-        first, second = (v.axes for v in self.values if v.op == "dot")
-        rows = self.values[logits].axes - (first - second)
-        if row_max is None:
-            row_max = self._made(Value("max", (Use(logits),), "float", rows, "row_max"))
-        less = self._made(Value("sub", (Use(row_max), Use(shift)), "float", rows | self.values[shift].axes))
+        row_max = self._greatest(logits)
+        axes = self.values[row_max].axes | self.values[shift].axes
+        less = self._made(Value("sub", (Use(row_max), Use(shift)), "float", axes))
         factor = self._made(Value(op, (Use(less),), "float", self.values[less].axes, None, value.statement))
         sums = [i for i, v in enumerate(self.values) if v.op == "sum" and Use(power) in v.args]
         if sums:
@@ -175,6 +190,15 @@ class Finder:
             total = self._made(replace(self.values[i], args=(Use(own),)))
             self.values[i] = Value("mul", (Use(total), Use(factor)), "float", self.values[factor].axes)
         return row_max, factor
+
+    def _greatest(self, logits: int) -> int:
+        """The maximum of logits, which there is once."""
+        for i, value in enumerate(self.values):
+            if value.op == "max" and value.args == (Use(logits),):
+                return i
+        first, second = (v.axes for v in self.values if v.op == "dot")
+        axes = self.values[logits].axes - (first - second)
+        return self._made(Value("max", (Use(logits),), "float", axes, "row_max"))
 
     def _followed(self, second: int, after: Sequence[tuple[str, int]]) -> int:
         """The second product, where it has been multiplied or divided by what its weights were."""
