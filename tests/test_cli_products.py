@@ -47,7 +47,6 @@ MISTAKES = {
         "out, shape: [M, N], dtype: T", "out, shape: [M, N], dtype: float32", "6:5: outputs declares out as float32, ",
     ),
     "another family": ("inputs:", "type: reduction\ninputs:", "2:1: type says reduction, but the reference is matmul"),
-    "gradients": ("inputs:", "backward: true\ninputs:", "10:3: unsupported: the gradient of torch.matmul"),
 }  # fmt: skip
 
 

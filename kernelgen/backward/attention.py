@@ -47,13 +47,29 @@ class Attention:
 
 
 def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
-    """The graph with its attention as two products and a softmax; itself where that is not all that it multiplies."""
+    """The graph with its attention as two products and a softmax, or with products that do not wait for one another;
+    itself where that is not all that it multiplies."""
     if not any(node.op == CALL for node in graph.nodes):
         return graph, None
     apart = unturned(without_joins(with_products(graph)))
     products = [i for i, node in enumerate(apart.nodes) if node.op == DOT]
     found = _attention(apart, products[1]) if len(products) == 2 else None
-    return (apart, found) if found and not any(node.op == CALL for node in apart.nodes) else (graph, None)
+    if any(node.op == CALL or node.convolution for node in apart.nodes) or any(
+        len(_refs(apart.nodes[i])) > 2 for i in products
+    ):
+        return graph, None
+    return (apart, found) if found or not _in_turn(apart) else (graph, None)
+
+
+def _in_turn(graph: Graph) -> bool:
+    """Whether some product is one of what another came to."""
+    after: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        waits = any(isinstance(a, Ref) and a.node in after for a in node.args)
+        if waits and node.op == DOT:
+            return True
+        after |= {i} if waits or node.op == DOT else set()
+    return False
 
 
 def _attention(graph: Graph, product: int) -> Attention | None:

@@ -7,7 +7,7 @@ right is for the judge to say, which holds the result against torch's own autogr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from kernelgen.backward import attention
 from kernelgen.backward.gathers import through_index
@@ -37,7 +37,7 @@ def gradients(
     """
     graph = named(graph) if attended is None else graph
     tape = Tape(graph)
-    active = _active(spec, graph)
+    active, dtypes = _active(spec, graph), {t.name: t.dtype for t in spec.inputs}
     flowing: dict[int, list[Ref]] = {}
     for output in graph.outputs:
         node = graph.nodes[output.node]
@@ -60,7 +60,7 @@ def gradients(
         if attended is not None and i == attended.product:
             parts_of = attention.gradients(tape, attended, g, _saved(tape, graph, attended))
         else:
-            parts_of = iter(_shortcut(tape, graph, i, g) or _parts(tape, i, node, g))
+            parts_of = iter(_shortcut(tape, graph, i, g) or _parts(tape, i, node, g, dtypes))
         for source, part in parts_of:
             if source in active:
                 flowing.setdefault(source, []).append(part)
@@ -113,7 +113,7 @@ def _to_operands(
                 yield operand.node, reduced
 
 
-def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
+def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) -> Iterator[tuple[int, Ref]]:
     """What the operands of a node get, each in a shape that broadcasts to its own."""
     refs = [a for a in node.args if isinstance(a, Ref)]
     if node.op in ("input", "full", "iota", "place", "convert", *BOOLEAN):
@@ -131,6 +131,9 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
     elif node.op == "cumsum":
         yield refs[0].node, summed_from_end(tape, tape.view("expand", g, node.shape), int(node.attrs[0]))
     elif node.op == DOT:
+        if tape.node(g).op != "input" and not tape.multiplied_as:
+            tape.multiplied_as = _multiplied(tape, refs, dtypes)
+            tape.handed = (*tape.handed, g.node)
         yield from zip(
             (r.node for r in refs), attention.products(tape, node.equation, refs[0], refs[1], g), strict=True
         )
@@ -139,6 +142,17 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref) -> Iterator[tuple[int, Ref]]:
     else:
         called = str(node.attrs[1]).partition("(")[0] if node.op == CALL else node.op
         raise Refused(f"the gradient of {called}")
+
+
+def _multiplied(tape: Tape, factors: Sequence[Ref], dtypes: Mapping[str, str]) -> str:
+    """The dtype in which a product multiplies: what its factors are rounded to, or that of the inputs that they are."""
+    for factor in factors:
+        at = tape.node(factor)
+        while at.op in VIEWS:
+            (at,) = (tape.node(a) for a in at.args if isinstance(a, Ref))
+        if at.op in ("round", "input"):
+            return str(at.attrs[0]) if at.op == "round" else dtypes.get(str(at.attrs[0]), "")
+    return ""
 
 
 def _through_view(tape: Tape, node: Node, source: Ref, g: Ref) -> Ref | None:

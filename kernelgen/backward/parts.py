@@ -40,6 +40,8 @@ def partition(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
     """
     if tape.delta is not None:
         return _of_attention(tape, found)
+    if any(tape.nodes[i].op == DOT for i in needed(tape, [ref.node for ref in found.values()], {})):
+        return _of_products(tape, found)
     scattered = {name: ref.node for name, ref in found.items() if tape.node(ref).op in SCATTERS}
     given = {name: _scattered(tape, node) for name, node in scattered.items()}
     handed = dict.fromkeys(node for nodes in given.values() for node in nodes)
@@ -159,6 +161,16 @@ def _is_row(tape: Tape, i: int) -> bool:
     """Whether a value is the same along what the reductions below it ran over."""
     reduced = {atom for key in _keys(tape, [i], ()) for atom in key}
     return not reduced & {atom for dim in tape.nodes[i].shape for atom in dim}
+
+
+def _of_products(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:
+    """Every gradient by a part of its own; what products get is computed once, by a part before them."""
+    wanted = {name: needed(tape, [ref.node], {}) for name, ref in found.items()}
+    handed = tuple(i for i in dict.fromkeys(tape.handed) if any(i in inside for inside in wanted.values()))
+    parts = [Part((), handed, ())] if handed else []
+    for name, ref in found.items():
+        parts.append(Part(((name, ref.node),), (), tuple(i for i in handed if i in wanted[name])))
+    return tuple(parts)
 
 
 def _of_attention(tape: Tape, found: Mapping[str, Ref]) -> tuple[Part, ...]:

@@ -189,7 +189,12 @@ class Source:
         """A product of factors in the dtype that the reference multiplies, in float32 from there on."""
         operands, _, result = node.equation.partition("->")
         labels = operands.split(",")
-        factors = [self._factor(a) for a in node.args if isinstance(a, Ref)]
+        refs = [a for a in node.args if isinstance(a, Ref)]
+        factors = [self._factor(a) for a in refs]
+        shapes = [self.tape.node(a).shape for a in refs]
+        if labels[0][:1] not in result and shapes[0][:1] == ((ELLIPSIS,),):  # sums over rows, of whatever dimensions
+            of_rows = [[ast.parse(e, mode="eval").body for e in self.sizes.rows(shape)] for shape in shapes]
+            factors = [_method(f, "reshape", *sizes) for f, sizes in zip(factors, of_rows, strict=True)]
         leading, row, column = result[:-2], result[-2:-1], result[-1:]
         if row not in labels[0]:
             labels, factors = labels[::-1], factors[::-1]

@@ -219,7 +219,8 @@ class _Writer:
         """The dtype, or its variable, in which it multiplies."""
         if not self._multiplies():
             return ""
-        return self.tape.multiplied_as or next(t.dtype for t in self.inputs if t.name in self._wide())
+        wide = self._wide() or [t.name for t in self.inputs if t.role != "like"]
+        return self.tape.multiplied_as or next(t.dtype for t in self.inputs if t.name in wide)
 
     def _multiplies(self) -> bool:
         """Whether it has products of matrices, whose factors are in the inputs' own dtype."""

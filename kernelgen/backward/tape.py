@@ -31,6 +31,8 @@ class Tape(Builder):
         """What values without a name may be called."""
         self.delta: int | None = None
         """Of attention: what its rows' gradients and results come to, which one part computes for the others."""
+        self.handed: tuple[int, ...] = ()
+        """The gradients of products, of which all that they are products of is computed."""
         self.saved: tuple[int, ...] = ()
         """What the forward saves beside its outputs."""
         self.forward: dict[str, int] = {}
