@@ -21,7 +21,7 @@ _NAMED = re.compile(r"\*\*(?P<name>[^*]+):\*\* (?P<value>.*)")
 _CELLS = re.compile(r"(?<!\\)\|")
 _GROUP = r"\[[^\]]*\]|\([^()]*\)|`[^`]*`"
 """What is never taken apart."""
-_VARIES = {"{}": rf"((?:{_GROUP}|(?! · |; |: |, )[^\[\]()`])+?)", "{*}": "(.+?)"}
+_VARIES = {"{}": rf"((?:{_GROUP}|(?! · |; |: |, )[^\[\]()`])+?)", "{*}": "(.+?)", "{#}": r"([\d.]+(?: [kMG]?B| %)?)"}
 _SEPARATORS = ((". ", "。"), (" · ", " · "), ("; ", "；"), (": ", "："), (", ", "，"), (" and ", "和"))
 """Where a sentence that is no phrase of the catalogue is taken apart: the first that it has."""
 _ENDS = {".": "。", ":": "："}
@@ -72,12 +72,12 @@ def catalogue(language: Language) -> dict[str, str]:
 @functools.cache
 def _patterns(language: Language) -> tuple[tuple[re.Pattern[str], str], ...]:
     """The catalogue of a language, what is most said in letters first."""
-    ordered = sorted(catalogue(language).items(), key=lambda pair: -len(re.sub(r"\{\*?\}", "", pair[0])))
+    ordered = sorted(catalogue(language).items(), key=lambda pair: -len(re.sub(r"\{[*#]?\}", "", pair[0])))
     return tuple((_compiled(text), said) for text, said in ordered)
 
 
 def _compiled(text: str) -> re.Pattern[str]:
-    return re.compile("".join(_VARIES.get(part, re.escape(part)) for part in re.split(r"(\{\*?\})", text)))
+    return re.compile("".join(_VARIES.get(part, re.escape(part)) for part in re.split(r"(\{[*#]?\})", text)))
 
 
 def _cut(text: str, separator: str) -> tuple[str, str] | None:
