@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 from dataclasses import replace
@@ -20,6 +21,7 @@ from kernelgen.optimization.bench import families_compiler
 from kernelgen.optimization.state import table_from_json
 from kernelgen.outcomes import Evaluation, Status
 from kernelgen.plan import Parameter, Plan, Schedule
+from kernelgen.search import recorded
 from kernelgen.search.explore import BATCH
 from kernelgen.spec import find_spec, load_spec
 from kernelgen.strategies import Compiler, Context, History, Tuning
@@ -315,3 +317,13 @@ def test_a_dry_run_shows_the_space_without_a_device(tmp_path: Path) -> None:
 )
 def test_mistakes_on_the_command_line(arguments: tuple[str, ...], line: str, code: int, tmp_path: Path) -> None:
     assert refused("tune", *arguments, cwd=tmp_path, code=code) == f"error: {line}"
+
+
+def test_what_a_run_measured_becomes_a_recorded_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "docs" / "benchmarks"))
+    tuner = importlib.import_module("tuner")
+    result = tuned(tmp_path, tuning=Tuning("BLOCK_SIZE=1024,REUSE=1,variant=flat", evaluations=1000, patience=1000))
+    tuner.write_spaces("toy", result.folder, tmp_path)
+    spaces = [recorded.read(tmp_path / f"toy-{number}.csv.gz") for number in range(len(CASES))]
+    assert {len(space.points) for space in spaces} == {3 * 4 * 5}
+    assert {axis.name for axis in spaces[0].points.axes} >= {"variant", "num_warps", "EVICT"}
