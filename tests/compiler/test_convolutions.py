@@ -43,6 +43,10 @@ FORMS = {
     ),
     "dilation": of("return F.conv2d(x, w, dilation=(1, 2), padding=(1, 2))", IMAGE, "B J H W", SMALL, ODD),
     "same": of("return F.conv2d(x, w, padding='same')", {"x": "B C H W", "w": "J C 2 3"}, "B J H W", SMALL),
+    "sizes that are products": of(
+        "return torch.relu(F.conv2d(x, w, b, stride=(1, 2), padding=1))", {**IMAGE, "x": "B C 2*H 3*W"},
+        "B J 2*H (3*W-1)//2+1", SMALL, ODD,
+    ),
     "one tap": of("return F.conv2d(x, w, b)", {**IMAGE, "w": "J C 1 1"}, "B J H W", SMALL, ODD),
     "of a sequence": of(
         "return F.gelu(F.conv1d(x, w, b, padding='same'))", {"x": "B C L", "w": "J C 5", "b": "J"}, "B J L",

@@ -20,6 +20,7 @@ from kernelgen.families.convolution.lowering import SPACE, ConvolutionBody
 from kernelgen.families.convolution.phases import Phases, own_phase, phases_of
 from kernelgen.families.matmul.writer import PRECISION, Tiled, Writer, multiplies_float32
 from kernelgen.families.values import Value
+from kernelgen.frontend import indices as ix
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -63,6 +64,13 @@ class ConvolutionWriter(Writer):
         """By the dimension of space."""
         self.places: dict[Expr, ir.Name] = {}
         """Places of the input that have a name."""
+        axes = body.lowered.space.axes
+        self.wholes = {
+            ix.linear(tuple(map(ix.axis, run.axes)), tuple((axes[a],) for a in run.axes)): run
+            for run in body.extent("m").runs
+            if len(run.axes) > 1
+        }
+        """What counts pixels along a dimension whose size is a product."""
         self.inside: ir.Expr | None = None
         """Where windows are inside the input, of the pixels that there are."""
 
@@ -88,6 +96,8 @@ class ConvolutionWriter(Writer):
         """A place that is counted from the numbers of runs."""
         if expr in self.places:
             return self.places[expr]
+        if expr in self.wholes:
+            return self.index(self.wholes[expr].index)
         match expr.op:
             case "axis":
                 run = next(g for e in self.body.layout.extents for g in e.runs if expr.number in g.axes)
@@ -226,8 +236,9 @@ class ConvolutionWriter(Writer):
 
     def placed(self, expr: Expr, known: Mapping[int | None, ir.Expr]) -> ir.Expr:
         """A place with some axes at numbers of their own."""
-        if expr.op == "axis" and expr.number in known:
-            return known[expr.number]
+        axis = self.wholes[expr].axes[0] if expr in self.wholes else expr.number if expr.op == "axis" else None
+        if axis is not None and axis in known:
+            return known[axis]
         if not expr.args:
             return self.position(expr)
         left, right = (self.placed(arg, known) for arg in expr.args)

@@ -132,16 +132,17 @@ def _laid_out(
     taken = {t.name for t in tensors} | reserved
     counted = [e for v in values for e in expressions(v)]
     windows = node.convolution
-    # pixels that are numbered phase by phase, whatever their size is a product of
+    # pixels are counted along whole dimensions, whatever their sizes are products of
     phased = [roles.entries[c] for s, c in zip(windows.stride, "xyz", strict=False) if windows.transposed and s > 1]
+    whole = [*phased, *(axes for c in "xyz" if len(axes := roles.entries.get(c, ())) > 1)]
     letters: list[Index] = [(axes,) for axes in roles.entries.values() if axes]
     runs = collapse(
         len(lowered.space.axes), lowered.space.outer,
         [*(v.index for _, v in loads), *(o.index for o in lowered.outputs), *letters],
-        {a for e in counted for a in axes_of(e)} - {a for axes in phased for a in axes},
+        {a for e in counted for a in axes_of(e)} - {a for axes in whole for a in axes},
     )  # fmt: skip
-    if any(axes not in runs for axes in phased):
-        raise Unlowerable("a transposed convolution whose pixels are taken apart in its kernel", node.statement)
+    if any(axes not in runs for axes in whole):
+        raise Unlowerable("a convolution whose pixels are taken apart in its kernel", node.statement)
     named = _variables(len(node.convolution.stride), roles, runs)
     extents = tuple(
         _extent(kind, [(run, named[run]) for run in runs if set(run) <= set(axes)], lowered, taken)

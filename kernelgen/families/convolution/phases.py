@@ -88,6 +88,8 @@ class Phases:
 
     def tap(self, number: ir.Expr) -> ir.Expr:
         """A tap of the window by its number among those that reach the phase."""
+        if self.taps == ir.Number(1):
+            return self.first_tap
         place = _scalar("mul", number, self.step) if self.step > 1 else number
         return place if self.first_tap == ir.Number(0) else ir.Apply("add", (self.first_tap, place), ())
 
