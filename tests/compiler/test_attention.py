@@ -312,3 +312,11 @@ def test_what_torch_refuses_is_one_clear_error(name: str) -> None:
     with pytest.raises(SpecError) as refused:
         plan_of(attention(f"{SDPA}{arguments}", inputs, out).spec())
     assert len(refused.value.mistakes) == 1
+
+
+@pytest.mark.parametrize("head", [1, 2, 16])
+def test_parts_without_keys_join_to_zero_whatever_the_scale_is(head: int) -> None:
+    found = FORMS["one query of grouped heads"]
+    for schedule, op in wrappers(kernel_of(found)):
+        q, k, v = (torch.randn(1, heads, length, head, device=DEVICE) for heads, length in ((6, 1), (2, 0), (2, 0)))
+        assert not bool(as_tuple(op(q, k, v))[0].any()), schedule

@@ -318,7 +318,10 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
     start = scalar("mul", ir.Name("part"), ir.Name("length"))
     end = scalar("whole_min", scalar("add", ir.Name("part_start"), ir.Name("length")), ir.Name("N"))
     walked = *walk.begin(), *walk.blocks()
-    kept = zip(names.values(), (walk.out, walk.greatest(), walk.carry.row_sum), strict=True)
+    # a scale beyond 1 makes minus infinity of the least number, and that less itself is NaN
+    greatest = ir.Apply("fmax", (walk.greatest(), ir.Number(LEAST)), walk.carry.row_max.shape)
+    left: tuple[ir.Expr, ...] = (walk.out, greatest, walk.carry.row_sum)
+    kept = tuple(zip(names.values(), left, strict=True))
     inside = trimmed((
         *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
         ir.Let(("length",), scalar("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
