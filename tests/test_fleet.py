@@ -280,3 +280,26 @@ def test_no_process_outlives_its_driver(tmp_path: Path) -> None:
     while any(Path(f"/proc/{pid}").exists() for pid in found) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(Path(f"/proc/{pid}").exists() for pid in found)
+
+
+def test_a_workers_command_runs_for_its_parent_alone() -> None:
+    def code(parent: int) -> int:
+        command = [sys.executable, "-m", "kernelgen.cli.job", str(parent), "--version"]
+        return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+
+    assert code(os.getpid()) == 0
+    assert code(1) == 1, "its parent has ended before it could ask to end with it"
+
+
+def test_each_kind_of_device_has_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    kinds = (KIND, Kind("another toy", KIND.versions))
+    executor = LocalExecutor([Place(Worker(kind.device, kind), {}) for kind in kinds], COMMAND)
+    given = Schedule(jobs(Path(), ["add"], "pause=0"), each=True)
+    try:
+        drive(given, executor, Seen(), lambda kind: Path(kind.device))
+    finally:
+        executor.close()
+    assert set(given.done) == {("add", kind) for kind in kinds}
+    assert [faults(tmp_path / kind.device, ["add"]) for kind in kinds] == [[], []]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kind.device for kind in kinds)
