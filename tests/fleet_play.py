@@ -1,6 +1,6 @@
 """A command for workers that plays rounds into a journal and computes nothing: `fleet_play.py PARENT NAME [WORD…]`.
 
-Words: rounds=N, pause=S between two things that are made durable, dies, crashes, fails, meddles. Other tests take
+Words: rounds=N, pause=S between two things that are made durable, dies, crashes, fails, meddles, --fresh. Other tests take
 `jobs` and `Seen` from here.
 """
 
@@ -25,13 +25,16 @@ ROUNDS = 3
 KIND = Kind("a toy", (("python", "3"),))
 
 
-def play(name: str, rounds: int, pause_s: float) -> None:
+def play(name: str, rounds: int, pause_s: float, fresh: bool = False) -> None:
     folder, kernel = Path("logs") / name, Path("operators") / name / f"{name}_triton.py"
     with locked(folder):
-        journal = Journal.open(unfinished(folder, name) or folder / run_name(name))
+        journal = Journal.open((not fresh and unfinished(folder, name)) or folder / run_name(name))
         if not journal.records("run"):
             journal.append("run", {"key": name})
-        for number in range(len(journal.records("round")), rounds):
+        played = journal.records("round")
+        if played:  # what follows from the last record, where a kill came between
+            write_atomic(kernel, journal.source(played[-1].data["hash"]))
+        for number in range(len(played), rounds):
             time.sleep(pause_s)
             source = f"# {name}, round {number}\n"
             stored = journal.store(source)
@@ -53,7 +56,7 @@ def main(name: str, words: Sequence[str]) -> int:
     if "crashes" in given:
         raise RuntimeError("a fault of ours")
     try:
-        play(name, int(given.get("rounds", ROUNDS)), float(given.get("pause", 0.02)))
+        play(name, int(given.get("rounds", ROUNDS)), float(given.get("pause", 0.02)), "--fresh" in given)
     except KeyboardInterrupt:
         return 130
     print(f"{name} played")

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -303,3 +304,31 @@ def test_each_kind_of_device_has_a_folder_of_its_own(tmp_path: Path, monkeypatch
     assert set(given.done) == {("add", kind) for kind in kinds}
     assert [faults(tmp_path / kind.device, ["add"]) for kind in kinds] == [[], []]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(kind.device for kind in kinds)
+
+
+class Killing(Seen):
+    """Kills the playing process when its first round is on the disk."""
+
+    def recorded(self, assignment: Assignment, record: object) -> None:
+        if not self.lines:
+            self.lines.append(("killed", "", ""))
+            for pid in players():
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_fresh_run_that_is_killed_goes_on_with_itself(tmp_path: Path) -> None:
+    old = Journal.open(tmp_path / "logs" / "add" / "20200101-000000-abcdef")
+    old.append("run", {"key": "add"})
+    given, seen, executor = (
+        [replace(job, fresh=True) for job in jobs(tmp_path, ["add"], "pause=0.2")],
+        Killing(),
+        local(1),
+    )
+    try:
+        drive(Schedule(given), executor, seen)
+    finally:
+        executor.close()
+    assert [kind for kind, *_ in seen.lines] == ["killed", "failed", "finished"]
+    first, second = runs(tmp_path / "logs" / "add")
+    assert read(first) == old.records(), "the run from before was gone on with"
+    assert [record.kind for record in read(second)] == ["run", *["round"] * ROUNDS, "finished"]

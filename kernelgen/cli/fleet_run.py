@@ -38,7 +38,7 @@ def arguments(**given: object) -> tuple[str, ...]:
     return tuple(found)
 
 
-OWN = ("names", "every", "gpus", "workers", "ray", "each_device", "resume", "dry_run", "replay", "seeds")
+OWN = ("names", "every", "gpus", "workers", "ray", "each_device", "resume", "fresh", "dry_run", "replay", "seeds")
 """Parameters of a command that are not for its workers."""
 
 
@@ -53,14 +53,15 @@ def tune_side_by_side(
     every = bool(given.get("every"))
     options = arguments(**{name: value for name, value in given.items() if name not in OWN})
     with started(fleet, settings, measures=True) as (device, workers):
-        made, wrong = tuning_jobs(command, meant_specs(names or [], every, root_of(device)), options, root_of(device))
+        root, fresh = root_of(device), bool(given["fresh"])
+        made, wrong = tuning_jobs(command, meant_specs(names or [], every, root), options, root, fresh)
         for text in wrong.values():
             note(text)
         if not made:
             return WrongOrSlowError.exit_code
         if given["resume"]:
             _check_resumable(made)
-        schedule = run(made, fleet, workers, record=True, fresh=bool(given["fresh"]))
+        schedule = run(made, fleet, workers, record=True, fresh=fresh)
     return told(schedule, wrong, bool(given["json"]), lambda code: WrongOrSlowError.exit_code if code else 0)
 
 
@@ -81,7 +82,7 @@ def judge_side_by_side(
 
 
 def tuning_jobs(
-    command: str, names: Sequence[str], options: Sequence[str], root: Path
+    command: str, names: Sequence[str], options: Sequence[str], root: Path, fresh: bool
 ) -> tuple[tuple[Job, ...], dict[str, str]]:
     """A job for every operator of `optimize` or `tune`, and what is wrong with the specs of others, by name."""
     from kernelgen.cli.names import generated_spec
@@ -111,7 +112,7 @@ def tuning_jobs(
         meant = name if shipped or not own else path.as_posix()
         jobs[spec.name] = Job(
             spec.name, (command, meant, *options), folder.as_posix(), settings_of(resolve({})), (*own, *outputs),
-            outputs, logs,
+            outputs, logs, fresh,
         )  # fmt: skip
     return tuple(jobs.values()), wrong
 

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -90,6 +91,8 @@ class _Driver:
     def __init__(self, schedule: Schedule, executor: Executor, watcher: Watcher, base: Callable[[Kind], Path]) -> None:
         self._schedule, self._executor, self._watcher, self._base = schedule, executor, watcher, base
         self._collectors: dict[int, Collector] = {}
+        self._recorded: set[tuple[str, Kind]] = set()
+        """Operators of which a record came, which later attempts go on with."""
 
     def run(self, asked: Callable[[], int]) -> None:
         alone_since = time.monotonic()
@@ -147,6 +150,8 @@ class _Driver:
             self._watcher.lost(name, why)
             self._handle(Lost(name, why))
             return False
+        if records:
+            self._recorded.add((assignment.job.operator, assignment.worker.kind))
         for record in records:
             self._watcher.recorded(assignment, record)
         if any(record.kind == "round" for record in records):
@@ -196,6 +201,8 @@ class _Driver:
             self._watcher.finished(assignment, outcome, ())
             return [Finished(assignment.attempt, outcome)]
         self._watcher.begun(assignment)
+        if job.fresh and (job.operator, worker.kind) not in self._recorded:
+            assignment = replace(assignment, job=replace(job, arguments=(*job.arguments, "--fresh")))
         self._executor.begin(assignment, inputs)
         return []
 

@@ -64,6 +64,8 @@ class Job:
     """What comes back."""
     logs: Path | None = None
     """The folder of the operator's runs on the collecting machine, which is locked as long as the job runs."""
+    fresh: bool = False
+    """Whether a run from before is not gone on with; what this job itself has recorded is."""
 
 
 @dataclass(frozen=True)
