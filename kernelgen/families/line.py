@@ -69,7 +69,8 @@ def _terms(argument: str, indent: int, comma: str = ",") -> str:
         entries = "".join(f"{_terms(a, indent + 4)},\n" for a in split_top(argument[1:-1]))
         return f"{space}{argument[0]}\n{entries}{space}{argument[-1]}"
     start = argument.find("(") + 1
-    if terms == [argument] and start > 1 and start + closing(argument[start:]) == len(argument) - 1:
+    is_call = re.fullmatch(r"[\w.]+", argument[: max(start - 1, 0)]) is not None
+    if terms == [argument] and is_call and start + closing(argument[start:]) == len(argument) - 1:
         inner = f"{space}    {argument[start:-1]}"
         apart = [_terms(a, indent + 4) + "," for a in split_top(argument[start:-1])]
         return "\n".join([f"{space}{argument[:start]}", *([inner] if len(inner) <= LINE else apart), f"{space})"])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from kernelgen.frontend import (
     arithmetic,
+    bags,
     composites,
     constructors,
     elementary,
@@ -248,6 +249,7 @@ TABLE: dict[str, Rule] = {
     **masks.RULES,
     **scatters.RULES,
     **sorts.RULES,
+    **bags.RULES,
     **constructors.RULES,
     **writes.RULES,
     "aten.max.other": _binary("maximum"),

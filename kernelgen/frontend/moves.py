@@ -305,9 +305,9 @@ def triangle(*, upper: bool) -> Rule:
 
 def arange(b: Builder, c: Call) -> Ref:
     start, step = (c.args[0], c.get(2, "step", 1)) if len(c.args) > 1 else (0, 1)
-    if not isinstance(step, int) or not isinstance(start, int | SizeOf):
+    if not isinstance(step, int | SizeOf) or not isinstance(start, int | SizeOf):
         raise Refused("arange of fractions")
-    counted = ix.plus(ix.times(ix.axis(-1), ix.number(step)), place(start))
+    counted = ix.plus(ix.times(ix.axis(-1), place(step)), place(start))
     result = b.place(c.shape, counted)
     return b.convert(result, c.dtype)
 

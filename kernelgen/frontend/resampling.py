@@ -8,7 +8,7 @@ from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.moves import axes
-from kernelgen.frontend.rule import Call, Refused, Rule
+from kernelgen.frontend.rule import Call, Refused, Rule, StaysCall
 
 
 def nearest(rank: int) -> Rule:
@@ -48,9 +48,11 @@ End = tuple[Ref, Ref]
 
 def _ends(b: Builder, dim: int, own: Dim, made: Dim, *, aligned: bool, factor: float | None) -> tuple[End, End]:
     """The two neighbours of every place of the result along a dimension, which is counted from the end."""
-    if any(isinstance(atom, str) for atom in (*own, *made)):
-        raise Refused("resizing of a dimension that is no number between neighbours")
+    named = any(isinstance(atom, str) for atom in (*own, *made))
+    if named and (aligned or not factor):
+        raise StaysCall("resizing to a size that is no number, or between aligned corners of one")
     size, wanted = math.prod(a for a in own if isinstance(a, int)), math.prod(a for a in made if isinstance(a, int))
+    last: Ref | int = b.place((), ix.minus(ix.size(own), ix.number(1))) if named else size - 1
     along = (made, *((),) * (-1 - dim))
     counted = b.convert(b.place(along, ix.axis(dim)), "float")
     if aligned:
@@ -59,8 +61,8 @@ def _ends(b: Builder, dim: int, own: Dim, made: Dim, *, aligned: bool, factor: f
         step = 1 / factor if factor else size / wanted
         at = b.map("sub", b.map("mul", b.map("add", counted, 0.5), step), 0.5)
         at = b.map("maximum", at, 0.0)
-    first = b.map("minimum", b.convert(at, "int64"), size - 1)
-    second = b.map("minimum", b.map("add", first, 1), size - 1)
+    first = b.map("minimum", b.convert(at, "int64"), last)
+    second = b.map("minimum", b.map("add", first, 1), last)
     weight = b.map("minimum", b.map("maximum", b.map("sub", at, b.convert(first, "float")), 0.0), 1.0)
     return (first, b.map("sub", 1.0, weight)), (second, weight)
 

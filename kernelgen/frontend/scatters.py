@@ -52,6 +52,11 @@ def add_rows(b: Builder, x: Ref, dim: int, index: Ref, source: Ref) -> Ref:
     return _permuted(b, made, _inverse(order))
 
 
+def times_named(b: Builder, size: Dim, index: Ref) -> Ref:
+    """How often an index of one dimension names each of so many places."""
+    return _scattered(b, "times_named", b.full(0, (size,), "int64"), 0, index, None)
+
+
 def scatter_add(b: Builder, c: Call) -> Ref:
     x, dim, index, source = c.args[:4]
     return _scattered(b, "scatter_add", x, dim, index, source)

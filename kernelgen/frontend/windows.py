@@ -14,7 +14,7 @@ from kernelgen.frontend.graph import Arg, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.reductions import mean_of
-from kernelgen.frontend.rule import Call, Refused, Result, Rule
+from kernelgen.frontend.rule import Call, Refused, Result, Rule, StaysCall
 
 _MOST_TAPS = 64
 """Every tap is a load of its own in the kernel's text."""
@@ -165,13 +165,51 @@ def adaptive(rank: int, op: str) -> Rule:
         kernel = []
         for size, dim in zip(wanted, shape[-rank:], strict=True):
             length = math.prod(a for a in dim if isinstance(a, int))
-            if not isinstance(size, int) or any(isinstance(a, str) for a in dim) or length % size:
-                raise Refused("an adaptive pool whose windows differ, or of a size that is no number")
-            kernel.append(length // size)
+            if not isinstance(size, int) or any(isinstance(a, str) for a in dim):
+                raise StaysCall("an adaptive pool to or from a size that is no number")
+            kernel.append(length // size if length % size == 0 else 0)
+        if 0 in kernel:
+            return _of_uneven(b, c, rank, op)
         pool = avg_pool(rank) if op == "mean" else max_pool_places(rank)
         return pool(b, replace(c, args=(x, kernel), kwargs={}))
 
     return rule
+
+
+def _of_uneven(b: Builder, c: Call, rank: int, op: str) -> Result:
+    """An adaptive pool whose windows have different sizes: each runs from where its share begins to where it ends."""
+    x: Ref = c.args[0]
+    plane, made = b.node(x).shape[-rank:], c.shape[-rank:]
+    starts, ends, widths = [], [], []
+    for i, (own, out) in enumerate(zip(plane, made, strict=True)):
+        length, count = (math.prod(a for a in dim if isinstance(a, int)) for dim in (own, out))
+        begin = ix.times(ix.axis(i - rank), ix.number(length))
+        starts.append(ix.quotient(begin, ix.number(count)))
+        ends.append(ix.quotient(ix.plus(begin, ix.number(length + count - 1)), ix.number(count)))
+        widths.append(max(-(-(j + 1) * length // count) - j * length // count for j in range(count)))
+    if math.prod(widths) > _MOST_TAPS:
+        raise StaysCall("an adaptive pool of large windows that differ")
+    found, best, place = None, None, None
+    for offsets in itertools.product(*map(range, widths)):
+        at = [ix.plus(start, ix.number(o)) for start, o in zip(starts, offsets, strict=True)]
+        inside = tuple(Condition(here, "<", end) for here, end in zip(at, ends, strict=True))
+        places = [*axes(len(c.shape))[:-rank], *at]
+        tap = b.index(x, c.shape, tuple(places), inside, 0.0 if op == "mean" else -math.inf)
+        if op == "mean":
+            found = tap if found is None else b.map("add", found, tap)
+            continue
+        number = b.place(made, ix.linear(tuple(at), plane))
+        if best is None or place is None:
+            best, place = tap, number
+            continue
+        is_better = b.map("or", b.map("gt", tap, best), b.map("isnan", tap))
+        best, place = b.map("where", is_better, tap, best), b.map("where", is_better, number, place)
+    if found is not None:
+        sizes = [ix.minus(end, start) for start, end in zip(starts, ends, strict=True)]
+        return b.map("div", found, b.convert(b.place(made, reduce(ix.times, sizes)), "float"))
+    assert best is not None
+    assert place is not None
+    return best, b.view("expand", place, c.shape)
 
 
 def max_pool_places(rank: int) -> Rule:
