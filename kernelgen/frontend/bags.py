@@ -1,12 +1,11 @@
-"""Bags of embeddings: rows of a table that indices name, a sum, mean or maximum of every bag."""
+"""Bags of embeddings: rows of a table that indices name, a sum or mean of every bag."""
 
 from __future__ import annotations
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.gathers import embedding
-from kernelgen.frontend.graph import Dim, Ref
-from kernelgen.frontend.reductions import mean_of
+from kernelgen.frontend.graph import Ref
 from kernelgen.frontend.rule import Call, Rule, StaysCall
 from kernelgen.frontend.scatters import add_rows, times_named
 
@@ -19,16 +18,10 @@ def embedding_bag(b: Builder, c: Call) -> tuple[Ref, ...]:
     mode = c.get(4, "mode", 0)
     if by_frequency or closed or padding is not None:
         raise StaysCall("embedding_bag with padding_idx, scale_grad_by_freq or include_last_offset")
-    length = _equal_length(b, offsets)
     shape = b.node(index).shape
     rows = embedding(b, Call((table, index), {}, (*shape, b.node(table).shape[1]), c.dtype, c.torch_dtype))
     if weights is not None:
         rows = b.map("mul", rows, b.view("reshape", weights, (*shape, ())))
-    if length is not None:
-        bags = b.view("reshape", rows, (b.node(offsets).shape[0], length, b.node(table).shape[1]))
-        made = mean_of(b, bags, (-2,)) if mode == _MEAN else b.reduce("sum" if mode == _SUM else "max", bags, (-2,))
-        made = b.view("reshape", made, (b.node(offsets).shape[0], b.node(table).shape[1]))
-        return (made,) * 4
     if mode not in (_SUM, _MEAN):
         raise StaysCall("the greatest of bags of different lengths")
     # the bag of a place is the last that begins before it
@@ -42,16 +35,6 @@ def embedding_bag(b: Builder, c: Call) -> tuple[Ref, ...]:
         count = b.map("maximum", times_named(b, b.node(offsets).shape[0], bag), 1)
         total = b.map("div", total, b.convert(b.view("reshape", count, (b.node(offsets).shape[0], ())), "float"))
     return (total,) * 4
-
-
-def _equal_length(b: Builder, offsets: Ref) -> Dim | None:
-    """The length of all bags where these begin at its multiples."""
-    node = b.node(offsets)
-    place = node.indexing.places[0] if node.op == "place" and node.indexing else None
-    if place is None or place.op != "*" or place.args[0] != ix.axis(-1):
-        return (1,) if place == ix.axis(-1) else None
-    step = place.args[1]
-    return step.size if step.op == "size" else (step.number,) if step.op == "number" else None
 
 
 RULES: dict[str, Rule] = {"aten.embedding_bag.default": embedding_bag, "aten.embedding_bag.padding_idx": embedding_bag}

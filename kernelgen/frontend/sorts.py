@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Ref
@@ -41,17 +39,15 @@ def stable_sort(b: Builder, c: Call) -> tuple[Ref, Ref]:
     return in_order(b, c.args[0], c.kwargs.get("dim", -1), falls=c.kwargs.get("descending", False))
 
 
-def _nth(
-    b: Builder, ordered: tuple[Ref, Ref], dim: int, place: ix.Expr, *, keeps: bool, values: tuple[Ref, ...] = ()
-) -> tuple[Ref, Ref]:
-    """The element at a place of the rows in order, and where it stands; `values`: what the place mentions."""
+def _nth(b: Builder, ordered: tuple[Ref, Ref], dim: int, place: ix.Expr, *, keeps: bool) -> tuple[Ref, Ref]:
+    """The element at a place of the rows in order, and where it stands."""
     shape = b.node(ordered[0]).shape
     dim %= len(shape)
     kept = tuple(() if d == dim else size for d, size in enumerate(shape))
     places = axes(len(shape))
     places[dim] = place
     places = [ix.number(0) if size == () else p for p, size in zip(places, shape, strict=True)]
-    found = [b.index(one, kept, tuple(places), values=values) for one in ordered]
+    found = [b.index(one, kept, tuple(places)) for one in ordered]
     if not keeps:
         found = [b.view("reshape", one, tuple(s for d, s in enumerate(shape) if d != dim)) for one in found]
     return found[0], found[1]
@@ -78,27 +74,10 @@ def median(b: Builder, c: Call) -> tuple[Ref, Ref]:
     return b.map("where", is_nan, ends[0], found[0]), b.map("where", is_nan, ends[1], found[1])
 
 
-def nanmedian(b: Builder, c: Call) -> tuple[Ref, Ref]:
-    x, dim = c.args[0], c.get(1, "dim", -1)
-    shape = b.node(x).shape
-    if not shape:
-        raise StaysCall("the median of one element")
-    ordered = in_order(b, x, dim, falls=False)
-    is_number = b.map("logical_not", b.map("isnan", x))
-    count = b.reduce("sum", b.convert(is_number, "int64"), (dim % len(shape) - len(shape),))
-    middle = b.map("maximum", b.map("int_div", b.map("sub", count, 1), 2), 0)  # NaN stands behind all numbers
-    return _nth(b, ordered, dim, ix.value(0), keeps=c.get(2, "keepdim", False), values=(middle,))
-
-
-def _of_all(rule: Callable[[Builder, Call], tuple[Ref, Ref]]) -> Rule:
-    """A median of all elements."""
-
-    def of_line(b: Builder, c: Call) -> Ref:
-        x = c.args[0]
-        line = b.view("reshape", x, (tuple(atom for dim in b.node(x).shape for atom in dim),))
-        return rule(b, Call((line, 0), {}, (), c.dtype, c.torch_dtype))[0]
-
-    return of_line
+def median_of_all(b: Builder, c: Call) -> Ref:
+    x = c.args[0]
+    line = b.view("reshape", x, (tuple(atom for dim in b.node(x).shape for atom in dim),))
+    return median(b, Call((line, 0), {}, (), c.dtype, c.torch_dtype))[0]
 
 
 RULES: dict[str, Rule] = {
@@ -106,7 +85,5 @@ RULES: dict[str, Rule] = {
     "aten.sort.stable": stable_sort,
     "aten.kthvalue.default": kthvalue,
     "aten.median.dim": median,
-    "aten.median.default": _of_all(median),
-    "aten.nanmedian.dim": nanmedian,
-    "aten.nanmedian.default": _of_all(nanmedian),
+    "aten.median.default": median_of_all,
 }
