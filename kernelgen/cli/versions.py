@@ -74,6 +74,9 @@ def compare(
 
 def _sides(a: str, b: str, root: Path) -> tuple[Side, Side]:
     """Both kernels; a version alone, and a file of no operator that is known, are of the other's operator."""
+    for said in (a, b):
+        if said.endswith(".py") and not Path(said).is_file():
+            raise UsageError(f"{said}: no such file")
     owner = _owner(a, root) or _owner(b, root)
     if owner is None:
         raise UsageError(f"{a} and {b}: of which operator? Name one of them NAME or NAME@v1.2")
@@ -86,8 +89,6 @@ def _owner(said: str, root: Path) -> str | None:
         known = {quartet.name for quartet in quartets(root)}
         name = Path(said).stem.removesuffix("_triton")
         return name if name in known else None
-    if said.endswith(".py"):
-        raise UsageError(f"{said}: no such file")
     return None if VERSION.fullmatch(said) else find_quartet(said.partition("@")[0], root).name
 
 
