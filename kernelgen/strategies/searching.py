@@ -69,9 +69,8 @@ class Row:
     def _tell(self, context: Context, explorer: Explorer, aim: str | None) -> None:
         """What the run has seen: times relative to the kernel it started from, of one case or, of all, their means."""
         for schedule, gains in context.history.gains().items():
-            own = {case: gain for case, gain in gains.items() if case in self.cases}
-            whole = context.history.knows(schedule, self._bound)
-            if schedule in self._place and own and (whole or min(own.values()) * HOPELESS < 1):
+            own = {case: gain for case, gain in gains.items() if case in self.cases} if schedule in self._place else {}
+            if own and (len(own) == len(self.cases) or min(own.values()) * HOPELESS < 1):
                 counted = [own[aim]] if aim in own else list(own.values())
                 explorer.tell(self._place[schedule], math.exp(-math.fsum(map(math.log, counted)) / len(counted)))
         for schedule, case in context.history.failed:
