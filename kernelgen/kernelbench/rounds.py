@@ -12,7 +12,7 @@ _COMMAND = "from kernelgen.cli import main; main()"
 
 
 def played(out: Path, operator: str, rounds: int, dtype: str) -> dict[str, Any]:
-    """How many rounds were played and kept, what was said of each, and the reason where there were none.
+    """How many rounds were played and kept, what was said of each, and why there were no more.
 
     `out`: the folder that has the spec and, in `operators/`, the quartet.
     """
@@ -23,11 +23,12 @@ def played(out: Path, operator: str, rounds: int, dtype: str) -> dict[str, Any]:
     )  # fmt: skip
     sys.stderr.write(ended.stderr)
     try:
-        made = json.loads(ended.stdout)["rounds"][1:]  # the first is what was there before
+        document = json.loads(ended.stdout)
+        made = document["rounds"][1:]  # the first is what was there before
     except (ValueError, KeyError):
         said = ended.stderr.strip().splitlines()
         return {"rounds": 0, "kept": 0, "reason": said[-1] if said else f"ended with exit code {ended.returncode}"}
     return {
         "rounds": len(made), "kept": sum(bool(one["kept"]) for one in made),
-        "headlines": [str(one["headline"]) for one in made], "reason": "",
+        "headlines": [str(one["headline"]) for one in made], "reason": str(document["reason"]),
     }  # fmt: skip
