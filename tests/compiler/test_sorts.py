@@ -27,7 +27,7 @@ performance: {{shapes: [{{A: 2, B: {rows}, C: 7}}]}}
 CASES = {
     "torch.sort(x, stable=True)": "A, B, C",
     "torch.sort(x, dim=1, descending=True, stable=True)": "A, B, C",
-    "x.abs().sort(-1, descending=True, stable=True)": "A, B, C",
+    "x.abs().sort(dim=-1, descending=True, stable=True)": "A, B, C",
     "x.median(1)": "A, C",
     "x.median(-1, keepdim=True)": "A, B, 1",
     "x.kthvalue(2, 0)": "B, C",
