@@ -122,7 +122,8 @@ class Product:
     dtype: str
     """To which operands are rounded before they are multiplied: a dtype or its variable."""
     kept: str = ""
-    """The dtype to which rounding operands costs about what the sums are off by, where no operand is rounded."""
+    """The dtype to which rounding operands costs about what the sums are off by, where no operand is rounded; float32:
+    which is read as TF32."""
     precision: str = ""
     """How float32 is multiplied; empty: as torch is set."""
     left: Callable[[int, int, int], int] | None = None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
-from kernelgen.families import independent_dims, multiplied_dtype, stored_dtype, uniform_outputs
+from kernelgen.families import independent_dims, multiplied_dtype, products, stored_dtype, uniform_outputs
 from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
@@ -148,7 +148,11 @@ def _operator(plan: Plan) -> dict[str, Any]:
     body = body_of(plan)
     exact = body.exact and not isinstance(plan, StepsPlan)
     judged = _judged(plan.spec, independent_dims(plan), exact, uniform_outputs(plan)) | {"any_order": body.any_order}
-    return judged | {"stored": stored_dtype(plan) if plan.calls else "", "multiplied": multiplied_dtype(plan)}
+    return (
+        judged
+        | {"stored": stored_dtype(plan) if plan.calls else "", "multiplied": multiplied_dtype(plan)}
+        | ({"as_tf32": True} if any(p.kept == "float32" for p in products(plan)) else {})
+    )
 
 
 def _whole(spec: OperatorSpec, uniform: Collection[str] = ()) -> dict[str, Any]:

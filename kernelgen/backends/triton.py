@@ -210,8 +210,9 @@ class Printer:
                 return self._scan(expr)
             case ir.Dot():
                 precision = f", input_precision={expr.precision}" if expr.precision else ""
+                promoted = f", max_num_imprecise_acc={expr.promoted}" if expr.promoted else ""
                 operands = ", ".join(self.text(e).text for e in (expr.a, expr.b, expr.carry) if e is not None)
-                return Text(f"tl.dot({operands}{precision})")
+                return Text(f"tl.dot({operands}{precision}{promoted})")
             case ir.Transposed():
                 return Text(f"{self.text(expr.arg).within(ATOM)}.T")
             case ir.Pointer():

@@ -135,7 +135,7 @@ class Operator:
     """The dtype, or its variable, to which the kernel rounds what it multiplies in sums of products of its own; ""
     where it has none. float32 is multiplied at `torch.backends.cuda.matmul.fp32_precision`, on every device."""
     as_tf32: bool = False
-    """The kernel multiplies float32 as TF32, whatever torch is set to."""
+    """The kernel multiplies float32 as TF32, whatever torch is set to, or float8, whose sums are off by no more."""
     repeatable: bool = True
     """Two calls on the same inputs must agree in every bit."""
     any_order: bool = False

@@ -246,6 +246,9 @@ class Dot:
     carry: Name | None
     precision: str | None = None
     """How float32 operands are multiplied: the constexpr that says it; None: they are no float32."""
+    promoted: str | None = None
+    """Of float8: the constexpr that says of how many products the matrix units keep a sum before it is added in
+    float32; None: of all."""
 
     @property
     def shape(self) -> Shape:

@@ -491,6 +491,17 @@ def test_a_spec_may_ask_for_tf32_whatever_torch_is_set_to() -> None:
     assert render._operator(plan)["as_tf32"]
 
 
+def test_sums_of_float8_are_promoted_every_128_products() -> None:
+    """But for those of a group that is scaled, which begin anew anyway. The judge allows what is lost until then."""
+    given = {"x": "M K: float8_e4m3fn", "w": "N K: float8_e4m3fn"}
+    plan = plan_of(product("return x.float() @ w.float().t()", given, {"out": "M N: float32"}, dtypes=()).spec())
+    text, judged = render.triton_source(plan), render._operator(plan)
+    assert 'PROMOTED=min(options["BLOCK_K"], 128),' in text
+    assert text.count("max_num_imprecise_acc=PROMOTED") == text.count("tl.dot(")
+    assert (judged["multiplied"], judged["as_tf32"]) == ("float32", True)
+    assert "PROMOTED" not in render.triton_source(plan_of(SCALED["by blocks"].spec()))
+
+
 def of_variant(variant: str, plan: KernelPlan) -> Schedule:
     return next(s for s in schedules(plan) if s.variant == variant)
 

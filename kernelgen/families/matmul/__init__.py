@@ -138,9 +138,11 @@ def _products(spec: OperatorSpec, body: Body) -> tuple[Product, ...]:
     return tuple(Product(own.names.of[dot], *common) for dot in own.dots)
 
 
-_KEPT = "float16"
-"""Matrix units of float8 on sm_90 keep some 14 bits of a sum (DeepSeek-V3 Technical Report, 3.3.2), which is less than
-rounding operands to float16 costs."""
+_KEPT = "float32"
+"""As what products of float8 are judged: float32 whose operands are read as TF32. Matrix units of sm_90 keep some 14
+bits of a sum and cut the rest off (DeepSeek-V3 Technical Report, 3.3.2), 2**-13 of it an instruction. Of 128 products,
+which four instructions sum before that is added in float32, 2.5 * 2**-13 of the sum is lost at most where all have one
+sign: less than the 1.5 * 2**-11 that operands of 11 bits lose."""
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:

@@ -16,7 +16,15 @@ from kernelgen.families.bounds import Bounds, scalar
 from kernelgen.families.masks import Affine, Mask
 from kernelgen.families.matmul import row_parts
 from kernelgen.families.matmul.lowering import ProductBody
-from kernelgen.families.matmul.writer import PRECISION, Writer, extents_of, multiplies_float32, tiled_by_blocks
+from kernelgen.families.matmul.writer import (
+    PRECISION,
+    PROMOTED,
+    Writer,
+    extents_of,
+    multiplies_float8,
+    multiplies_float32,
+    tiled_by_blocks,
+)
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import REDUCTIONS
 from kernelgen.plan import Schedule
@@ -42,7 +50,14 @@ def has_batch(body: ProductBody) -> bool:
 def _constexprs(spec: OperatorSpec, body: ProductBody, *names: str) -> tuple[tuple[str, str | None], ...]:
     found: list[tuple[str, str | None]] = [(name, None) for name in names]
     multiplied = f'"{spec.precision}"' if spec.precision else "precision()"
+    if multiplies_float8(body) and not all(body.scales_of(dot) for dot in body.dots):
+        found.append((PROMOTED, f'min(options["BLOCK_K"], {_SUMMED})'))
     return (*found, (PRECISION, multiplied)) if multiplies_float32(spec, body) else tuple(found)
+
+
+_SUMMED = 128
+"""Products of float8 that matrix units of sm_90 sum by themselves, which keep some 14 bits of a sum, before it is added
+in float32: as many as DeepSeek-V3 takes, four of their instructions (Technical Report, 3.3.2)."""
 
 
 def cdiv(size: str, block: str) -> ir.Expr:

@@ -82,7 +82,8 @@ _RESERVED = RESERVED | {
     "ks", "k_mask", "left", "right", "tile_m", "tile_n", "tiles_m", "tiles_n", "num_tiles",
     "first_row", "first_col", "batch", "products", "part_sum",
     "length", "number", "group", "end_row", "first", "full_start", "full_end", "end",
-    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "NUM_GROUPS", "PRECISION", "K", "BATCH", "parts_ptr",
+    "BLOCK_M", "BLOCK_N", "BLOCK_K", "GROUP_M", "NUM_PROGRAMS", "NUM_GROUPS", "PROMOTED", "PRECISION",
+    "K", "BATCH", "parts_ptr",
 }  # fmt: skip
 """What kernels of products call values of their own."""
 FEW = 16

@@ -13,7 +13,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.families.matmul.kernels import has_reductions, reduces
 from kernelgen.families.matmul.lowering import FEW, ProductBody, converted_load
 from kernelgen.families.matmul.row_parts import may_be_parts
-from kernelgen.families.matmul.writer import extents_of, group_size, shared_elements
+from kernelgen.families.matmul.writer import extents_of, group_size, multiplies_float8, shared_elements
 from kernelgen.families.values import Unlowerable, Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
@@ -121,8 +121,9 @@ def _fitted(body: ProductBody, schedule: Schedule) -> Schedule:
 
 
 def _sums(body: ProductBody) -> int:
-    """The tiles of sums that are in registers at once: one a product, and that of a group which is scaled."""
-    return len(body.dots) + any(body.scales_of(dot) for dot in body.dots)
+    """The tiles of sums that are in registers at once: one a product, and that of a group which is scaled, or of float8
+    before it is added in float32."""
+    return len(body.dots) + (multiplies_float8(body) or any(body.scales_of(dot) for dot in body.dots))
 
 
 def _bytes(body: ProductBody) -> int:

@@ -21,6 +21,9 @@ from kernelgen.tile.walk import used_names
 PRECISION = "PRECISION"
 """The constexpr that says how float32 is multiplied."""
 
+PROMOTED = "PROMOTED"
+"""The constexpr that says how many products of float8 matrix units may sum by themselves."""
+
 
 def axis_of(extent: Extent, block: str) -> ir.Axis:
     mask = {"m": "row_mask", "n": "col_mask", "k": "k_mask"}[extent.name]
@@ -373,7 +376,8 @@ class Writer:
             sides = (ir.Transposed(b), ir.Transposed(a)) if swap else (a, b)
             multiplied = PRECISION if precision else None
             if not self.body.scales_of(number):
-                added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, multiplied)))
+                promoted = PROMOTED if multiplies_float8(self.body) else None
+                added.append(ir.Let((carry.text,), ir.Dot(*sides, carry, multiplied, promoted)))
                 continue
             group = ir.Name(self.of_product(number, "group_sum"), carry.shape)
             added.append(ir.Let((group.text,), ir.Dot(*sides, None, multiplied)))
@@ -517,6 +521,10 @@ def group_size(body: ProductBody) -> int:
 def multiplies_float32(spec: OperatorSpec, body: ProductBody) -> bool:
     """Whether the factors may be float32, of which torch's setting says how they are multiplied."""
     return "float32" in dict(spec.dtypes).get(body.factor.dtype, (body.factor.dtype,))
+
+
+def multiplies_float8(body: ProductBody) -> bool:
+    return "float8" in body.factor.dtype
 
 
 def tiled_by_blocks(body: ProductBody) -> Tiled:
