@@ -16,3 +16,9 @@ def die_with_parent(parent: int) -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it was gone before we asked
         os._exit(1)
+
+
+def heed_interrupts() -> None:
+    """Have SIGINT raise KeyboardInterrupt also where the parent ignores or blocks it, as Ray's workers do."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -18,7 +18,7 @@ from pathlib import Path
 from kernelgen.files import write_atomic
 from kernelgen.fleet.model import Assignment, Job, Kind, Outcome, Tree, Worker
 from kernelgen.journal import Journal, Record, locked, read, run_name, runs, unfinished
-from kernelgen.lifeline import die_with_parent
+from kernelgen.lifeline import die_with_parent, heed_interrupts
 
 COMMAND = (str(Path(__file__).resolve()),)
 ROUNDS = 3
@@ -133,6 +133,7 @@ def faults(root: Path, names: Sequence[str], rounds: int = ROUNDS) -> list[str]:
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
+    heed_interrupts()
     try:
         code = main(sys.argv[2], sys.argv[3:])
     except RuntimeError as error:

@@ -126,7 +126,7 @@ def test_ctrl_c_ends_what_runs_on_ray(tmp_path: Path, cluster: Any) -> None:
 
     executor, run = (
         RayExecutor(ray, Asked("cpu", None, 1, False, COMMAND), 1),
-        Schedule(jobs(tmp_path, ["add"], "rounds=99")),
+        Schedule(jobs(tmp_path, ["add"], "rounds=99", "pause=0.5")),
     )
     try:
         executor.first()

@@ -226,9 +226,9 @@ def told(
         (name, _state(one), f"{one.seconds:.0f} s", one.worker, _best(one, logs[one.operator], schedule.each))
         for name, one in outcomes.items()
     ]
-    rows += [(name, f"set aside: {why[-1]}", "-", "-", "") for name, why in lost.items()]
-    rows += [(name, _last(why), "-", "-", "") for name, why in wrong.items()]
-    print(table([("operator", "result", "time", "worker", "rounds and best"), *rows]))
+    rows += [(name, "set aside", "-", "-", why[-1]) for name, why in lost.items()]
+    rows += [(name, "refused", "-", "-", _last(why)) for name, why in wrong.items()]
+    print(table([("operator", "result", "time", "worker", "rounds and best, or why"), *rows]))
     return _worst(codes)
 
 

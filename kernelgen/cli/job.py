@@ -6,10 +6,11 @@ import os
 import sys
 import traceback
 
-from kernelgen.lifeline import die_with_parent
+from kernelgen.lifeline import die_with_parent, heed_interrupts
 
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
+    heed_interrupts()
     from kernelgen.cli import main
     from kernelgen.fleet.work import CRASHED
 
