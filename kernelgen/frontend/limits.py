@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import torch
-
 from kernelgen.frontend.attention import with_nodes
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Graph, Node, Ref
@@ -48,6 +46,8 @@ def _limit(
     values: tuple[float, float], bindings: tuple[Mapping[str, str], Mapping[str, str]]
 ) -> tuple[str, str] | None:
     """The operation and the variable that give these values under these bindings."""
+    import torch
+
     for variable in bindings[0]:
         dtypes = [getattr(torch, binding[variable]) for binding in bindings]
         if all(dtype.is_floating_point for dtype in dtypes):
