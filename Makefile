@@ -111,7 +111,7 @@ docs: $(BIN)/python
 	@$(HAS) material || $(PIP) -e '.[docs]'
 	rm -rf build/docs && mkdir -p build/docs && cp -r docs/*.md docs/LICENSE docs/api.ipynb docs/benchmarks build/docs
 	sed 's#](docs/#](#g' README.md > build/docs/index.md
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
 	@echo "build/site/index.html"
 
 clean:

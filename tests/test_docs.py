@@ -60,7 +60,7 @@ def test_the_readme_shows_a_spec_a_kernel_and_a_log() -> None:
 
 def test_the_site_and_the_wheel_have_every_page() -> None:
     pages = {path.name for path in DOCUMENTS[1:]}
-    site = (REPO / "mkdocs.yml").read_text("utf-8")
+    site = (REPO / "docs" / "mkdocs.yml").read_text("utf-8")
     assert set(re.findall(r"([\w.]+\.md)", site.partition("nav:")[2])) - {"index.md", "README.md"} >= pages
     assert {
         name
