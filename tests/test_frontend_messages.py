@@ -234,8 +234,8 @@ def test_elements_are_looked_at_where_the_spec_says_so(ends: list[int], i: list[
         ("offsets: N", "offsets: K", "op.yaml:4:53: size 'K' is bound by no input"),
         ("[P], dtype: int32", "[P], dtype: float32", "indices are int32 or int64, and ends is float32"),
         ("[P]", "[P, 2]", "offsets are a tensor of one dimension, and ends has 2"),
-        ("offsets: N", "below: N, offsets: N", "either below or offsets: indices do not rise"),
-        ("offsets: N, ", "", "checked: of what? It goes with below or offsets"),
+        ("offsets: N", "below: N, offsets: N", "one of below, offsets and ends: indices do not rise"),
+        ("offsets: N, ", "", "checked: of what? It goes with below, offsets or ends"),
     ],
 )
 def test_offsets_that_are_none(before: str, after: str, message: str) -> None:

@@ -152,7 +152,7 @@ def attention_gqa_decode_kernel(
     )
     tl.store(
         part_maxima_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-        row_max * scale_log2,
+        tl.maximum(row_max * scale_log2, -3.4028234663852886e38),
         mask=row_mask,
     )
     tl.store(
