@@ -318,7 +318,7 @@ def test_a_problem_never_outlives_its_parent(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     code = (
         "import subprocess, sys\n"
-        "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json']\n"
+        "command = [sys.executable, '-m', 'kernelgen.kernelbench.problem', 'hangs.py', 'out', 'answer.json', '0']\n"
         "child = subprocess.Popen(command, start_new_session=True)\nprint(child.pid, flush=True)\nchild.wait()\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

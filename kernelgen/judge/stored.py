@@ -83,6 +83,7 @@ class Stored(EagerMode):
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         if self._called:
+            next(self._hidden, None)  # torch sums what a mask hides as well
             return self._own(func, args, kwargs)
         called = contraction(func, name, args, kwargs)
         a, b = (args[place] for place in called.places)
@@ -108,6 +109,7 @@ class Stored(EagerMode):
         try:
             if self._called and all(x.numel() for x in (query, key, value)):  # see eager.InOrder
                 given = {"attn_mask": attn_mask, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
+                next(self._hidden, None), next(self._hidden, None)
                 return self._own(torch.nn.functional.scaled_dot_product_attention, (query, key, value), given)
             if not key.shape[-2]:
                 return query.new_zeros((*query.shape[:-1], value.shape[-1]))
