@@ -30,6 +30,9 @@ CASES = (
     judge.Case({"B": 2, "...": (3, 5)}, {"T": "float16"}),
     judge.Case({"B": 2, "...": (3, 5)}, {"T": "bfloat16"}),
     judge.Case({"B": 2, "...": (3, 5)}, {"T": "float32"}),
+    judge.Case({"B": 3, "...": (129,)}, {"T": "float16"}),
+    judge.Case({"B": 3, "...": (129,)}, {"T": "bfloat16"}),
+    judge.Case({"B": 3, "...": (129,)}, {"T": "float32"}),
 )
 
 
