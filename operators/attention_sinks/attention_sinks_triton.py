@@ -106,10 +106,11 @@ def attention_sinks_kernel(
         out = out * correction[:, None]
         out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
         row_max = new_max
+    row_max = row_max * scale_log2 * 0.6931471805599453
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
-    largest = _nan_maximum(row_max * scale_log2 * 0.6931471805599453, sinks)
-    exponential = _exp(row_max * scale_log2 * 0.6931471805599453 - largest)
+    largest = _nan_maximum(row_max, sinks)
+    exponential = _exp(row_max - largest)
     ratio_total = denominator * exponential + _exp(sinks - largest)
     ratio = out * exponential[:, None] / ratio_total[:, None]
     tl.store(
@@ -245,10 +246,11 @@ def attention_sinks_tiles_kernel(
             exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
         )
         row_max = new_max
+    row_max = row_max * scale_log2 * 0.6931471805599453
     sinks = tl.cast(tl.load(sinks_ptr + batch_h * stride_sinks_h), tl.float32)
     # weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
-    largest = _nan_maximum(row_max * scale_log2 * 0.6931471805599453, sinks)
-    exponential = _exp(row_max * scale_log2 * 0.6931471805599453 - largest)
+    largest = _nan_maximum(row_max, sinks)
+    exponential = _exp(row_max - largest)
     ratio_total = denominator * exponential + _exp(sinks - largest)
     ratio = out * exponential[:, None] / ratio_total[:, None]
     tl.store(

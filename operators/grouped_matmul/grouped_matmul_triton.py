@@ -436,9 +436,9 @@ def grouped_matmul(
     M = x.shape[0]
     N = weight.shape[2]
     K = weight.shape[1]
-    if max(BATCH, M, N, K) > 2**30:
+    if BATCH > 2**20 or max(M, N, K) > 2**30:
         raise ValueError(
-            "grouped_matmul: at most 2**30 rows, columns, products or summed "
+            "grouped_matmul: at most 2**20 groups, 2**30 rows, columns or summed "
             f"elements, got {BATCH}, {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(M, x.element_size())

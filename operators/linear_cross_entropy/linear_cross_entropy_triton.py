@@ -623,10 +623,10 @@ def compute_row_losses(
     M = x.shape[0]
     N = weight.shape[0]
     K = x.shape[1]
-    if max(M, N, K) > 2**30:
+    if N > 2**24 or max(M, K) > 2**30:
         raise ValueError(
-            "linear_cross_entropy_row_losses: at most 2**30 rows, columns, products "
-            f"or summed elements, got {M}, {N}, {K}"
+            "linear_cross_entropy_row_losses: at most 2**24 columns, 2**30 rows, "
+            f"products or summed elements, got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(ROW_LOSSES_SCHEDULES, M, x.element_size())
     fits = fit_descriptors(x, weight)

@@ -14,6 +14,7 @@ from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
 from kernelgen.families.bounds import Bounds, plus, scalar
 from kernelgen.families.masks import Affine, Condition
+from kernelgen.families.padding import ancestors
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -258,18 +259,29 @@ class Walk:
         row_max: ir.Expr = self.greatest()
         if not s.of_two:
             row_max = ir.Apply("mul", (row_max, ir.Number(log(2))), row_max.shape)
+        named: tuple[ir.Stmt, ...] = ()
+        if not isinstance(row_max, ir.Name) and self._mentions_of_row_max() > 1:
+            named = (ir.Let((self.carry.row_max.text,), row_max),)
+            row_max = self.carry.row_max
         builder.known |= dict.fromkeys(s.row_sums, self.carry.row_sum) | {s.row_max: row_max, s.product: self.out}
         statement = self.body.lowered.values[s.product].statement
         builder.quoted |= {statement} if statement is not None else set()
         if not s.divided:
-            return self.writer.stores()
+            return (*named, *self.writer.stores())
         total: ir.Expr = self.carry.row_sum
         if s.hidden_is_zero:
             is_zero = ir.Apply("eq", (total, ir.Number(0)), total.shape)
             total = ir.Apply("where", (is_zero, ir.Number(1.0), total), total.shape)
         divided = ir.Apply("div", (self.out, total), self.out.shape)
         comment = "a row that sees no key is 0" if s.hidden_is_zero else ""
-        return (ir.Let((self.out.text,), divided, comment), *self.writer.stores())
+        return (*named, ir.Let((self.out.text,), divided, comment), *self.writer.stores())
+
+    def _mentions_of_row_max(self) -> int:
+        """How often what is computed after the walk reads the largest logits."""
+        s, lowered = self.softmax, self.body.lowered
+        walked = (s.product, s.row_max, *s.row_sums)
+        after = set().union(*(ancestors(lowered, o.value, short_of=walked) for o in lowered.outputs))
+        return sum(Use(s.row_max) in lowered.values[i].args for i in after)
 
 
 def _place(writer: Writer, *, long_first: bool) -> tuple[ir.Stmt, ...]:

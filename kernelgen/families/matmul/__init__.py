@@ -146,11 +146,21 @@ sign: less than the 1.5 * 2**-11 that operands of 11 bits lose."""
 
 
 def _too_large(spec: OperatorSpec, body: Body) -> tuple[str, str]:
-    """Tiles are counted in int32, and so is what begins the last of them."""
-    sizes = [e.size for e in _own(body).layout.extents if e.runs]
-    largest = f"max({', '.join(sizes)})" if len(sizes) > 1 else sizes[0]
+    """Tiles are counted in int32, and so is what begins the last of them. One tile has a number for every group, or for
+    every tile of a row that is joined: Triton's tiles have at most 2**20 elements, and these are 16 columns or more."""
+    own = _own(body)
+    sizes = [e.size for e in own.layout.extents if e.runs]
     got = ", ".join(f"{{{size}}}" for size in sizes)
-    return f"{largest} > 2**30", f"{spec.name}: at most 2**30 rows, columns, products or summed elements, got {got}"
+    short = {"batch": "2**20"} if own.ends is not None else {"n": "2**24"} if own.in_parts else {}
+    batch = "products" if own.ends is None else "groups"
+    things = {"m": "rows", "n": "columns", "batch": batch, "k": "summed elements"}
+    fewer = [(own.extent(name).size, most, things.pop(name)) for name, most in short.items() if own.extent(name).runs]
+    others = [size for size in sizes if size not in {size for size, _, _ in fewer}]
+    largest = f"max({', '.join(others)})" if len(others) > 1 else others[0]
+    condition = " or ".join((*(f"{size} > {most}" for size, most, _ in fewer), f"{largest} > 2**30"))
+    *first, last = things.values()
+    said = "".join(f"{most} {what}, " for _, most, what in fewer) + f"2**30 {', '.join(first)} or {last}"
+    return condition, f"{spec.name}: at most {said}, got {got}"
 
 
 FAMILY = Family(
