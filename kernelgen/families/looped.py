@@ -79,7 +79,9 @@ def walked_rows(nest: Nest) -> tuple[ir.Stmt, ...]:
     reductions = {i for i, v in enumerate(body.lowered.values) if v.op in REDUCTIONS}
     builder.more = frozenset(reductions | {m.mean for m in moments.values()})  # accumulators need a name
     _, online, walks = passes(body.lowered)
-    found: list[ir.Stmt] = [*nest.row_indices(), *nest.lets(at_levels(body, (ROW, SCALAR)))]
+    # what is read at a place that a reduction says has to wait for it
+    early = [i for i in at_levels(body, (ROW, SCALAR)) if reductions.isdisjoint(ancestors(body.lowered, i))]
+    found: list[ir.Stmt] = [*nest.row_indices(), *nest.lets(early)]
     full = [o for o in body.lowered.outputs if stored_late(body, o)]
     for number, walk in enumerate(walks):
         last = not full and number == len(walks) - 1
@@ -182,6 +184,6 @@ def _ready(body: Body, i: int, done: set[int]) -> bool:
     value = body.lowered.values[i]
     if i in done or value.op == "const":
         return True
-    if value.op in (*REDUCTIONS, "load"):
+    if value.op in REDUCTIONS or (value.op == "load" and not value.args):
         return False
     return all(_ready(body, a.value, done) for a in value.args if isinstance(a, Use))

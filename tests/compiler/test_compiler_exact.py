@@ -25,6 +25,14 @@ def named(count: int, shape: str = "... D") -> dict[str, str]:
 
 
 CORNERS: dict[str, Sample] = {
+    # places that a reduction says
+    "read at the place of the greatest": sample(
+        "return y.gather(-1, x.argmax(-1, keepdim=True)) * 2", {"x": "A B", "y": "A B"}, {"out": "A 1"}, *TWO
+    ),
+    "columns read where a count says": sample(
+        "c = (x > 0).long().sum(0, keepdim=True)\nreturn y.gather(0, (c - 1).clamp(min=0))",
+        {"x": "A B", "y": "A B"}, {"out": "1 B"}, *TWO,
+    ),
     # places of a dimension that follows another
     "first and others of a dimension": sample(
         "return a[:, 0] * 2, a[:, 0] + a[:, 2], a.narrow(1, 0, 1) - 1",
