@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import zlib
 from pathlib import Path
 
 import pytest
@@ -40,5 +41,6 @@ def test_a_shipped_operator_is_accurate(file: Path, monkeypatch: pytest.MonkeyPa
     cases = smallest(module.CASES, narrow=file.stem.endswith("_gradients_accuracy"))
     assert cases
     for case in cases:
-        report = judge.accuracy_case(module.OPERATOR, case)
+        # the same inputs in every run: of a thousand a right kernel may be called wrong once, which `check` looks for
+        report = judge.accuracy_case(module.OPERATOR, case, seed=zlib.crc32(file.stem.encode()))
         assert report.passed or report.left_out, report
