@@ -16,6 +16,7 @@ from kernelgen.families.matmul import schedules
 from kernelgen.outcomes import Status
 from kernelgen.plan import Schedule
 from kernelgen.spec import parse_spec
+from kernelgen.spec.model import Case, OperatorSpec, Place, TensorSpec
 from kernelgen.worker.client import Failed
 
 SPEC = """\
@@ -148,6 +149,22 @@ def test_tiles_that_the_epilogue_loads_are_counted() -> None:
     cases = verify.covering(plan)  # the last line serves what has more bytes an element, which no dtype of this has
     assert {families.row_of(plan, case) for case in cases} == set(range(len(plan.table) - 1))
     assert all(families.has_room(plan, case) for case in cases)
+
+
+def test_a_tile_that_is_stored_is_as_wide_as_its_dtype() -> None:
+    """Half precision multiplied and kept in float32: 278,552 bytes for sm_90, where half of it would do."""
+    made = OperatorSpec(
+        "op", "", (TensorSpec("x", ("M", "K"), "T"), TensorSpec("w", ("K", "N"), "T")),
+        (TensorSpec("out", ("M", "N"), "float32"),), (("T", ("float16", "bfloat16")),), (),
+        "def op(x, w):\n    return x.float() @ w.float()\n", Place(1, 1), (), (),
+    )  # fmt: skip
+    plan = families.lower(made, *frontend.trace(made))
+    case = Case((("M", 8192), ("K", 4096), ("N", 4096)), (("T", "float16"),))
+    assert all(families.legal(plan, row.schedule, case) is None for row in plan.table if row.schedule.get("persistent"))
+    staying = Schedule.make(
+        "boxes", BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, persistent=True
+    )
+    assert "shared memory" in str(families.legal(plan, staying, case))
 
 
 def test_new_says_what_ran_and_what_was_compiled(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.family import Kernels, Table, Variant
 from kernelgen.families.forms import PRINTED
 from kernelgen.families.kernel import Body
@@ -185,8 +186,8 @@ def _fitting(body: ProductBody, schedule: Schedule) -> Schedule:
 
 
 def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
-    """Why a program has no room for a schedule of these values. Tiles that the epilogue loads pass through shared
-    memory: where programs stay, beside the factors of the next tile, else in their place."""
+    """Why a program has no room for a schedule of these values. Tiles that the epilogue loads or stores pass through
+    shared memory: where programs stay, beside the factors of the next tile, else in their place."""
     if not isinstance(body, ProductBody) or schedule.variant == LIBRARY:
         return None
     group = group_size(body)
@@ -198,8 +199,15 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
     if rows * cols * _sums(body) > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
-    tiles = 1 + _loaded_tiles(body) if schedule.get("persistent") else 0
-    return _too_much(schedule, itemsize, tiles * rows * cols * itemsize, len(body.firsts), len(body.seconds))
+    passing = _stored_bytes(body, itemsize) + _loaded_tiles(body) * itemsize
+    beside = passing * rows * cols if schedule.get("persistent") else 0
+    return _too_much(schedule, itemsize, beside, len(body.firsts), len(body.seconds))
+
+
+def _stored_bytes(body: ProductBody, itemsize: int) -> int:
+    """Bytes of an element of the widest tile that is stored; one after the other passes through."""
+    tiles = (o.dtype for o, access in body.layout.stores if {"m", "n"} <= set(extents_of(body, access)))
+    return max((ITEMSIZE.get(dtype, itemsize) for dtype in tiles), default=itemsize)
 
 
 def _loaded_tiles(body: ProductBody) -> int:
