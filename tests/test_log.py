@@ -135,3 +135,14 @@ def test_a_full_disk_is_one_clear_line_and_leaves_the_log_as_it_was(
 
 def test_a_cell_holds_its_text_together() -> None:
     assert log.cell("a | b\nc") == "a \\| b c"
+
+
+def test_shipped_logs_answer_first_and_are_read_in_one_sitting() -> None:
+    logs = sorted(Path("operators").glob(f"*/{log.FILE}"))
+    assert logs
+    for path in logs:
+        text, name = path.read_text(), path.parent.name
+        assert text.startswith(f"{log.head_markers(name)[0]}# {name}: v"), path
+        assert text.count("\n") <= 400, path
+        sections = re.findall(r"^<!-- round (\S+) -->$", text, re.MULTILINE)
+        assert len(set(sections)) == len(sections) > 0, path
