@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import hashlib
 import io
 import json
@@ -150,7 +151,17 @@ class Journal:
 def read(folder: Path) -> tuple[Record, ...]:
     """The records of a run without opening it for writing; a torn last line is left out."""
     path = folder / FILE
-    return tuple(_parse(path, _content(path))[0])
+    return parse(path, _content(path))
+
+
+def packed(folder: Path) -> bytes:
+    """A run's journal, packed: the same bytes for the same records."""
+    return gzip.compress(whole_lines(folder), mtime=0)
+
+
+def parse(path: Path, content: bytes) -> tuple[Record, ...]:
+    """The records in the unpacked content of a journal's file, which errors name; a torn last line is left out."""
+    return tuple(_parse(path, content)[0])
 
 
 def source(folder: Path, name: str) -> str:

@@ -37,6 +37,8 @@ class Settings:
     stop_at_target: bool = False
     lang: str | None = None
     """Of definition.md and the log; None: as they are, or English."""
+    journals: str | None = None
+    """A folder that packed journals of runs that measured are kept in as well, such as one that is committed."""
     verify: bool = True
     """Whether `new` runs a case and compiles the kernels before it writes them."""
     model: str | None = None
@@ -129,6 +131,12 @@ def _name(value: object) -> str:
     return value
 
 
+def _folder(value: object) -> str:
+    if not isinstance(value, str) or not value or Path(value).is_file():
+        raise ValueError("must be a folder")
+    return value
+
+
 def _address(value: object) -> str:
     if not isinstance(value, str) or not value.startswith(("http://", "https://")):
         raise ValueError("must begin with http:// or https://")
@@ -188,6 +196,7 @@ _CHECKS: dict[str, Callable[[object], Any]] = {
     "max_minutes": positive(" of minutes"),
     "stop_at_target": _flag,
     "lang": _language,
+    "journals": _folder,
     "verify": _flag,
     "model": _name,
     "base_url": _address,

@@ -19,10 +19,10 @@ from kernelgen.cli import knowledge as commands
 from kernelgen.devices.facts import H200
 from kernelgen.diagnose import BOTTLENECKS, Seen, diagnose
 from kernelgen.errors import UsageError
-from kernelgen.journal import read
+from kernelgen.journal import JournalError, read
 from kernelgen.knowledge import shipped
 from kernelgen.knowledge.patterns import PRIOR, learnt, nearest, patterns
-from kernelgen.knowledge.rows import Row, of_run, sizes_of
+from kernelgen.knowledge.rows import Row, of_records, of_run, sizes_of
 from kernelgen.knowledge.store import Store
 from kernelgen.outcomes import CaseTiming
 from kernelgen.spec.model import STRATEGIES
@@ -53,6 +53,49 @@ def test_a_run_becomes_rows(tmp_path: Path) -> None:
 def test_predictions_are_no_rows(tmp_path: Path) -> None:
     result = run(tmp_path, FakeEvaluator(measures=False), rounds=1)
     assert [r for r in of_run(result.folder) if r.time_us is not None] == []
+
+
+def test_what_failed_in_a_run_that_only_predicts_is_no_row_either(tmp_path: Path) -> None:
+    records = read(run(tmp_path, plan=make_plan(strategies=("block_size",)), rounds=1).folder)
+    failed = json.loads(json.dumps([r.data for r in records]).replace('"status": "ok"', '"status": "crashed"'))
+    predicted = json.loads(json.dumps(failed).replace('"measured"', '"predicted"'))
+    of = lambda data: list(of_records("r", [replace(r, data=d) for r, d in zip(records, data, strict=True)]))  # noqa: E731
+    assert {row.status for row in of(failed)} == {"crashed"}
+    assert of(predicted) == []
+
+
+def test_a_kept_journal_makes_the_rows_that_its_run_does_and_patterns_of_them(tmp_path: Path) -> None:
+    plan = make_plan(strategies=("block_size", "warp_stage"))
+    measured, predicted = (
+        run(tmp_path / name, FakeEvaluator(measures=measures), plan=plan, rounds=2).folder
+        for name, measures in (("measured", True), ("predicted", False))
+    )
+    assert shipped.keep(predicted, tmp_path / "journals") is None
+    kept = shipped.keep(measured, tmp_path / "journals")
+    assert kept == tmp_path / "journals" / "toy" / f"{measured.name}.jsonl.gz"
+    rows = list(shipped.of_path(kept))
+    assert rows == list(of_run(measured)) == list(shipped.of_path(tmp_path / "journals"))
+    assert [(p.strategy, p.rounds, p.kept) for p in patterns(rows)] == [("block_size", 2, 2)]
+    done = kernelgen("knowledge", "rebuild", "journals", str(measured), "--folder", ".", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert list(shipped.of_file(tmp_path / "nvidia-h200.jsonl.gz")) == sorted(rows, key=lambda r: (r.seq, r.case))
+    kept.write_bytes(gzip.compress(gzip.decompress(kept.read_bytes()).replace(b'"crc":', b'"crc":1', 2)))
+    with pytest.raises(JournalError, match=r"jsonl\.gz:1: damaged record"):
+        list(shipped.of_path(kept))
+
+
+def test_a_journal_is_kept_where_the_project_says(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder = run(tmp_path, rounds=1).folder
+    commands.remember(folder)
+    assert not (tmp_path / "journals").exists()
+    (tmp_path / "pyproject.toml").write_text('[tool.kernelgen]\njournals = "journals"\n')
+    commands.remember(folder)
+    assert [path.name for path in (tmp_path / "journals" / "toy").iterdir()] == [f"{folder.name}.jsonl.gz"]
+    (tmp_path / "pyproject.toml").write_text('[tool.kernelgen]\njournals = "cache/kernelgen/knowledge.sqlite/x"\n')
+    commands.remember(folder)
+    assert capsys.readouterr().err.startswith("journal not kept: cache/kernelgen/knowledge.sqlite/x/toy/")
 
 
 def test_rows_are_kept_once_and_come_back_as_they_were(tmp_path: Path) -> None:
@@ -206,6 +249,7 @@ def test_a_benchmark_without_schedules_has_no_rows(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_without_a_store_that_cannot_be_used(tmp_path: Path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # the settings of this repository would keep its journal
     path = tmp_path / "kernelgen" / "knowledge.sqlite"
     path.parent.mkdir()
     path.write_bytes(b"no database at all, but some text" * 40)

@@ -14,6 +14,7 @@ from kernelgen.cli.new import load
 from kernelgen.cli.optimize import Dtypes, chosen
 from kernelgen.cli.terminal import Json, NameOrSpec, Only, Skip, emit, note, table
 from kernelgen.errors import UsageError
+from kernelgen.settings import resolve
 
 if TYPE_CHECKING:
     from kernelgen.knowledge.rows import Row
@@ -45,13 +46,20 @@ def store() -> Store:
 
 
 def remember(run: Path) -> None:
-    """Keep what a run measured. A store that cannot be written costs a line and no result."""
+    """Keep what a run measured, and its journal where the setting `journals` says so. What cannot be written costs a
+    line and no result."""
     from kernelgen.knowledge.rows import of_run
+    from kernelgen.knowledge.shipped import keep
 
     try:
         store().add(of_run(run))
     except UsageError as error:
         note(f"not remembered: {error}")
+    try:
+        if folder := resolve({}).journals:
+            keep(run, Path(folder))
+    except UsageError as error:
+        note(f"journal not kept: {error}")
 
 
 def known() -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -91,10 +91,15 @@ def sizes_of(case: str) -> tuple[int, ...]:
 
 
 def of_run(folder: Path) -> Iterator[Row]:
-    """What a run measured, predictions left out. Raises JournalError for a damaged journal."""
-    records = journal.read(folder)
+    """What a run measured. Raises JournalError for a damaged journal."""
+    return of_records(folder.name, journal.read(folder))
+
+
+def of_records(run: str, records: Sequence[journal.Record]) -> Iterator[Row]:
+    """The same of a run's records by its name. A run that only predicted has none: neither its times nor what failed
+    there says anything of a device."""
     begun = next((r.data for r in records if r.kind == "run"), None)
-    if begun is None:
+    if begun is None or not any(map(_measured, records)):
         return
     rounds = {r.data["round"]: r.data for r in records if r.kind == "round"}
     choices = {
@@ -120,7 +125,7 @@ def of_run(folder: Path) -> Iterator[Row]:
             timing = timed.get(case)
             interval = timing.interval if timing else None
             yield Row(
-                run=folder.name, seq=record.seq, round=data["round"], operator=begun["operator"],
+                run=run, seq=record.seq, round=data["round"], operator=begun["operator"],
                 family=begun.get("family", ""), spec=begun["spec"], source=data["hash"], variant=schedule.variant,
                 schedule=json.dumps(dict(schedule.values), sort_keys=True), case=case,
                 dtype=" ".join(dict.fromkeys(DTYPE.findall(case))), device=device["device"], torch=device["torch"],
@@ -129,3 +134,9 @@ def of_run(folder: Path) -> Iterator[Row]:
                 high=interval.high if interval else None, status=str(evaluation.status),
                 bottleneck=played.get("bottleneck", ""), strategy=strategy, kept=kept,
             )  # fmt: skip
+
+
+def _measured(record: journal.Record) -> bool:
+    """Whether a step has a time that a device took."""
+    timings = (record.data.get("evaluation") or {}).get("timings", ())
+    return any(one["source"] == "measured" for one in timings)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelgen import journal
 from kernelgen.errors import UsageError
-from kernelgen.knowledge.rows import DTYPE, Row, of_run
+from kernelgen.knowledge.rows import DTYPE, Row, of_records, of_run
 from kernelgen.outcomes import Status
 from kernelgen.plan import Scalar
 
@@ -27,11 +27,13 @@ def rows(device: str | None = None) -> list[Row]:
 
 
 def of_path(path: Path) -> Iterator[Row]:
-    """The rows of an exported file, of a file of measured first schedules (`docs/benchmarks/small.json`), or of all
-    journals below a folder. Raises UsageError with the line of what is none of these."""
+    """The rows of an exported file, of a file of measured first schedules (`docs/benchmarks/small.json`), of a packed
+    journal, or of all journals below a folder. Raises UsageError with the line of what is none of these."""
     if path.is_dir():
         for run in sorted(path.rglob(journal.FILE)):
             yield from of_run(run.parent)
+        for one in sorted(path.rglob(f"*{ENDING}")):
+            yield from of_file(one)
     elif path.suffix == ".json":
         yield from _of_benchmarks(path)
     else:
@@ -39,8 +41,12 @@ def of_path(path: Path) -> Iterator[Row]:
 
 
 def of_file(path: Path) -> Iterator[Row]:
-    """Rows as JSON lines, packed or not. Raises UsageError with the line."""
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+    """Rows as JSON lines, or those of a journal; packed or not. Raises UsageError with the line."""
+    text = _text(path)
+    if journal.is_kind(text.partition("\n")[0].encode(), "run"):
+        yield from of_records(path.name.removesuffix(ENDING), journal.parse(path, text.encode()))
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             data = json.loads(line)
             row = Row.from_json(data) if isinstance(data, dict) else None
@@ -62,10 +68,27 @@ def _text(path: Path) -> str:
 
 
 def packed(found: Iterable[Row]) -> bytes:
-    """Rows as packed JSON lines: the same bytes for the same rows."""
-    ordered = sorted(found, key=lambda row: (row.run, row.seq, row.case))
-    lines = "".join(json.dumps(row.to_json(), sort_keys=True) + "\n" for row in ordered)
+    """Rows as packed JSON lines, each once: the same bytes for the same rows."""
+    rows_by_key = {(row.run, row.seq, row.case): row for row in found}
+    lines = "".join(json.dumps(row.to_json(), sort_keys=True) + "\n" for _, row in sorted(rows_by_key.items()))
     return gzip.compress(lines.encode(), mtime=0)
+
+
+def keep(run: Path, folder: Path) -> Path | None:
+    """Keep a run's journal, packed, in a folder of its operator in `folder`; None: it measured nothing. Raises
+    UsageError where it cannot be written."""
+    records = journal.read(run)
+    if next(of_records(run.name, records), None) is None:
+        return None
+    path = folder / run.parent.name / f"{run.name}{ENDING}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_bytes(journal.packed(run))
+        new.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+    return path
 
 
 def file_of(device: str) -> Path:
