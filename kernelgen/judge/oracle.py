@@ -179,12 +179,15 @@ _NORMS = (
     "native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm", "batch_norm", "cudnn_batch_norm",
 )  # fmt: skip
 _STEPWISE = frozenset(
-    [*_NORMS, *(f"{norm}_backward" for norm in _NORMS), "_native_batch_norm_legit", "gelu", "gelu_backward"]
-)
+    [
+        *_NORMS, *(f"{norm}_backward" for norm in _NORMS), "_native_batch_norm_legit", "gelu", "gelu_backward",
+        "_log_softmax", "_log_softmax_backward_data", "_softmax_backward_data", "logsumexp",
+    ]
+)  # fmt: skip
 """Differences of terms of which a kernel rounds every one: of two nearly equal elements a norm gives -1 and 1, but for
 what rounding took from their mean; of a row of one element gradients are zero, but fma(grad, weight, -mean) is what
 rounding took from grad * weight; gelu has 1 + erf(x), which is 0 in float64 where an error function of what is left of
-1 has 1e-20."""
+1 has 1e-20; a log-softmax has log(1 + 1e-14), which is 0 in float32."""
 
 _SELECTING = frozenset([
     "abs", "amax", "amin", "arange", "cat", "clamp", "clamp_max", "clamp_min", "clone", "constant_pad_nd",

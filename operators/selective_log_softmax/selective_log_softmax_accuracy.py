@@ -17,7 +17,10 @@ OPERATOR = judge.Operator(
         judge.Tensor("logits", ("B", "S", "V"), "T", rows=0),
         judge.Tensor("tokens", ("B", "S"), "int64", rows=0, below="V"),
     ),
-    outputs=(judge.Tensor("log_probs", ("B", "S"), "float32", rows=0),),
+    outputs=(
+        judge.Tensor("log_probs", ("B", "S"), "float32", rows=0),
+        judge.Tensor("entropy", ("B", "S"), "float32", rows=0),
+    ),
 )
 
 CASES = (

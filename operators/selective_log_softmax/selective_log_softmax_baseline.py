@@ -8,10 +8,14 @@ import torch.nn.functional as F
 def reference(logits, tokens):
     of_all = F.log_softmax(logits.float(), dim=-1)
     log_probs = torch.gather(of_all, dim=-1, index=tokens.unsqueeze(-1)).squeeze(-1)
-    return log_probs
+    entropy = -(of_all.exp() * of_all).sum(dim=-1)
+    return log_probs, entropy
 
 
-def check_inputs(logits: torch.Tensor, tokens: torch.Tensor) -> None:
+def check_inputs(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
     if logits.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         raise ValueError(
@@ -40,9 +44,12 @@ def check_inputs(logits: torch.Tensor, tokens: torch.Tensor) -> None:
         )
 
 
-def selective_log_softmax(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """logits[B, S, V], tokens[B, S] -> log_probs[B, S]; float16, bfloat16, float32;
-    tokens int64; log_probs float32.
+def selective_log_softmax(
+    logits: torch.Tensor,
+    tokens: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """logits[B, S, V], tokens[B, S] -> log_probs[B, S], entropy[B, S]; float16,
+    bfloat16, float32; tokens int64; log_probs float32; entropy float32.
     """
     check_inputs(logits, tokens)
     return reference(logits, tokens)

@@ -77,6 +77,20 @@ def test_rounding_errors_of_single_steps_are_known_where_they_are_all_that_is_le
     assert honest.max() < 4 * difference(moved, ref).max() < 1e-5 * (1 if function is cancelling else 0.1)
 
 
+def entropy(x):
+    logs = F.log_softmax(x, dim=-1)
+    return -(logs.exp() * logs).sum(dim=-1)
+
+
+def test_the_logarithm_of_a_sum_in_float32_is_nothing_beside_one():
+    """log(1 + e**-31) is 0 in float32, of which the entropy of few rows is but 31 times as much."""
+    x = torch.tensor([[1000.0, 969.0], [500.0, -500.0]])
+    (ref,) = oracle.in_float64(entropy, [x])
+    probes = [oracle.in_float64(entropy, [x], noise(n))[0] for n in range(4)]
+    assert not tally(entropy(x), entropy(x), ref, probes).complaint()
+    assert tally(entropy(x) + 1e-5, entropy(x), ref, probes).complaint()
+
+
 def noise(seed, alike=False):
     return oracle.Noise(torch.Generator().manual_seed(seed), alike)
 
