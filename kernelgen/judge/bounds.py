@@ -114,7 +114,11 @@ class Tally:
             for i, e in enumerate((error, eager_error, torch.maximum(probe, rounded))):
                 self.differing[i] += int((e != 0).sum())
         beyond = torch.where(error > self._floor(ref), error, 0)
-        self._group(self._binade(ref), torch.stack([beyond, eager_error, probe, rounded]))
+        binade, errors = self._binade(ref), torch.stack([beyond, eager_error, probe, rounded])
+        if not bool(finite.all()):  # NaN and infinities speak for no element's error
+            binade, errors = binade[finite], errors[:, finite]
+        if binade.numel():
+            self._group(binade, errors)
 
     def _in_proportion(self, error: torch.Tensor, size: torch.Tensor) -> None:
         self.relative_error = max(self.relative_error, float(torch.where(size > 0, error / size, 0).max()))
