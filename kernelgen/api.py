@@ -39,6 +39,8 @@ class CaseAccuracy:
     """Largest absolute error against the reference in float64."""
     eager_error: float
     """PyTorch's own."""
+    bound_share: float
+    """Largest error over the bound of its element: at most 1 in a pass."""
     relative_error: float
     l2_error: float
     peak_bytes: int | None
@@ -106,6 +108,7 @@ def check(
             c["left_out"],
             float(c["max_error"]),
             float(c["eager_error"]),
+            float(c["bound_share"]),
             float(c["relative_error"]),
             float(c["l2_error"]),
             c["peak_bytes"],

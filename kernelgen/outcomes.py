@@ -152,6 +152,8 @@ class AccuracyResult:
     """Largest error over its element of the reference; None in a journal from before it was kept, as below."""
     l2_error: float | None = None
     """Norm of the errors over the norm of the reference."""
+    bound_share: float | None = None
+    """Largest error over the bound of its element: at most 1 in a pass."""
     peak_bytes: int | None = None
     """Device memory that a call takes beside its inputs; None where nobody counts it."""
 

@@ -73,7 +73,7 @@ def test_documents_of_runs(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(run["candidates"]) <= 2
     found = printed(capfd, "check", "double", "--device", "cpu")
     check("check", found)
-    assert all(case["l2_error"] == 0 == case["relative_error"] for case in found["cases"])
+    assert all(case["l2_error"] == 0 == case["relative_error"] == case["bound_share"] for case in found["cases"])
     check("bench", printed(capfd, "bench", "double"))
     check("compare", printed(capfd, "compare", "double", "double@v1.0", "--device", "cpu"))
     check("watch", printed(capfd, "watch"))

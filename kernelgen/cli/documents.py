@@ -72,6 +72,7 @@ class AccuracyCase(TypedDict):
     message: str
     max_error: Number
     eager_error: Number
+    bound_share: Number
     relative_error: Number
     l2_error: Number
     peak_bytes: int | None

@@ -194,6 +194,7 @@ class Evaluator(ABC):
                 r["eager_error"],
                 r["relative_error"],
                 r["l2_error"],
+                r["bound_share"],
                 r["peak_bytes"],
             )
             for r in reports

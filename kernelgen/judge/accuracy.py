@@ -62,6 +62,7 @@ def accuracy_case(
         message or next((t.remark for t in trials if t.remark), ""),
         max((t.max_error for t in trials), default=0.0),
         max((t.eager_error for t in trials), default=0.0),
+        max((t.bound_share for t in trials), default=0.0),
         max((t.relative_error for t in trials), default=0.0),
         max((t.l2_error for t in trials), default=0.0),
         max((t.peak_bytes for t in trials if t.peak_bytes is not None), default=None),

@@ -47,8 +47,10 @@ CAP = {torch.float8_e4m3fn: 0.1, torch.float16: 1e-2, torch.bfloat16: 5e-2, torc
 @dataclass
 class _Group:
     count: int = 0
+    most: float = 0.0
+    """Largest candidate error."""
     got: float = 0.0
-    """Largest candidate error beyond the floors."""
+    """The same beyond the floors."""
     eager: float = 0.0
     probe: float = 0.0
     stored: float = 0.0
@@ -114,7 +116,7 @@ class Tally:
             for i, e in enumerate((error, eager_error, torch.maximum(probe, rounded))):
                 self.differing[i] += int((e != 0).sum())
         beyond = torch.where(error > self._floor(ref), error, 0)
-        binade, errors = self._binade(ref), torch.stack([beyond, eager_error, probe, rounded])
+        binade, errors = self._binade(ref), torch.stack([error, beyond, eager_error, probe, rounded])
         if not bool(finite.all()):  # NaN and infinities speak for no element's error
             binade, errors = binade[finite], errors[:, finite]
         if binade.numel():
@@ -150,14 +152,15 @@ class Tally:
         return ulp.clamp_(min=info.tiny * info.eps).mul_(ULPS[self.dtype])
 
     def _group(self, binade: torch.Tensor, errors: torch.Tensor) -> None:
-        binade, errors = binade.reshape(-1), errors.reshape(4, -1)
+        binade, errors = binade.reshape(-1), errors.reshape(5, -1)
         lowest = int(binade.min())
         counts = torch.bincount(binade - lowest).tolist()
         present = [offset for offset, count in enumerate(counts) if count]
         largest = torch.stack([torch.where(binade == lowest + offset, errors, 0).amax(1) for offset in present])
-        for offset, (got, eager, probe, stored) in zip(present, largest.tolist(), strict=True):
+        for offset, (most, got, eager, probe, stored) in zip(present, largest.tolist(), strict=True):
             group = self.groups.setdefault(lowest + offset, _Group())
             group.count += counts[offset]
+            group.most = max(group.most, most)
             group.got = max(group.got, got)
             group.eager = max(group.eager, eager)
             group.probe = max(group.probe, probe)
@@ -198,6 +201,17 @@ class Tally:
             return f"{self.differing[0]} of {self.elements} integers differ (eager {self.differing[1]})"
         return ""
 
+    def share(self) -> float:
+        """The largest error over the bound of its element: 0 to 1 where the output is right."""
+        floating, shares = self.dtype.is_floating_point, [0.0]
+        for binade, bound in self.bounds().items():
+            # within a binade all elements have one floor
+            size = torch.tensor(math.ldexp(0.5, min(binade, 1023)), dtype=torch.float64)
+            shares.append(_over(self.groups[binade].most, max(bound, float(self._floor(size)) if floating else 0.0)))
+        if not floating:
+            shares.append(_over(self.differing[0], self.factor * K * max(self.differing[1:])))
+        return max(shares)
+
     def limits(self, ref: torch.Tensor) -> torch.Tensor:
         """The largest error that each element may have, once all tiles are in."""
         limit = self._floor(ref)
@@ -222,6 +236,10 @@ class Tally:
         error = _error(got, eager, ref)
         score = torch.where(error > 0, error / limit, 0.0)
         return torch.where(misplaced(got, eager, ref), math.inf, score)
+
+
+def _over(error: float, bound: float) -> float:
+    return error / bound if bound else math.inf if error else 0.0
 
 
 def difference(value: torch.Tensor, ref: torch.Tensor) -> torch.Tensor:

@@ -166,6 +166,8 @@ class Trial:
     """Largest absolute error against the fp64 reference, over the elements that are finite in both."""
     eager_error: float = 0.0
     """The same for PyTorch's own result."""
+    bound_share: float = 0.0
+    """Largest error over the bound of its element: at most 1 in a pass."""
     relative_error: float = 0.0
     """Largest error over its element of the reference, where that is not 0."""
     l2_error: float = 0.0
@@ -193,6 +195,7 @@ class CaseReport:
     """Why it failed, or what is to be said of a pass (refused by both, for one)."""
     max_error: float = 0.0
     eager_error: float = 0.0
+    bound_share: float = 0.0
     relative_error: float = 0.0
     l2_error: float = 0.0
     peak_bytes: int | None = None

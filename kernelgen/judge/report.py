@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from . import stats
-from .model import Case, CaseReport, Comparison, PerformanceReport
+from .model import Case, CaseReport, Comparison, PerformanceReport, Trial
 from .timing import estimate_of
 
 
@@ -35,7 +35,7 @@ def accuracy_line(report: CaseReport, width: int) -> str:
         return f"✗ {label}  {report.message}{sizes}"
     if report.message:
         return f"✓ {label}  {report.message}{sizes}"
-    return f"✓ {label}  max error {error(report.max_error)} (eager {error(report.eager_error)}){sizes}"
+    return f"✓ {label}  {errors(report)}{sizes}"
 
 
 def accuracy_details(report: CaseReport) -> list[str]:
@@ -43,7 +43,7 @@ def accuracy_details(report: CaseReport) -> list[str]:
     lines = []
     for trial in report.trials:
         line = f"    {trial.distribution:<10}  seed {trial.seed}"
-        line += f"  max error {error(trial.max_error)} (eager {error(trial.eager_error)})"
+        line += f"  {errors(trial)}"
         if trial.worst is not None:
             w = trial.worst
             line += (
@@ -107,6 +107,16 @@ def microseconds(value: float) -> str:
     if value >= 10_000:
         return f"{value / 1e3:8.2f} ms"
     return f"{value:8.{max(0, 3 - len(str(int(value))) + 1)}f} µs"
+
+
+def errors(found: CaseReport | Trial) -> str:
+    """The largest error, how near any comes to the bound of its element, and PyTorch's own."""
+    share = ""
+    if found.max_error and math.isfinite(found.bound_share):
+        digits = 0 if found.bound_share >= 0.1 else 1
+        tenth = 10**digits
+        share = f", at most {math.ceil(100 * found.bound_share * tenth) / tenth:.{digits}f} % of its bound"
+    return f"max error {error(found.max_error)}{share} (eager {error(found.eager_error)})"
 
 
 def error(value: float) -> str:

@@ -94,6 +94,7 @@ def run(setting: Setting) -> Trial:
         outcome = _compare(setting, buffers, got, eager)
         trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
         trial = replace(trial, relative_error=outcome.relative_error, l2_error=outcome.l2_error)
+        trial = replace(trial, bound_share=outcome.bound_share)
         trial = replace(trial, selects=outcome.selects, remark=outcome.remark)
         if outcome.complaint:
             raise WrongError(outcome.complaint)

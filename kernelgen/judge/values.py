@@ -49,6 +49,7 @@ class Outcome:
     complaint: str = ""
     max_error: float = 0.0
     eager_error: float = 0.0
+    bound_share: float = 0.0
     relative_error: float = 0.0
     l2_error: float = 0.0
     worst: Worst | None = None
@@ -141,13 +142,21 @@ def check(
     ]
     return Outcome(
         "; ".join(complaints),
-        max(t.max_error for t in tallies),
-        max(t.eager_error for t in tallies),
-        max(t.relative_error for t in tallies),
-        max(t.l2_error for t in tallies),
+        *_errors(tallies),
         _worst(run, tallies, casts) if complaints or verbose else None,
         remark([t.name for t in operator.outputs], undecided, [t.elements for t in tallies]),
         any(selects) or not all(case.dtype(t).is_floating_point for t in operator.outputs),
+    )
+
+
+def _errors(tallies: Sequence[Tally]) -> tuple[float, float, float, float, float]:
+    """Of all outputs the largest: in the order of `Outcome`'s figures."""
+    return (
+        max(t.max_error for t in tallies),
+        max(t.eager_error for t in tallies),
+        max(t.share() for t in tallies),
+        max(t.relative_error for t in tallies),
+        max(t.l2_error for t in tallies),
     )
 
 

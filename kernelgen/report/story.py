@@ -76,6 +76,8 @@ class Error:
     passed: bool
     error: float
     eager: float
+    share: float | None
+    """The largest error over the bound of its element."""
     relative: float | None
     l2: float | None
     peak: int | None
@@ -191,6 +193,16 @@ def _errors(records: Sequence[Record], kernel: str) -> tuple[Error, ...]:
     own = [data for data in tests if data["source_hash"] == kernel]
     results = evaluation_from_json(own[-1]).accuracy if own else ()
     return tuple(
-        Error(a.case, a.passed, a.max_error, a.eager_error, a.relative_error, a.l2_error, a.peak_bytes, a.message)
+        Error(
+            a.case,
+            a.passed,
+            a.max_error,
+            a.eager_error,
+            a.bound_share,
+            a.relative_error,
+            a.l2_error,
+            a.peak_bytes,
+            a.message,
+        )
         for a in results
     )

@@ -37,6 +37,7 @@ def judged(operator: judge.Operator, case: judge.Case, kernel: Callable[..., Any
         "eager_error": report.eager_error,
         "relative_error": report.relative_error,
         "l2_error": report.l2_error,
+        "bound_share": report.bound_share,
         "peak_bytes": report.peak_bytes,
         "left_out": report.left_out,
     }

@@ -396,3 +396,27 @@ def test_errors_in_proportion_are_those_of_all_elements() -> None:
     assert result.relative_error == 0.25, "where the reference is 0 nothing is in proportion"
     assert result.l2_error == pytest.approx(math.sqrt(2 / 20))
     assert tally(got[:1], ref[:1].float(), ref[:1]).l2_error == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_share_of_the_bound_is_that_of_the_worst_element(dtype):
+    ref = torch.randn(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).exp()
+    eager = (ref * 1.0001).to(dtype)
+    for off, right in ((1.0, True), (1.00005, True), (1.2, False)):
+        got = (ref * off).to(dtype)
+        parts = tally(got[:2000], eager[:2000], ref[:2000])
+        parts.add(got[2000:], eager[2000:], ref[2000:], [])
+        assert parts.share() == pytest.approx(float(parts.score(got, eager, ref).max()))
+        assert (parts.share() <= 1) == (parts.complaint() == "") == right
+    assert tally(eager, eager, eager.double()).share() == 0
+
+
+def test_the_share_of_integers_counts_what_differs():
+    ref = torch.arange(100)
+    eager, got = ref.clone(), ref.clone()
+    eager[:4] += 1
+    got[:6] += 1
+    assert tally(got, eager, ref).share() == pytest.approx(0.75)
+    got[:9] += 1
+    assert tally(got, eager, ref).share() > 1
+    assert tally(got, ref, ref).share() == math.inf
