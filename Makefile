@@ -62,9 +62,9 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.torch
 	$(PIP) -e '.[$(EXTRA),dev]'
 	@touch $@ $(VENV)/.installed
 
-# what some slow tests need beside .dev: Ray, and the linters of docs/deploy; without them these say that they are left out
+# what some slow tests need beside .dev: Ray, Altair, and the linters of docs/deploy; without them these say that they are left out
 $(VENV)/.all: pyproject.toml | $(VENV)/.dev
-	-$(PIP) -e '.[ray,deploy]'
+	-$(PIP) -e '.[ray,deploy,report]'
 	@touch $@
 
 test: checked

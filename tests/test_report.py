@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rounds_fakes import FakeEvaluator, make_plan, run, write_kernel
 from kernelgen import journal
 from kernelgen.cli import main
 from kernelgen.journal import FILE, JournalError
-from kernelgen.report import Story, page, story
+from kernelgen.report import Story, page, pictures, story
 
 MOST = 1.5e6
 """Bytes of one operator's page."""
@@ -166,3 +167,29 @@ def test_a_browser_shows_it_without_an_error(tmp_path: Path, found: Story, width
         assert shown.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the screen"
         opened.close()
     assert [line for line in wrong if not line.startswith("data:")] == []
+
+
+def test_pictures_for_papers(
+    tmp_path: Path, found: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", "toy", "--png", "figures", "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)["pictures"]
+    assert written == ["figures/toy-speedup.png", "figures/toy-roofline.png"]
+    for name in written:
+        image = Path(name).read_bytes()
+        assert image.startswith(b"\x89PNG\r\n")
+        assert int.from_bytes(image[16:20]) > 1000, "300 dots an inch"
+    assert pictures(Story("never", "", state="never optimised")) == {}
+
+
+def test_pictures_without_altair_say_how_to_get_it(
+    tmp_path: Path, found: Story, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    assert main(["report", "toy", "--png", "figures"]) == 2
+    assert "--png needs altair: pip install 'kernelgen[report]'" in capsys.readouterr().err
+    assert not Path("report.html").exists(), "nothing is written"

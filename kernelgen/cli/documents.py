@@ -136,6 +136,7 @@ class Version(TypedDict):
 
 class Report(TypedDict):
     file: str | None
+    pictures: list[str]
     operators: list[str]
     errors: list[str]
 

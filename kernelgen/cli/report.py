@@ -15,6 +15,12 @@ from kernelgen.errors import KernelgenError, WrongOrSlowError
 def report(
     names: Names = None,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page.")] = Path("report.html"),
+    png: Annotated[
+        Path | None,
+        typer.Option(
+            "--png", metavar="FOLDER", help="Write the charts as PNG too, for papers; needs the extra `report`."
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Write the newest run of each operator as one HTML page that needs no network.
@@ -22,7 +28,7 @@ def report(
     Without a NAME every operator below operators/ is in it, behind an index.
     """
     from kernelgen.files import write_atomic
-    from kernelgen.report import page, story
+    from kernelgen.report import page, pictures, story
 
     quartets = chosen_quartets(names or [], every=not names)
     stories, broken = [], []
@@ -32,10 +38,18 @@ def report(
         except KernelgenError as error:  # a damaged journal: the others are shown all the same
             broken.append(str(error))
             note(f"error: {error}")
+    drawn = {png / name: image for one in stories for name, image in pictures(one).items()} if png else {}
     if stories:
         write_atomic(out, page(stories))
+    for path, image in drawn.items():
+        write_atomic(path, image.decode("utf-8", "surrogateescape"))  # which is written as the bytes that it was
     if json:
-        emit({"file": str(out) if stories else None, "operators": [s.operator for s in stories], "errors": broken})
+        emit({
+            "file": str(out) if stories else None, "pictures": [*map(str, drawn)],
+            "operators": [s.operator for s in stories], "errors": broken,
+        })  # fmt: skip
     elif stories:
         print(f"{out}: {len(stories)} operator{'s' * (len(stories) != 1)}, {out.stat().st_size / 1024:.0f} KiB")
+        if png:
+            print(f"{png}: {len(drawn)} picture{'s' * (len(drawn) != 1)}{'' if drawn else ', since nothing was timed'}")
     return WrongOrSlowError.exit_code if broken else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelgen.report.glance import Glance, glances
 from kernelgen.report.page import overview, page
+from kernelgen.report.pictures import pictures
 from kernelgen.report.story import Story, story
 
-__all__ = ["Glance", "Story", "glances", "overview", "page", "story"]
+__all__ = ["Glance", "Story", "glances", "overview", "page", "pictures", "story"]
