@@ -71,15 +71,15 @@ def write_all(files: Sequence[tuple[Path, str]]) -> None:
         for path, text in files:
             written.append(_temporary(path, text))
         if len(written) == 1:
-            _sync(written[0])
+            sync(written[0])
         elif written:
             with ThreadPoolExecutor(min(len(written), AT_ONCE)) as pool:
-                list(pool.map(_sync, written))
+                list(pool.map(sync, written))
         for (path, _), name in zip(files, written, strict=True):
             os.chmod(name, 0o644)
             os.replace(name, path)
         for folder in dict.fromkeys(path.parent for path, _ in files):
-            sync_folder(folder)
+            sync(folder)
     except BaseException as error:
         for name in written:
             Path(name).unlink(missing_ok=True)
@@ -104,17 +104,9 @@ def _temporary(path: Path, text: str) -> str:
     return name
 
 
-def _sync(name: str) -> None:
-    handle = os.open(name, os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a rename or a new name in `folder` durable."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: str | Path) -> None:
+    """Make durable what was written to a file, or a rename or a new name in a folder."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelgen.errors import KernelgenError, UsageError
-from kernelgen.files import read_text, sync_folder, write_atomic
+from kernelgen.files import read_text, sync, write_atomic
 
 FILE = "journal.jsonl"
 LOOKS = 5
@@ -77,7 +77,7 @@ class Journal:
             if good < len(content):
                 os.ftruncate(handle, good)
                 os.fsync(handle)
-            sync_folder(folder)
+            sync(folder)
         except BaseException:
             os.close(handle)
             raise

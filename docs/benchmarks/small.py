@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -320,11 +320,11 @@ def _difference(got: Any, expected: Any) -> str:
     return ""
 
 
-def work() -> None:
+def work(make: Callable[[], Worker]) -> None:
     """A request a line on stdin, an answer a line on stdout."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    worker = Worker()
+    worker = make()
     print(json.dumps({"ready": machine()}), file=answers, flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
@@ -357,14 +357,18 @@ class Process:
         self.popen.stdin.flush()
 
 
-def run(names: list[str], sizes: list[str], out: Path, workers: int) -> None:
+def run(
+    names: list[str], sizes: list[str], out: Path, workers: int, script: Path, until: tuple[float, float]
+) -> dict[str, Any]:
+    """Names prepared and measured by processes of a script; what was measured, which `out` has after every row.
+    `until`: seconds of the whole run by which preparing ends, and by which measuring does."""
     began = time.time()
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--worker"]
+    command = [sys.executable, str(script), "--worker"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
     processes = [Process(subprocess.Popen(command, env=environment, **pipes)) for _ in range(workers)]
-    head: dict[str, Any] = {"command": "python docs/benchmarks/small.py", "rows": []}
-    waiting, preparing_ends = list(names), began + PREPARED_BY_S
+    head: dict[str, Any] = {"command": f"python docs/benchmarks/{script.name}", "rows": []}
+    waiting, preparing_ends = list(names), began + until[0]
     with selectors.DefaultSelector() as selector:
         for process in processes:
             process.asked = "start"
@@ -395,7 +399,7 @@ def run(names: list[str], sizes: list[str], out: Path, workers: int) -> None:
     print(f"prepared in {head['prepared_s']} s, {len(waiting)} operators were not", file=sys.stderr, flush=True)
     items = [(sizes.index(size), key, process) for process in processes for size, key in process.ready]
     for _, key, process in sorted(items, key=lambda item: item[:2]):
-        if time.time() - began > MEASURED_BY_S:
+        if time.time() - began > until[1]:
             break
         if process.popen.poll() is not None:
             continue
@@ -406,7 +410,7 @@ def run(names: list[str], sizes: list[str], out: Path, workers: int) -> None:
         write(out, json.dumps(head, indent=1) + "\n")
     for process in processes:
         process.popen.kill()
-    print(report(head))
+    return head
 
 
 def _answer(process: Process) -> dict[str, Any] | None:
@@ -492,13 +496,14 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        work()
+        work(Worker)
     elif options.table:
         write(HERE / "small.md", table(json.loads((HERE / "small.json").read_text("utf-8"))))
     elif options.report:
         print(report(json.loads(options.report.read_text())))
     else:
-        run(options.only or operators(), options.sizes, options.out, options.workers)
+        names, until = options.only or operators(), (PREPARED_BY_S, MEASURED_BY_S)
+        print(report(run(names, options.sizes, options.out, options.workers, Path(__file__), until)))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelgen.backward.tape import Tape
-from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref, in_turn
 from kernelgen.frontend.parted import without_joins
 from kernelgen.frontend.products import unturned, with_products
 
@@ -64,18 +64,7 @@ def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
         len(_refs(apart.nodes[i])) > 2 for i in products
     ):
         return graph, None
-    return (apart, found) if found or not _in_turn(apart) else (graph, None)
-
-
-def _in_turn(graph: Graph) -> bool:
-    """Whether some product is one of what another came to."""
-    after: set[int] = set()
-    for i, node in enumerate(graph.nodes):
-        waits = any(isinstance(a, Ref) and a.node in after for a in node.args)
-        if waits and node.op == DOT:
-            return True
-        after |= {i} if waits or node.op == DOT else set()
-    return False
+    return (apart, found) if found or not in_turn(apart) else (graph, None)
 
 
 def _attention(graph: Graph, product: int) -> Attention | None:

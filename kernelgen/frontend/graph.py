@@ -258,3 +258,14 @@ def broadcast(*shapes: tuple[Dim, ...]) -> tuple[Dim, ...]:
     rank = max((len(s) for s in shapes), default=0)
     padded = [((),) * (rank - len(s)) + tuple(s) for s in shapes]
     return tuple(next((d for d in column if d != ()), ()) for column in zip(*padded, strict=True))
+
+
+def in_turn(graph: Graph) -> bool:
+    """Whether some product is one of what another came to."""
+    after: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        waits = any(isinstance(a, Ref) and a.node in after for a in node.args)
+        if waits and node.op == DOT:
+            return True
+        after |= {i} if waits or node.op == DOT else set()
+    return False

@@ -54,11 +54,12 @@ def _searched(graph: Graph, node: Node) -> tuple[Ref, Ref, str] | None:
     """The places and the ends of a search, and whether ends that are equal count, `le`, or not, `lt`."""
     if node.op != CALL or node.dtype == "float":
         return None
-    function, _, _ = text = str(node.attrs[1]).partition("(")
+    text = str(node.attrs[1])
+    function = text.partition("(")[0]
     operands = [a for a in node.args if isinstance(a, Ref)]
     if function not in ("torch.bucketize", "torch.searchsorted") or len(operands) != 2:
         return None
-    call = ast.parse(re.sub(r"\{(\d+)\}", r"_\1", "".join(text)), mode="eval").body
+    call = ast.parse(re.sub(r"\{(\d+)\}", r"_\1", text), mode="eval").body
     assert isinstance(call, ast.Call)
     words = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     places, ends = operands if function == "torch.bucketize" else operands[::-1]

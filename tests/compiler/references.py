@@ -20,9 +20,12 @@ from kernelgen.families.kernel import body_of
 from kernelgen.families.matmul.kernels import reduces
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.schedules import columns
+from kernelgen.families.matmul.writer import multiplies_float8
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.spec.model import Constraint, OperatorSpec, Place, Size, TensorSpec
 from kernelgen.spec.sizes import check_size, is_expression
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 FLOATS = ("float16", "float32")
 DISTRIBUTIONS = ("normal", "specials")
@@ -95,7 +98,8 @@ def schedules(plan: Plan) -> list[Schedule]:
     body = body_of(plan)
     if isinstance(body, ProductBody):
         whole = columns(body) if reduces(body) else 0
-        small |= {"BLOCK_M": 16, "BLOCK_N": max(16, 1 << (whole - 1).bit_length()), "BLOCK_K": 16, "GROUP_M": 2}
+        small |= {"BLOCK_M": 16, "BLOCK_N": max(16, 1 << (whole - 1).bit_length()), "GROUP_M": 2}
+        small |= {"BLOCK_K": 32 if multiplies_float8(body) else 16}
         small |= {"BLOCK_D": 2, "BLOCK_H": 2, "BLOCK_W": 4}
     found = []
     for variant in families.family_of(plan).variants(body):

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from references import failures, sample
+from references import DEVICE, failures, sample
 from test_backward import check
-from test_elementary import DEVICE, INF, NAN, SPECIAL, every_binade, kernel
+from test_elementary import INF, NAN, SPECIAL, every_binade, kernel
 
 from kernelgen import frontend
 from kernelgen.backward import backward

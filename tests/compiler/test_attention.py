@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import Sample, load, plan_of, sample
+from references import DEVICE, Sample, load, plan_of, sample
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
@@ -18,7 +18,6 @@ from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WITHIN = {"float32": 4e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 """What a result may be off by, as a part of the largest."""
 SIZES = {"B": 2, "H": 2, "S": 21, "L": 37, "D": 24, "E": 40}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import Sample, load, plan_of, sample
+from references import DEVICE, Sample, load, plan_of, sample
 
 from kernelgen import frontend, render
 from kernelgen.backward import Backward, backward
@@ -16,7 +16,6 @@ from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, TableRow
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WITHIN = {"float32": 4e-6, "float16": 4e-3}
 """What a gradient may be off by, as a part of the largest."""
 SIZES = {"B": 2, "H": 2, "S": 37, "L": 53, "D": 24, "E": 40}

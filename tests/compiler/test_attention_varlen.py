@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import load, plan_of, sample
+from references import DEVICE, load, plan_of, sample
 
 from kernelgen import families, render
 from kernelgen.families.kernel import body_of
@@ -19,7 +19,6 @@ from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.plan import KernelPlan, Schedule, TableRow
 from kernelgen.spec import parse_spec
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PACKED = {"q": "T 2 D", "k": "U 2 D", "v": "U 2 E", "cu_q": "P: int32", "cu_k": "P: int32"}
 ALONE = {"q": "T 2 D", "k": "T 2 D", "v": "T 2 E", "cu": "P: int32"}
 PLACES = "row = torch.arange(q.shape[0], device=q.device)\ncol = torch.arange(k.shape[0], device=q.device)\n"

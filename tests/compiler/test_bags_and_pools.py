@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import load
+from references import DEVICE, load
 
 from kernelgen import families, frontend, render
 from kernelgen.spec import parse_spec
@@ -48,9 +48,9 @@ def test_it_is_one_operator_without_calls(text: str) -> None:
     given: dict[str, torch.Tensor] = {}
     for name, shape in declared:
         sizes = [SIZES.get(size) or int(size) for size in shape.split(", ")]
-        given[name] = torch.randint(0, 5, sizes) if name == "i" else torch.randn(sizes)
+        given[name] = (torch.randint(0, 5, sizes) if name == "i" else torch.randn(sizes)).to(DEVICE)
     if "o" in given:
-        given["o"] = torch.tensor([0, 4, 4])
+        given["o"] = torch.tensor([0, 4, 4], device=DEVICE)
     scope: dict[str, Any] = {"torch": torch, "F": torch.nn.functional}
     exec(spec.reference, scope)
     made = load(render.triton_source(plan)).op(*given.values())

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from references import Sample, failures, load, plan_of, sample, tensor
+from references import DEVICE, Sample, failures, load, plan_of, sample, tensor
 from test_compiler_random import TIMES
 
 from kernelgen import render
@@ -17,7 +17,6 @@ from kernelgen.errors import UnsupportedError
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import Plan, TorchCall
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CHANNELS = {"x": "B D L", "w": "E D 1", "b": "E", "v": "D E 1"}
 SIZES: tuple[dict[str, Any], ...] = ({"B": 1, "D": 21, "E": 34, "L": 3}, {"B": 2, "D": 5, "E": 1, "L": 9})
 IMAGES = {"x": "B C H W", "w": "E C 3 3", "b": "E", "v": "E C 2 2", "s": "E 1 1"}

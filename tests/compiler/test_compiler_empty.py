@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from references import Sample, load, plan_of, sample, schedules
+from references import DEVICE, Sample, load, plan_of, sample, schedules
 
 from kernelgen import render
 from kernelgen.plan import StepsPlan, TableRow
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ROWS, MATRIX = {"x": "... D"}, {"x": "A B D"}
 NUMBER = {"out": ": float32"}
 SAMPLES: dict[str, tuple[Sample, str]] = {

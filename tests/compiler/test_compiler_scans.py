@@ -6,13 +6,12 @@ import math
 
 import pytest
 import torch
-from references import failures, load, plan_of, sample, schedules
+from references import DEVICE, failures, load, plan_of, sample, schedules
 
 from kernelgen import families, render
 from kernelgen.families import scan, scan_held
 from kernelgen.plan import TableRow
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FORWARD, BACKWARD = "return x.cumprod(-1)", "return x.flip(-1).cumprod(-1).flip(-1)"
 INF, NAN = math.inf, math.nan
 

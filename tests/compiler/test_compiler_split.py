@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from references import load, plan_of, sample
+from references import DEVICE, load, plan_of, sample
 
 from kernelgen import render
 from kernelgen.families import split_schedules
 from kernelgen.families.forms import SPLIT
 from kernelgen.plan import TableRow
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IN_ORDER = "in the order of memory"
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from references import Sample, load, plan_of, sample, schedules
-from test_matmul import DEVICE, check, inputs_of, laid_out
+from references import DEVICE, Sample, load, plan_of, sample, schedules
+from test_matmul import check, inputs_of, laid_out
 
 from kernelgen import render
 from kernelgen.errors import SpecError
@@ -255,7 +255,7 @@ def test_what_lies_beyond_a_window_does_not_reach_its_sum() -> None:
     plan = plan_of(image.spec())
     for schedule in [one for one in schedules(plan) if one.variant == "folded"]:
         wrapper = load(render.triton_source(plan.with_table((TableRow((), schedule),)))).op
-        x, w, b = torch.randn(1, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4)
+        x, w, b = (torch.randn(shape).to(DEVICE) for shape in ((1, 3, 6, 6), (4, 3, 3, 3), (4,)))
         x[0, 1, 5, 5] = torch.inf
         found = wrapper(x, w, b)
         assert torch.equal(found.isfinite(), torch.nn.functional.conv2d(x, w, b, padding=1).isfinite()), schedule

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from references import load, plan_of, sample
+from references import DEVICE, load, plan_of, sample
 
 from kernelgen import render
 from kernelgen.judge.interpreter import as_on_a_gpu
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INF, NAN = float("inf"), float("nan")
 SPECIAL = [0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 1.0, -1.0, -2.0, 3.4e38, -3.4e38, INF, -INF, NAN]
 

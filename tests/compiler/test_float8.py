@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import triton.language as tl
-from references import failures, load, plan_of, sample
+from references import DEVICE, failures, load, plan_of, sample
 
 from kernelgen import render
 from kernelgen.judge import oracle
@@ -35,7 +35,7 @@ def test_beyond_the_largest_float8_is_what_the_installed_torch_makes_of_it(satur
     module = load(render.triton_source(plan_of(found.spec())))
     assert (torch.tensor(1e3).to(torch.float8_e4m3fn).float().item() == MAX) == module._FLOAT8_SATURATES.value
     module._FLOAT8_SATURATES = tl.constexpr(saturates)
-    x = torch.tensor([*VALUES, *(-v for v in VALUES)])
+    x = torch.tensor([*VALUES, *(-v for v in VALUES)]).to(DEVICE)
     wanted = torch.where(x.abs() > TIE, x * math.nan, x.clamp(-MAX, MAX)) if not saturates else x.clamp(-MAX, MAX)
     if saturates == (torch.tensor(1e3).to(torch.float8_e4m3fn).float().item() == MAX):
         torch.testing.assert_close(x.to(torch.float8_e4m3fn).float(), wanted, equal_nan=True, rtol=0, atol=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import Sample, load, plan_of, sample, schedules
+from references import DEVICE, Sample, load, plan_of, sample, schedules
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
@@ -18,7 +18,6 @@ from kernelgen.judge.interpreter import as_on_a_gpu
 from kernelgen.judge.oracle import as_tuple
 from kernelgen.plan import KernelPlan, Plan, Schedule, StepsPlan, TableRow
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 INTERPRETED = pytest.mark.skipif(torch.cuda.is_available(), reason="launches are seen in the interpreter")
 FITTING = {"M": 19, "N": 40, "K": 24}
 """Sizes of which rows begin at multiples of 16 bytes, as descriptors want them; blocks have 16 of each."""
@@ -441,7 +440,9 @@ def test_torchs_product_is_not_rounded_before_what_is_added_to_it() -> None:
     c = -(a.double() @ b.double()).half()
     wanted = torch.relu(c.double() + a.double() @ b.double())
     got = of("library", one_kernel(found))(a, b, c)
-    torch.testing.assert_close(got.double(), wanted, rtol=2e-3, atol=1e-5)
+    # on a GPU torch itself may round: then it is not rounded once more
+    torchs = float((torch.addmm(c, a, b).double() - (c.double() + a.double() @ b.double())).abs().max())
+    torch.testing.assert_close(got.double(), wanted, rtol=2e-3, atol=max(1e-5, torchs))
 
 
 @pytest.fixture
@@ -619,9 +620,8 @@ SEVERAL = {
     ),
     "columns of the result": (product("y = a @ b\nreturn y - y.mean(0, keepdim=True)", TWO), ["matmul", "reduction"]),
     "beside a call": (
-        of_sizes("y = F.conv_transpose1d(x, v)\nreturn torch.relu(y @ w)", {"x": "B C L", "v": "C C 1", "w": "L N"}, "B C N",
-                 B=2, C=3, L=17, N=8),
-        ["torch.nn.functional.conv_transpose1d({0}, {1})", "matmul"],
+        of_sizes("return torch.relu(torch.linalg.matrix_exp(x) @ w)", {"x": "B C C", "w": "C N"}, "B C N", B=2, C=5, N=8),
+        ["torch.linalg.matrix_exp({0})", "matmul"],
     ),
     "a product of two vectors": (
         of_sizes("return torch.relu(torch.outer(a, b) + (a @ c))", {"a": "M", "b": "N", "c": "M"}, "M N", M=5, N=7),

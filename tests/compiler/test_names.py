@@ -9,8 +9,7 @@ import re
 
 import pytest
 import torch
-from references import failures, load, plan_of, sample
-from test_elementary import DEVICE
+from references import DEVICE, failures, load, plan_of, sample
 
 from kernelgen import render
 from kernelgen.families.helpers import HELPERS

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import load
+from references import DEVICE, load
 
 from kernelgen import families, frontend, render
 from kernelgen.spec import parse_spec
@@ -57,9 +57,9 @@ def tensors(x: str, others: str, seed: int) -> dict[str, torch.Tensor]:
         name, shape = entry.split(": ")
         sizes = [SIZES[size] if size in SIZES else int(size) for size in shape.split(", ")]
         if name in "ijkln":
-            made[name] = torch.randint(0, {"j": 3}.get(name, 5), sizes)
+            made[name] = torch.randint(0, {"j": 3}.get(name, 5), sizes).to(DEVICE)
         else:
-            made[name] = torch.rand(sizes) > 0.5 if name == "m" else torch.randn(sizes)
+            made[name] = (torch.rand(sizes) > 0.5 if name == "m" else torch.randn(sizes)).to(DEVICE)
     return made
 
 

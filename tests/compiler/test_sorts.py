@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from references import load
+from references import DEVICE, load
 
 from kernelgen import families, frontend, render
 from kernelgen.spec import parse_spec
@@ -47,7 +47,7 @@ def test_rows_are_in_torchs_order(text: str) -> None:
     scope: dict[str, Any] = {"torch": torch}
     exec(spec.reference, scope)
     torch.manual_seed(0)
-    x = torch.randn(3, 5, 6).round(decimals=1)
+    x = torch.randn(3, 5, 6).round(decimals=1).to(DEVICE)
     x[0, 1, 2:4], x[1, 2], x[2, :, 0], x[0, 0, 0] = float("nan"), -0.0, float("-inf"), float("inf")
     values, places = module.op(x)
     wanted = scope["op"](x)

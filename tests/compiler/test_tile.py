@@ -6,7 +6,7 @@ import ast
 
 import pytest
 import torch
-from references import load
+from references import DEVICE, load
 
 from kernelgen.backends import ascend, triton
 from kernelgen.backends.triton import Printer
@@ -15,7 +15,6 @@ from kernelgen.plan import Schedule
 from kernelgen.tile import ir
 from kernelgen.tile.walk import trimmed, used_names
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 M = ir.Axis("m", "rows", "row_mask", "BLOCK_M", "M")
 N = ir.Axis("n", "cols", "col_mask", "BLOCK_N", "N")
 K = ir.Axis("k", "ks", "k_mask", "BLOCK_K", "K")

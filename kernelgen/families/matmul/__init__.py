@@ -16,7 +16,7 @@ from kernelgen.families.kernel import Body
 from kernelgen.families.matmul import kernels, library, lowering, row_parts, schedules, vectors
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import multiplies_float32
-from kernelgen.frontend.graph import DOT, Graph, Ref
+from kernelgen.frontend.graph import DOT, Graph, Ref, in_turn
 from kernelgen.plan import Chip, Product, Schedule
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
@@ -32,18 +32,7 @@ def takes(graph: Graph) -> bool:
         return False
     dots = [node for node in graph.nodes if node.op == DOT]
     shared = set.intersection(*({a for a in node.args if isinstance(a, Ref)} for node in dots))
-    return len(dots) == 1 or (bool(shared) and not _in_turn(graph) and all(n.convolution is None for n in dots))
-
-
-def _in_turn(graph: Graph) -> bool:
-    """Whether some product is one of what another came to."""
-    after: set[int] = set()
-    for i, node in enumerate(graph.nodes):
-        waits = any(isinstance(a, Ref) and a.node in after for a in node.args)
-        if waits and node.op == DOT:
-            return True
-        after |= {i} if waits or node.op == DOT else set()
-    return False
+    return len(dots) == 1 or (bool(shared) and not in_turn(graph) and all(n.convolution is None for n in dots))
 
 
 def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:

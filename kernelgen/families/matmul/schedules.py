@@ -29,6 +29,8 @@ MEANINGS = {
 SHARED_BYTES = 232448
 """What a program may have of shared memory on sm_90 (CUDA C++ Programming Guide, table of technical specifications);
 a device with less refuses the launch, which a search then leaves out."""
+FLOAT8_DEPTH = 32
+"""The fewest float8 numbers that matrix units multiply and sum at once (PTX ISA, wgmma: K is 32 for e4m3 and e5m2)."""
 LONGEST_ROW = 512
 """The columns that a tile may hold whole: 64 rows of 512 sums are 256 registers for each of 128 threads."""
 
@@ -196,6 +198,8 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
         return None if whole else f"blocks that are no multiples of the {group} elements of a group"
     if group and group % schedule.int("BLOCK_K"):
         return f"blocks that do not divide the {group} elements of a group"
+    if multiplies_float8(body) and schedule.int("BLOCK_K") < FLOAT8_DEPTH:
+        return f"fewer than {FLOAT8_DEPTH} numbers of float8 at once"
     rows, cols = schedule.int("BLOCK_M"), schedule.int("BLOCK_N")
     if rows * cols * _sums(body) > 256 * 32 * schedule.int("num_warps"):
         return "more than 256 sums a thread"
