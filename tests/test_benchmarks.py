@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from kernelgen import judge
-from kernelgen.spec import load_spec
+from kernelgen import generation, judge
+from kernelgen.optimization.bench import families_compiler
+from kernelgen.spec import find_spec, load_spec
+from kernelgen.strategies.short import restriction
+from kernelgen.strategies.space import axes_of, space_of
 
 FOLDER = Path(__file__).parent.parent / "docs" / "benchmarks"
 HEAD = {"device": "a GPU", "torch": "2", "triton": "3", "python": "3.12", "date": "2026-11-22", "command": "c"}
@@ -229,3 +232,19 @@ def test_the_page_of_kernelbench_says_what_is_fast_and_why_others_are_refused(mo
     assert "| 1 | unsupported: a loop |" in text
     assert "| 1_a | right | differs |" in text
     assert "1 exported files agrees with ours on 0" in text
+
+
+def test_the_spaces_of_the_tuner_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases and axes that docs/benchmarks/tuner.py names: on a GPU it would be late to learn that they have moved."""
+    monkeypatch.syspath_prepend(FOLDER)
+    tuner = importlib.import_module("tuner")
+    asked = [(name, (case,), configs) for name, (case, configs) in tuner.COMPARED.items()]
+    for name, cases, configs in (*asked, *tuner.RECORDED.values()):
+        spec = load_spec(find_spec(name)[0])
+        assert set(cases) <= {case.label for case in spec.performance}
+        plan, compiler = generation.plan_of(spec, Path("nowhere")), families_compiler()
+        for case in (case for case in spec.performance if case.label in cases):
+            axes = axes_of(compiler, plan, compiler.row_of(plan, case), (case,))
+            space = space_of(compiler, plan, compiler.row_of(plan, case), (case,), restriction(configs, axes))
+            assert 24 <= len(space.schedules) <= 200
+            assert not space.sampled

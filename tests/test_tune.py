@@ -25,8 +25,8 @@ from kernelgen.search import recorded
 from kernelgen.search.explore import BATCH
 from kernelgen.spec import find_spec, load_spec
 from kernelgen.strategies import Compiler, Context, History, Tuning
-from kernelgen.strategies.short import ladder, meets, parse, restriction, short
-from kernelgen.strategies.space import Axes, space_of, unread
+from kernelgen.strategies.short import ladder, parse, restriction, short
+from kernelgen.strategies.space import Axes, meets, space_of, unread
 from kernelgen.strategies.tune import check, search
 
 PARAMETERS = (
@@ -147,6 +147,19 @@ def test_restrictions_keep_what_has_one_of_the_values() -> None:
     assert not meets(TILES.start.replace(BLOCK_M=32, num_warps=2), wanted)
     assert not meets(Schedule.make("row", num_warps=2), wanted)
     assert meets(Schedule.make("row", num_warps=2), restriction("variant=row", AXES))
+
+
+def test_of_values_that_are_asked_for_every_combination_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelgen.strategies.space.MOST", 100)  # of the whole space a sample is drawn
+    row = search(context(configs="all,num_warps=2,EVICT=none,EVICT=evict_last,REUSE=1,variant=flat")).rows[0]
+    assert row.listed == row.space.schedules
+    assert not row.space.sampled
+    assert len(row.listed) == 7 * 2 * 4
+    assert {(s.variant, s["num_warps"], s["EVICT"]) for s in row.listed} == {
+        ("flat", 2, e) for e in ("none", "evict_last")
+    }
+    with pytest.raises(UsageError, match="'num_warps=3': num_warps cannot be '3'"):
+        check(context(configs="all,num_warps=3"))
 
 
 @pytest.mark.parametrize(
@@ -322,8 +335,12 @@ def test_mistakes_on_the_command_line(arguments: tuple[str, ...], line: str, cod
 def test_what_a_run_measured_becomes_a_recorded_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "docs" / "benchmarks"))
     tuner = importlib.import_module("tuner")
-    result = tuned(tmp_path, tuning=Tuning("BLOCK_SIZE=1024,REUSE=1,variant=flat", evaluations=1000, patience=1000))
-    tuner.write_spaces("toy", result.folder, tmp_path)
-    spaces = [recorded.read(tmp_path / f"toy-{number}.csv.gz") for number in range(len(CASES))]
-    assert {len(space.points) for space in spaces} == {3 * 4 * 5}
+    configs = "variant=flat,num_warps=2,num_warps=4,num_stages=1,REUSE=1"
+    result = tuned(tmp_path, tuning=Tuning(f"all,{configs}"))
+    files = tuner.write_spaces("toy", result.folder, configs, tmp_path)
+    assert [file["case"] for file in files] == [case.label for case in CASES]
+    spaces = [recorded.read(tmp_path / file["file"]) for file in files]
+    # with the kernel that was current, which no run measures as a candidate
+    assert {file["configurations"] for file in files} == {file["of"] for file in files} == {len(spaces[0].points)}
+    assert len(spaces[0].points) == 2 * 7 * 3 - 3, "four warps have more threads than 64 elements"
     assert {axis.name for axis in spaces[0].points.axes} >= {"variant", "num_warps", "EVICT"}

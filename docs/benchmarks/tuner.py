@@ -1,11 +1,14 @@
-"""Measure the tuner on a GPU: seconds from nothing and warm, rounds, tables of kernels, ceilings, recorded spaces.
+"""Measure the tuner on a GPU: against triton.autotune, spaces recorded whole, seconds from nothing and warm, rounds,
+tables of kernels, ceilings.
 
-    python docs/benchmarks/tuner.py                        # everything but recorded spaces, into tuner.json beside it
-    python docs/benchmarks/tuner.py --only tune hardware   # some parts
-    python docs/benchmarks/tuner.py --record softmax matmul --into FOLDER   # spaces measured exhaustively, as CSV
+    python docs/benchmarks/tuner.py                                   # every part, into tuner.json beside it
+    python docs/benchmarks/tuner.py --only compare record --seconds 460 --into OUT
+    python docs/benchmarks/tuner.py --only record/matmul tune/softmax # single parts
+    python docs/benchmarks/tuner.py --dry                             # the spaces and what would run; needs no GPU
 
-Works in a folder of its own with caches of its own, so that "from nothing" means it. `--configs` restricts what is
-recorded, such as `variant=looped`: a space of ten thousand configurations takes the better part of an hour.
+A part takes LIMIT_S at most and is then ended; tuner.json and the recorded spaces are written after each, and what an
+earlier call found stays in it. After --seconds no part begins. Each works in a folder of its own with caches of its
+own, so that "from nothing" means it. Helion is asked where it is installed.
 """
 
 from __future__ import annotations
@@ -13,98 +16,228 @@ from __future__ import annotations
 import argparse
 import csv
 import gzip
+import importlib.util
 import io
 import json
 import os
+import re
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-MAIN = "import sys; from kernelgen.cli.app import main; sys.exit(main())"
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+MAIN = [sys.executable, "-c", "import sys; from kernelgen.cli.app import main; sys.exit(main())"]
+LIMIT_S, SETTLE_S, ENDING_S = 100.0, 40.0, 10.0
+"""Of a part; of it what a search leaves for its end; and what an interrupted command has to leave what it knows."""
+LEAST_S = 30.0
+"""A part that has less is not begun."""
 MEMORY_BOUND, PRODUCTS = ("softmax", "rms_norm", "layer_norm"), ("matmul", "attention")
 
+ROWS = "NUM_STAGES=1,loads=default,stores=default,backwards=False,num_warps=4,num_warps=8,num_warps=16"
+ONE_KERNEL = f"variant=looped_rows,keep_row=True,specialize=False,{ROWS}"
+COMPARED = {
+    "softmax": ("[16384] D=4096 float16", ONE_KERNEL),
+    "rms_norm": ("[16384] D=4096 float16", ONE_KERNEL),
+    "matmul": (
+        "M=4096 K=4096 N=4096 float16",
+        "variant=tiles,swap=False,GROUP_M=8,BLOCK_M=64,BLOCK_M=128,BLOCK_N=64,BLOCK_N=128,BLOCK_N=256,"
+        "BLOCK_K=32,BLOCK_K=64,num_warps=4,num_warps=8,num_stages=3,num_stages=4",
+    ),
+}
+"""A case and the part of its space that is one kernel, which is what Triton's autotuner can search."""
+TILES = "variant=boxes,BLOCK_M=64,BLOCK_M=128,BLOCK_N=32,BLOCK_N=64,BLOCK_N=128,num_warps=4,num_warps=8"
+RECORDED = {
+    "matmul": (
+        "matmul",
+        ("M=4096 K=4096 N=4096 float16", "M=2048 K=2048 N=2048 float16"),
+        "variant=boxes,swap=False,GROUP_M=8,BLOCK_M=64,BLOCK_M=128,BLOCK_M=256,BLOCK_N=64,BLOCK_N=128,BLOCK_N=256,"
+        "BLOCK_K=64,num_warps=4,num_warps=8,num_stages=2,num_stages=3,num_stages=4",
+    ),
+    "attention_64": ("attention", ("B=4 H=32 S=4096 D=64 L=4096 E=64 float16",), TILES),
+    "attention_128": ("attention", ("B=4 H=32 S=4096 D=128 L=4096 E=128 float16",), TILES),
+    "softmax": ("softmax", ("[16384] D=4096 float16", "[512] D=131072 float16"), f"{ROWS},keep_row=True"),
+    "layer_norm": ("layer_norm", ("[16384] D=4096 float16", "[65536] D=1024 float16"), f"{ROWS},keep_row=True"),
+}
+"""By part: an operator, cases, and the part of their space that is measured whole. Cases that share a row of the table
+are parts of their own: what is slow on one is not timed on the next."""
 
-def run(folder: Path, *arguments: str) -> tuple[float, Any]:
-    """Seconds of a command of kernelgen's, and the document that it printed."""
+
+@dataclass(frozen=True)
+class Call:
+    """A command that ran."""
+
+    seconds: float
+    document: Any
+    """What it printed as JSON; None where nothing is whole."""
+    error: str
+
+
+def call(folder: Path, command: list[str], limit: float, cache: str = "triton") -> Call:
+    """Run a command; one that is not done in time is interrupted, so that it leaves what it knows, then killed."""
     began = time.monotonic()
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "TRITON_CACHE_DIR": str(folder / "triton")}
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, *arguments, "--json"], cwd=folder, env=environment, text=True,
-        capture_output=True, check=False,
-    )  # fmt: skip
+    search = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    own = {"XDG_CACHE_HOME": str(folder / "cache"), "TRITON_CACHE_DIR": str(folder / cache), "PYTHONPATH": search}
+    with (folder / "out").open("w+") as out, (folder / "err").open("w+") as err:
+        running = subprocess.Popen(command, cwd=folder, env={**os.environ, **own}, stdout=out, stderr=err)
+        for patience, then in ((limit, signal.SIGINT), (ENDING_S, signal.SIGKILL), (None, signal.SIGKILL)):
+            try:
+                running.wait(patience)
+                break
+            except subprocess.TimeoutExpired:
+                running.send_signal(then)
+        out.seek(0)
+        err.seek(0)
+        said, complaint = out.read().strip(), err.read().strip()
     seconds = round(time.monotonic() - began, 1)
-    print(f"{seconds:7.1f} s  exit {done.returncode}  kernelgen {' '.join(arguments)}", flush=True)
-    if done.returncode:
-        print(done.stderr.strip()[-2000:])
-    return seconds, json.loads(done.stdout) if done.stdout.strip() else None
+    shown = " ".join(argument for argument in command[1:] if "import sys" not in argument and argument != "-c")
+    print(f"{seconds:7.1f} s  exit {running.returncode}  {shown}", flush=True)
+    failed = f"exit {running.returncode}: {complaint[-1500:]}" if running.returncode else ""
+    for text in (said, said.rpartition("\n")[2]):
+        try:
+            return Call(seconds, json.loads(text), failed)
+        except ValueError:
+            continue
+    return Call(seconds, None, failed or "printed nothing")
 
 
-def tuned(name: str) -> dict[str, Any]:
-    """An operator tuned from nothing, then again with what the first run left in memory and caches."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        run(folder, "new", name)
-        row: dict[str, Any] = {"operator": name}
-        for which in ("cold", "warm"):
-            seconds, found = run(folder, "tune", name, "--fresh", "--force")
-            row[which] = {
-                "seconds": seconds,
-                "speedup": found and found["speedup"],
-                "reason": found and found["reason"],
-            }
-        return row
+def kernelgen(folder: Path, *arguments: str, limit: float = LIMIT_S) -> Call:
+    return call(folder, [*MAIN, *arguments, "--json"], limit)
 
 
-def optimised(name: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as made:
-        run(Path(made), "new", name)
-        seconds, found = run(Path(made), "optimize", name, "--rounds", "5")
-        rounds = len(found["rounds"]) - 1 if found else 0
-        return {"operator": name, "seconds": seconds, "rounds": rounds, "speedup": found and found["speedup"]}
-
-
-def profiled(name: str, into: Path) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as made:
-        run(Path(made), "new", name)
-        file = into / f"profile_{name}.csv"
-        seconds, rows = run(Path(made), "profile", name, "--configs", "prog", "--csv", str(file.resolve()))
-        return {
-            "operator": name,
-            "seconds": seconds,
-            "rows": len(rows or []),
-            "from": sorted({r["source"] for r in rows or []}),
-        }
-
-
-def record(name: str, configs: str, into: Path) -> None:
-    """Every configuration measured: a file a case, in the form that `kernelgen tune --replay` reads."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        run(folder, "new", name)
-        run(folder, "tune", name, "--configs", configs)
+def compared(name: str, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+    """kernelgen's tuner and Triton's over one space: seconds, and how fast the choices are against each other."""
+    case, configs = COMPARED[name]
+    row: dict[str, Any] = {"case": case, "space": configs}
+    kernelgen(folder, "new", name, "--no-verify")
+    mine: list[str] = []
+    if not dry:
+        minutes = str(max(limit / 2 - SETTLE_S / 2, 5) / 60)
+        wanted = ("--only", case, "--configs", configs, "--max-minutes", minutes)
+        tuned = kernelgen(folder, "tune", name, *wanted, limit=limit / 2)
+        row |= {"kernelgen_s": tuned.seconds, "kernelgen_error": tuned.error}
         for journal in folder.rglob("journal.jsonl"):
-            write_spaces(name, journal.parent, into)
+            row |= chosen(journal.parent, case)
+            mine = [row["kernelgen"]] if row.get("kernelgen") else []
+    script = [sys.executable, str(HERE / "autotuned.py"), name, case, configs, *mine, *["--dry"][: int(dry)]]
+    theirs = call(folder, script, limit / 2, cache="triton-autotune")
+    row |= theirs.document or {}
+    row["autotune_process_s"], row["autotune_error"] = theirs.seconds, theirs.error
+    if importlib.util.find_spec("helion") and mine and name != "matmul":
+        row["helion"] = call(folder, [*script, "--helion"], limit / 2, cache="triton-helion").document
+    return row
 
 
-def write_spaces(name: str, journal: Path, into: Path) -> None:
+def chosen(journal: Path, case: str) -> dict[str, Any]:
+    """What a run found fastest on a case, and the seconds from its first candidate to its last."""
+    from kernelgen.journal import read
+    from kernelgen.outcomes import evaluation_from_json
+
+    records = [r for r in read(journal) if r.kind in ("choice", "candidate")]
+    best: dict[tuple[bool, float], str] = {}
+    for record in records:
+        if record.kind == "candidate":
+            for one in evaluation_from_json(record.data["evaluation"]).speedups("current"):
+                if one.case == case:
+                    best[one.interval is not None, one.speedup] = record.data["what"]
+    if not best:
+        return {}
+    began, ended = (datetime.fromisoformat(r.time) for r in (records[0], records[-1]))
+    evaluations = len({r.data["hash"] for r in records if r.kind == "candidate"})
+    return {
+        "kernelgen": best[max(best)], "search_s": round((ended - began).total_seconds(), 1), "evaluations": evaluations,
+    }  # fmt: skip
+
+
+def recorded(part: str, into: Path, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+    """Every configuration measured: a file a case, in the form that `kernelgen tune --replay` reads."""
+    name, cases, configs = RECORDED[part]
+    only = [argument for case in cases for argument in ("--only", case)]
+    asked = ("tune", name, *only, "--configs", f"all,{configs}")
+    if dry:
+        rows = kernelgen(folder, *asked, "--dry-run").document["rows"]
+        return {"space": configs, "legal": {" and ".join(row["cases"]): row["legal"] for row in rows}}
+    kernelgen(folder, "new", name, "--no-verify")
+    done = kernelgen(folder, *asked, "--max-minutes", str(max(limit - SETTLE_S, 5) / 60), limit=limit)
+    row: dict[str, Any] = {"space": configs, "seconds": done.seconds, "error": done.error, "files": []}
+    for journal in folder.rglob("journal.jsonl"):
+        row["files"] += write_spaces(name, journal.parent, configs, into)
+    return row
+
+
+def write_spaces(name: str, journal: Path, configs: str, into: Path) -> list[dict[str, Any]]:
     """What a run measured, a file a case; what did not work has an infinite time."""
+    from kernelgen.journal import read
+
+    device = next(r for r in read(journal) if r.kind == "run").data["device"]["device"]
+    into.mkdir(parents=True, exist_ok=True)
+    files = []
+    for case, (times, legal) in times_of(journal, configs).items():
+        slug = re.sub(r"[^\w.]+", "_", f"{case}-{device}").strip("_")
+        path = into / f"{name}-{slug}.csv.gz"
+        path.write_bytes(gzip.compress(_space(times).encode(), mtime=0))
+        files.append({"file": path.name, "case": case, "configurations": len(times), "of": legal})
+        print(f"{len(times)} of {legal} configurations of {case} in {path}", flush=True)
+    return files
+
+
+Times = dict[tuple[str, str], float]
+"""Milliseconds by variant and the JSON of its values."""
+
+
+def times_of(journal: Path, configs: str) -> dict[str, tuple[Times, int]]:
+    """By case what a run measured, and how many configurations there are. The current kernel is one of them, and so is
+    what compiles to its code: their time is the median of what it took beside the others."""
+    from kernelgen.evaluate.base import SAME_CODE
+    from kernelgen.journal import read
     from kernelgen.knowledge.rows import of_run
 
-    cases: dict[str, dict[tuple[str, str], float]] = {}
+    records = read(journal)
+    begun = next(r.data for r in records if r.kind == "run")
+    legal = {one["row"]: one["legal"] for r in records if r.kind == "space" for one in r.data["rows"]}
+    rows = {one["hash"]: one["row"] for r in records if r.kind == "choice" for one in r.data["candidates"]}
+    found: dict[str, Times] = {}
     for row in of_run(journal):
         time_ms = float("inf") if row.time_us is None else row.time_us / 1e3
-        cases.setdefault(row.case, {}).setdefault((row.variant, row.schedule), time_ms)
-    for number, (case, times) in enumerate(cases.items()):
-        path = into / f"{name}-{number}.csv.gz"
-        path.write_bytes(gzip.compress(_space(times).encode(), mtime=0))
-        print(f"{len(times)} configurations of {case} in {path}")
+        found.setdefault(row.case, {}).setdefault((row.variant, row.schedule), time_ms)
+    beside: dict[str, list[float]] = {}
+    places: dict[str, int] = {}
+    equals: dict[int, list[Any]] = {row: [begun["table"][row]["schedule"]] for row in legal}
+    for data in (r.data for r in records if r.kind == "candidate" and rows.get(r.data["hash"]) is not None):
+        row = rows[data["hash"]]
+        for timing in data["evaluation"]["timings"]:
+            if timing["against"] == "current":
+                places[timing["case"]] = row
+                beside.setdefault(timing["case"], []).append(timing["against_us"] / 1e3)
+        if data["evaluation"]["message"] == SAME_CODE + begun["hash"]:
+            equals[row].append(data["table"][row]["schedule"])
+    for case, times in beside.items():
+        for schedule in equals[places[case]]:
+            if _is_asked(schedule, configs):
+                key = schedule["variant"], json.dumps(schedule["values"], sort_keys=True)
+                found[case].setdefault(key, statistics.median(times))
+    return {case: (times, legal[places[case]]) for case, times in found.items() if case in places}
 
 
-def _space(times: dict[tuple[str, str], float]) -> str:
+def _is_asked(schedule: dict[str, Any], configs: str) -> bool:
+    """Whether a configuration belongs to AXIS=VALUE,…"""
+    wanted: dict[str, set[str]] = {}
+    for name, _, value in (part.partition("=") for part in configs.split(",")):
+        wanted.setdefault(name, set()).add(value)
+    values = {"variant": schedule["variant"], **schedule["values"]}
+    return all(name in values and str(values[name]) in among for name, among in wanted.items())
+
+
+def _space(times: Times) -> str:
     rows = [({"variant": variant, **json.loads(values)}, time) for (variant, values), time in times.items()]
     names = list(dict.fromkeys(name for values, _ in rows for name in values))
     text = io.StringIO()
@@ -114,31 +247,93 @@ def _space(times: dict[tuple[str, str], float]) -> str:
     return text.getvalue()
 
 
+def tuned(name: str, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+    """An operator tuned from nothing, then again with what the first run left in memory and caches."""
+    row: dict[str, Any] = {}
+    kernelgen(folder, "new", name, "--no-verify")
+    for which in ("cold", "warm"):
+        done = kernelgen(folder, "tune", name, "--fresh", "--force", *_dry(dry), limit=limit / 2)
+        found = done.document or {}
+        row[which] = {"seconds": done.seconds, "speedup": found.get("speedup"), "reason": found.get("reason"),
+                      "error": done.error}  # fmt: skip
+    return row
+
+
+def optimised(name: str, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+    kernelgen(folder, "new", name, "--no-verify")
+    done = kernelgen(folder, "optimize", name, "--rounds", "5", *_dry(dry), limit=limit)
+    found = done.document or {}
+    rounds = len(found["rounds"]) - 1 if found.get("rounds") and not dry else 0
+    return {"seconds": done.seconds, "rounds": rounds, "speedup": found.get("speedup"), "error": done.error}
+
+
+def profiled(name: str, into: Path, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+    kernelgen(folder, "new", name, "--no-verify")
+    if dry:
+        return {}
+    file = into / f"profile_{name}.csv"
+    done = kernelgen(folder, "profile", name, "--configs", "prog", "--csv", str(file), limit=limit)
+    rows = done.document or []
+    sources = sorted({r["source"] for r in rows})
+    return {"seconds": done.seconds, "rows": len(rows), "from": sources, "error": done.error}
+
+
+def ceilings(into: Path, folder: Path, limit: float, dry: bool) -> dict[str, Any]:
+    measure = [] if dry else ["--measure", "--svg", str(into / "roofline.svg")]
+    done = kernelgen(folder, "hardware", *measure, limit=limit)
+    return {"seconds": done.seconds, "measured": done.document, "error": done.error}
+
+
+def _dry(dry: bool) -> list[str]:
+    return ["--dry-run"] if dry else []
+
+
+Part = Callable[[Path, float, bool], dict[str, Any]]
+
+
+def parts(into: Path) -> dict[str, Part]:
+    """By name, what is asked first at the head."""
+    return {
+        **{f"compare/{name}": partial(compared, name) for name in COMPARED},
+        **{f"record/{name}": partial(recorded, name, into / "spaces") for name in RECORDED},
+        "hardware/ceilings": partial(ceilings, into),
+        **{f"tune/{name}": partial(tuned, name) for name in (*MEMORY_BOUND, *PRODUCTS)},
+        **{f"optimize/{name}": partial(optimised, name) for name in (*MEMORY_BOUND, *PRODUCTS)},
+        **{f"profile/{name}": partial(profiled, name, into) for name in PRODUCTS},
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=("hardware", "tune", "optimize", "profile"))
-    parser.add_argument("--record", nargs="+", metavar="NAME", default=[])
-    parser.add_argument("--configs", default="all")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="such as record or record/matmul")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="in all")
     parser.add_argument("--into", type=Path, default=HERE)
+    parser.add_argument("--dry", action="store_true", help="without a GPU: nothing is measured or written")
     given = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    known = parts(given.into.resolve())
+    wanted = [part for part in known if not given.only or {part, part.partition("/")[0]} & set(given.only)]
+    for one in set(given.only or ()) - {said for part in known for said in (part, part.partition("/")[0])}:
+        parser.error(f"--only {one}: no such part; there are {', '.join(known)}")
     given.into.mkdir(parents=True, exist_ok=True)
-    for name in given.record:
-        record(name, given.configs, given.into.resolve())
-    if given.record:
-        return
-    parts = given.only or ("hardware", "tune", "optimize", "profile")
-    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "command": "python docs/benchmarks/tuner.py"}
-    with tempfile.TemporaryDirectory() as made:
-        if "hardware" in parts:
-            svg = given.into.resolve() / "roofline.svg"
-            found["hardware_s"], found["hardware"] = run(Path(made), "hardware", "--measure", "--svg", str(svg))
-    names = (*MEMORY_BOUND, *PRODUCTS)
-    found["tune"] = [tuned(name) for name in names if "tune" in parts]
-    found["optimize"] = [optimised(name) for name in names if "optimize" in parts]
-    found["profile"] = [profiled(name, given.into) for name in PRODUCTS if "profile" in parts]
-    path = given.into / "tuner.json"
-    path.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"written to {path}")
+    path, end = given.into / "tuner.json", time.monotonic() + given.seconds
+    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    for part in wanted:
+        left = end - time.monotonic()
+        if left < LEAST_S:
+            print(f"left out, {left:.0f} s were left: {', '.join(wanted[wanted.index(part) :])}")
+            break
+        print(f"{part}:", flush=True)
+        group, _, name = part.partition("/")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+            try:
+                row = known[part](Path(made), min(LIMIT_S, left - ENDING_S), given.dry)
+            except Exception as error:  # the parts after it are worth their seconds
+                row = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(row)[:2000], flush=True)
+        if not given.dry:
+            found.setdefault(group, {})[name] = {"date": time.strftime("%Y-%m-%d"), **row}
+            path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -49,11 +49,11 @@ Configs = Annotated[
     str | None,
     typer.Option(
         "--configs",
-        metavar="tune|all|prog|SHORT|AXIS=VALUE,..",
+        metavar="tune|all|prog|SHORT|AXIS=VALUE,..|all,AXIS=VALUE,..",
         envvar="KERNELS",
         show_envvar=False,
         help="Which configurations: what the search chooses, all, one axis after the other, one by its short form, "
-        "or what the search chooses among those with these values. Also read from KERNELS.",
+        "what the search chooses among those with these values, or all of those. Also read from KERNELS.",
     ),
 ]
 Effort = Annotated[

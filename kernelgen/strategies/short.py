@@ -83,12 +83,6 @@ def restriction(text: str, axes: Mapping[str, Axes]) -> dict[str, frozenset[Scal
     return found
 
 
-def meets(schedule: Schedule, wanted: Mapping[str, frozenset[Scalar]]) -> bool:
-    """Whether a schedule has one of the values that were asked for on every axis."""
-    values = {VARIANT: schedule.variant, **dict(schedule.values)}
-    return all(name in values and values[name] in among for name, among in wanted.items())
-
-
 def ladder(axes: Axes, best: Schedule) -> tuple[Schedule, ...]:
     """From the plainest schedule of a variant, every axis at its first value, to the best one: an axis a rung."""
     plain = best.replace(**{name: min(values, key=_plainness) for name, values in axes.choices.items()})

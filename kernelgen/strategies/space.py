@@ -22,6 +22,12 @@ ABSENT = "-"
 """Stands for the value of an axis that a variant does not have."""
 ONE_OF_EQUALS = "prints the same kernel as another value"
 
+Wanted = Mapping[str, frozenset[Scalar]]
+"""The values that a person asked for, by axis; `variant` is one."""
+
+
+NOTHING_WANTED: Wanted = {}
+
 
 @dataclass(frozen=True)
 class Axes:
@@ -29,10 +35,6 @@ class Axes:
 
     start: Schedule
     parameters: tuple[Parameter, ...]
-
-    @property
-    def count(self) -> int:
-        return prod(len(choices) for choices in self.choices.values())
 
     @property
     def choices(self) -> dict[str, tuple[Scalar, ...]]:
@@ -61,16 +63,6 @@ class Space:
         ]
         return Points.of_rows([VARIANT, *names], rows)
 
-    def only(self, keep: Callable[[Schedule], bool]) -> Space:
-        """The part of it that a person asked for."""
-        kept = [i for i, s in enumerate(self.schedules) if keep(s)]
-        place = {old: new for new, old in enumerate(kept)}
-        return replace(
-            self,
-            schedules=tuple(self.schedules[i] for i in kept),
-            starts=tuple(place[i] for i in self.starts if i in place),
-        )
-
 
 def axes_of(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...]) -> dict[str, Axes]:
     """The variants that can serve a row, that of the current schedule first."""
@@ -87,20 +79,31 @@ _known: dict[Hashable, Space] = {}
 """The last spaces: one takes seconds where it is large, and a round asks more than once."""
 
 
-def space_of(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...]) -> Space:
-    """Every legal schedule for the cases of a row, each once: a value that changes nothing is the start's."""
-    key = (compiler, MOST, plan.spec.name, plan.spec.sha256, plan.chip, plan.table[row], cases)
+def meets(schedule: Schedule, wanted: Wanted) -> bool:
+    """Whether a schedule has one of the values that were asked for on every axis."""
+    values = {VARIANT: schedule.variant, **dict(schedule.values)}
+    return all(name in values and values[name] in among for name, among in wanted.items())
+
+
+def space_of(
+    compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...], wanted: Wanted = NOTHING_WANTED
+) -> Space:
+    """Every legal schedule for the cases of a row, each once: a value that changes nothing is the start's. Of these,
+    what has one of the values that are wanted on every axis."""
+    asked = frozenset(wanted.items())
+    key = (compiler, MOST, plan.spec.name, plan.spec.sha256, plan.chip, plan.table[row], cases, asked)
     if key not in _known:
         while len(_known) > 15:
             del _known[next(iter(_known))]
-        _known[key] = _whole(compiler, plan, row, cases, seed=0)
+        _known[key] = _whole(compiler, plan, row, cases, wanted, seed=0)
     return _known[key]
 
 
-def _whole(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...], seed: int) -> Space:
+def _whole(compiler: Compiler, plan: Plan, row: int, cases: tuple[Case, ...], wanted: Wanted, seed: int) -> Space:
     axes, rng = axes_of(compiler, plan, row, cases), random.Random(seed)
-    drawn = [_combinations(one, rng) for one in axes.values()]
-    starts = (plan.table[row].schedule, *compiler.variants(plan, cases))
+    having = [one for one in axes.values() if wanted.keys() <= {VARIANT, *dict(one.start.values)}]
+    drawn = [_combinations(one, wanted, rng) for one in having if one.start.variant in wanted.get(VARIANT, axes)]
+    starts = [s for s in (plan.table[row].schedule, *compiler.variants(plan, cases)) if meets(s, wanted)]
     space = enumerated(compiler, plan, cases, axes, starts, chain.from_iterable(found for found, _ in drawn))
     sampled, first = any(share for _, share in drawn), len(space.starts)
     if len(space.schedules) > MOST:
@@ -131,11 +134,12 @@ def enumerated(
     return Space(axes, tuple(found), tuple(range(first)), tuple((+pruned).most_common()), False)
 
 
-def _combinations(axes: Axes, rng: random.Random) -> tuple[Iterator[Schedule], bool]:
-    """All of a variant; of more than are kept, as many drawn."""
+def _combinations(axes: Axes, wanted: Wanted, rng: random.Random) -> tuple[Iterator[Schedule], bool]:
+    """All of a variant that are wanted; of more than are kept, as many drawn."""
     whole: dict[str, tuple[Scalar, ...]] = {name: (value,) for name, value in axes.start.values} | axes.choices
+    whole |= {name: tuple(v for v in whole[name] if v in among) for name, among in wanted.items() if name in whole}
     names, values = tuple(sorted(whole)), [whole[name] for name in sorted(whole)]
-    few = axes.count <= MOST
+    few = prod(map(len, values)) <= MOST
     drawn = product(*values) if few else (tuple(map(rng.choice, values)) for _ in range(MOST))
     return (Schedule(axes.start.variant, tuple(zip(names, v, strict=True))) for v in drawn), not few
 

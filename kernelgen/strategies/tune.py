@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from kernelgen.errors import UsageError
 from kernelgen.plan import Schedule
+from kernelgen.search.explore import BATCH
 from kernelgen.strategies.context import Context, Proposal, changes
 from kernelgen.strategies.searching import Row, Search, bound_rows
-from kernelgen.strategies.short import ladder, meets, parse, restriction, short
+from kernelgen.strategies.short import ladder, parse, restriction, short
 from kernelgen.strategies.space import Space, axes_of, space_of
 
 NAME = "tune"
@@ -19,7 +20,11 @@ ASKED_FOR = 1.02
 
 def search(context: Context) -> Search:
     """The whole space of every row."""
-    return Search([_row(context, row) for row in bound_rows(context)], _proposal)
+    rows = [_row(context, row) for row in bound_rows(context)]
+    batch = (
+        BATCH if all(row.listed is None for row in rows) else context.limit
+    )  # a list has nothing to learn from batches
+    return Search(rows, _proposal, batch, batch)
 
 
 def propose(context: Context) -> tuple[Proposal, ...]:
@@ -31,9 +36,8 @@ def explain(before: Schedule, after: Schedule) -> str:
 
 
 def _row(context: Context, row: int) -> Row:
-    whole = space_of(context.compiler, context.plan, row, context.bound(row))
-    asked = listed(context, row, whole)
-    space = whole if asked is not None else _searched(whole, context.tuning.configs)
+    space = _space(context, row)
+    asked = listed(context, row, space)
     starts = [space.schedules[i] for i in space.starts]
     return Row(context, row, space, [*starts[:1], *context.tuning.remembered, *starts], asked, each=True)
 
@@ -47,12 +51,24 @@ def _proposal(context: Context, row: Row, schedule: Schedule) -> Proposal:
     return Proposal(table, row.row, what, "searched", gain)
 
 
+def _space(context: Context, row: int) -> Space:
+    """What a row may become, as far as `configs` leaves it."""
+    configs, bound = context.tuning.configs.removeprefix(f"{EVERY},"), context.bound(row)
+    if not is_restriction(configs):
+        return space_of(context.compiler, context.plan, row, bound)
+    axes = axes_of(context.compiler, context.plan, row, bound)
+    try:
+        return space_of(context.compiler, context.plan, row, bound, restriction(configs, axes))
+    except UsageError:  # another row has it: `check` has seen to that
+        return Space(axes, (), (), (), False)
+
+
 def listed(context: Context, row: int, space: Space) -> tuple[Schedule, ...] | None:
-    """The schedules that were asked for one by one; None: the search chooses among what `configs` leaves."""
+    """The schedules that were asked for one by one; None: the search chooses among the space."""
     configs, current = context.tuning.configs, context.plan.table[row].schedule
     if configs == SEARCHED or is_restriction(configs):
         return None
-    if configs == EVERY:
+    if is_every(configs):
         return space.schedules
     if configs == LADDER:
         return ladder(space.axes[current.variant], current)
@@ -62,20 +78,14 @@ def listed(context: Context, row: int, space: Space) -> tuple[Schedule, ...] | N
         return ()  # some row has it: `check` has seen to that
 
 
+def is_every(configs: str) -> bool:
+    """Whether it is `all`, or `all,AXIS=VALUE,…`."""
+    return configs == EVERY or configs.startswith(f"{EVERY},")
+
+
 def is_restriction(configs: str) -> bool:
     """Whether it is AXIS=VALUE,… and no short form, whose values come after a colon."""
-    return "=" in configs and ":" not in configs and "(" not in configs
-
-
-def _searched(space: Space, configs: str) -> Space:
-    """The part of a row's space that the search may choose from."""
-    if configs == SEARCHED:
-        return space
-    try:
-        wanted = restriction(configs, space.axes)
-    except UsageError:  # another row has it: `check` has seen to that
-        return space.only(lambda schedule: False)
-    return space.only(lambda schedule: meets(schedule, wanted))
+    return "=" in configs and ":" not in configs and "(" not in configs and not is_every(configs)
 
 
 def check(context: Context) -> None:
@@ -83,6 +93,7 @@ def check(context: Context) -> None:
     configs = context.tuning.configs
     if configs in (SEARCHED, EVERY, LADDER):
         return
+    configs = configs.removeprefix(f"{EVERY},")
     mistakes: list[UsageError] = []
     for row in bound_rows(context):
         axes = axes_of(context.compiler, context.plan, row, context.bound(row))
