@@ -82,11 +82,15 @@ class Stored(EagerMode):
         device = "cuda" if self._on_cuda else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
-        if self._called:
-            next(self._hidden, None)  # torch sums what a mask hides as well
-            return self._own(func, args, kwargs)
         called = contraction(func, name, args, kwargs)
         a, b = (args[place] for place in called.places)
+        if self._called:
+            next(self._hidden, None)  # torch sums what a mask hides as well
+            if not (self._ours and called.adds):
+                return self._own(func, args, kwargs)
+            # a kernel adds to what torch's product stored
+            added = self._exact(func, args, kwargs) - called.product(a, b)
+            return self._own(called.product, (a, b), {}) + added
         result = self._exact(func, args, kwargs)
         return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 

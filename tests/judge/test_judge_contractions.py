@@ -130,6 +130,27 @@ def test_a_cpu_adds_a_transposed_convolution_in_float16(channels):
     assert found.told.keys() >= ALWAYS - {"a product in lower precision"} | {"a product with what is added to it twice"}
 
 
+def test_a_kernel_may_add_to_what_torchs_product_stored():
+    """A bias that takes away most of a sum of several units leaves what it was rounded by in float16."""
+
+    def after(y):
+        return F.max_pool2d(y, 2, 2).clamp(-1, 1).mean((2, 3)).tanh()
+
+    def function(x, w, b):
+        return after(F.conv_transpose2d(x, w, b, padding=1))
+
+    def kernel(x, w, b):
+        return after(F.conv_transpose2d(x, w, padding=1).float() + b.float()[:, None, None]).to(x.dtype)
+
+    shapes = {"x": ("B", "I", "H", "W"), "w": ("I", "O", 3, 3), "b": ("O",)}
+    inputs = [judge.Tensor(name, shape, "T") for name, shape in shapes.items()]
+    out = (judge.Tensor("out", ("B", "O"), "T"),)
+    op = judge.Operator("o", kernel, function, function, inputs, out, multiplied="T")
+    for seed, sizes in ((2, {"I": 64, "O": 16, "H": 2, "W": 2}), (9, {"I": 64, "O": 64, "H": 2, "W": 8})):
+        found = judged(op, {"B": 1, **sizes}, "float16", ("equal rows",), seed=seed, mutants=False)
+        assert found.passed, found.message
+
+
 @pytest.mark.filterwarnings("ignore:.*only once for all operators")
 @pytest.mark.parametrize("function", [lambda x, w: (x @ w).clamp(-1, 1), lambda x, w: (x @ w - 9).sigmoid()])
 def test_what_torchs_own_call_is_off_by_is_no_fault_of_the_kernels_around_it(function):
