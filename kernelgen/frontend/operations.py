@@ -122,6 +122,7 @@ _ALL = (
     Operation("mul", "map", "product", sign="*", of_bools="and", python=operator.mul),
     Operation("div", "map", "ratio", "float", sign="/", python=operator.truediv),
     Operation("div_rn", "map", torch=None),
+    Operation("mul_rn", "map", torch=None),
     Operation("quotient", "map", torch=None),
     Operation("lifted_quotient", "map", torch=None),
     Operation("int_div", "map", torch=None),

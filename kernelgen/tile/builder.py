@@ -170,7 +170,14 @@ class Builder:
             counted = is_counted(self.lowered.values, value.args[1])
             args = (args[0], ir.Cast(args[1], "float32") if counted else args[1])
             op = self._quotient(i)
-        return ir.Apply(op, args, shape)
+        return ir.Apply("mul_rn" if op == "mul" and self._is_shifted(i) else op, args, shape)
+
+    def _is_shifted(self, i: int) -> bool:
+        """Whether a product of floats is among those of a row whose greatest or least something is computed from, such
+        as their difference, which is 0 for that one if all read the same numbers."""
+        values = self.lowered.values
+        extremes = [j for j, v in enumerate(values) if v.op in ("max", "min") and Use(i) in v.args]
+        return values[i].dtype == "float" and any(Use(j) in v.args for j in extremes for v in values)
 
     def _quotient(self, i: int) -> str:
         """An exact division: one a row where the divisor is the same for a whole row, or for all elements."""
