@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kernelgen.devices.facts import Peaks
-from kernelgen.families import elements, products
+from kernelgen.families import elements, kept_inputs, products
 from kernelgen.families.dtypes import ITEMSIZE
 from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
@@ -100,7 +100,8 @@ class Work:
 
 
 def work(plan: Plan, case: Case) -> Work:
-    """Every input element that is read counted once, every output element once; one flop an elementary operation.
+    """Every input element that is read counted once, every output element once; one flop an elementary operation. Of
+    what is written into an input where a mask says so nothing is counted: how many elements change is not known.
 
     An exponential counts as one operation like an addition: the floor is then a lower bound. Of a reference that no
     family has lowered the operations are not known, and the bytes alone set the floor. Where operations stay calls of
@@ -121,10 +122,12 @@ def work(plan: Plan, case: Case) -> Work:
         loaded = {str(v.tensor) for v in body.lowered.values if v.op == "load"}
         operations = flops(body, case)
         multiplied = tuple(product_work(p, case) for p in products(plan))
-    tensors = [t for t in plan.spec.inputs if t.name in loaded]
+    kept = {} if isinstance(plan, WrittenPlan) else kept_inputs(plan)
+    tensors = [t for t in plan.spec.inputs if t.name in loaded - kept.keys()]
+    outputs = [t for t in plan.spec.outputs if t.name not in kept.values()]
     return Work(
         sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in tensors),
-        sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in plan.spec.outputs),
+        sum(prod(case.shape(t.shape)) * ITEMSIZE[case.dtype(t.dtype)] for t in outputs),
         operations,
         products=multiplied,
     )

@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
-from kernelgen.families import independent_dims, multiplied_dtype, products, stored_dtype, uniform_outputs
+from kernelgen.families import independent_dims, kept_inputs, multiplied_dtype, products, stored_dtype, uniform_outputs
 from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan, StepsPlan, WrittenPlan
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile.scans import LARGEST_GROWTH
-from kernelgen.wrapper import checks, file_text, sequence
+from kernelgen.wrapper import checks, copied_back, file_text, results, sequence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -60,11 +60,17 @@ def triton_source(plan: Plan) -> str:
         return _proposed_source(plan)
     from kernelgen.definition import step_notes
 
-    said = (*step_notes(plan), *plan.notes)
+    said = (*step_notes(plan), *_written(plan.spec), *plan.notes)
     notes = [wrapped for note in said for wrapped in textwrap.wrap(_sentence(note), LINE)]
     if isinstance(plan, StepsPlan):
         return render("calls.py.jinja", **_common(plan.spec), sequence=_sequence(plan), notes=notes)
     return render("triton.py.jinja", **_common(plan.spec), file=file_text(plan), notes=notes)
+
+
+def _written(spec: OperatorSpec) -> list[str]:
+    given = list(spec.written)
+    names = " and ".join(filter(None, [", ".join(given[:-1]), *given[-1:]]))
+    return [f"writes into {names}, which no other input may share memory with"] if given else []
 
 
 def _sequence(plan: StepsPlan) -> dict[str, Any]:
@@ -138,6 +144,7 @@ def interface_hash(spec: OperatorSpec) -> str:
     """Changes with the operator's interface or meaning, not with its schedules."""
     parts = [repr((t.name, t.shape, t.dtype, t.role)) for t in (*spec.inputs, *spec.outputs)]
     parts += [c.text for c in spec.constraints] + ([] if spec.deterministic else ["any order"])
+    parts += [f"{output} into {given}" for given, output in spec.written.items()]
     parts += [f"float32 by {spec.precision}"] if spec.precision else []
     return hashlib.sha256("\n".join([spec.name, *parts]).encode()).hexdigest()[:16]
 
@@ -147,7 +154,8 @@ def _operator(plan: Plan) -> dict[str, Any]:
         return _whole(plan.spec)
     body = body_of(plan)
     exact = body.exact and not isinstance(plan, StepsPlan)
-    judged = _judged(plan.spec, independent_dims(plan), exact, uniform_outputs(plan)) | {"any_order": body.any_order}
+    rows, kept = independent_dims(plan), kept_inputs(plan).values()
+    judged = _judged(plan.spec, rows, exact, uniform_outputs(plan), kept) | {"any_order": body.any_order}
     return (
         judged
         | {"stored": stored_dtype(plan) if plan.calls else "", "multiplied": multiplied_dtype(plan)}
@@ -160,7 +168,11 @@ def _whole(spec: OperatorSpec, uniform: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _judged(
-    spec: OperatorSpec, rows: Mapping[str, int | None], exact: bool, uniform: Collection[str]
+    spec: OperatorSpec,
+    rows: Mapping[str, int | None],
+    exact: bool,
+    uniform: Collection[str],
+    kept: Collection[str] = (),
 ) -> dict[str, Any]:
     return {
         "name": spec.name,
@@ -176,6 +188,8 @@ def _judged(
                 "is_ends": t.is_ends,
                 "uniform": False,
                 "finite": t.role == "scale",
+                "into": None,
+                "kept": False,
             }
             for t in spec.inputs
         ],
@@ -191,6 +205,8 @@ def _judged(
                 "is_ends": False,
                 "uniform": t.name in uniform,
                 "finite": False,
+                "into": t.into,
+                "kept": t.name in kept,
             }
             for t in spec.outputs
         ],
@@ -211,6 +227,7 @@ def _common(spec: OperatorSpec) -> dict[str, Any]:
     return {
         "spec": spec, "header": _header(spec), "summary": _wrapped(spec.summary, len(spec.name) + 5),
         "names": ", ".join(t.name for t in spec.inputs), "checks": checks(spec), **_function(spec, spec.name),
+        "copies": copied_back(spec), "returned": results(spec),
     }  # fmt: skip
 
 
@@ -241,7 +258,8 @@ def _contract(spec: OperatorSpec) -> str:
     """Shapes and dtypes in a docstring: `x[..., D], bias[D] -> out[..., D] (T in float16, bfloat16, float32).`"""
 
     def show(tensor: Any) -> str:
-        return f"{tensor.name}[{', '.join(str(e) for e in tensor.shape)}]"
+        place = f" in {tensor.into}" if tensor.into else ""
+        return f"{tensor.name}[{', '.join(str(e) for e in tensor.shape)}]{place}"
 
     fixed = [f"{t.name} {t.dtype}" for t in (*spec.inputs, *spec.outputs) if t.dtype not in dict(spec.dtypes)]
     kinds = [f"{', '.join(values)}" for _, values in spec.dtypes] + fixed

@@ -192,6 +192,34 @@ def test_the_custom_op_passes_opcheck_and_compiles_whole(scale: Path) -> None:
     assert "3 passed" in ran.stdout
 
 
+def test_a_custom_op_that_writes_into_inputs_says_so_and_returns_the_rest(tmp_path: Path) -> None:
+    outputs = "  - {name: new, shape: [N], dtype: T, into: x}\n  - {name: out, shape: [N], dtype: T}"
+    text = f"""\
+name: step
+inputs: [{{name: x, shape: [N], dtype: T}}, {{name: y, shape: [N], dtype: T}}]
+outputs:
+{outputs}
+dtypes: {{T: [float32]}}
+reference: |
+  def step(x, y):
+      return x + y, x * y
+accuracy: {{shapes: [{{N: 33}}]}}
+"""
+    (tmp_path / "step.yaml").write_text(text)
+    assert kernelgen("new", "step.yaml", cwd=tmp_path).returncode == 0
+    done = kernelgen("export", "step", "--format", "custom_op", "--to", "package", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    package = tmp_path / "package"
+    made = contents(package)["step_op/__init__.py"]
+    assert '@torch.library.custom_op("kernelgen::step", mutates_args=("x",))\ndef step(' in made
+    assert "    _, out = kernel.step(x, y)\n    return out\n" in made
+    env = {**os.environ, "PYTHONPATH": str(package), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"]
+    ran = subprocess.run(command, cwd=package, env=env, text=True, capture_output=True, check=False)
+    assert ran.returncode == 0, ran.stdout
+    assert "3 passed" in ran.stdout
+
+
 @pytest.mark.parametrize(
     ("inputs", "output", "made"),
     [

@@ -16,7 +16,10 @@ from kernelgen.spec import parse_spec
 from kernelgen.wrapper.checks import checks
 
 ROWS, SAME = "x: [N, D] T", "out: [N, D] T"
-INPUT = "a change of x: a reference may not change its inputs (write x.clone())"
+INPUT = (
+    "a change of x: a reference may not change its inputs (write x.clone(), or declare the output that it becomes with "
+    "into: x)"
+)
 VIEW = "an in-place write to a tensor of which a view is used afterwards (write to a clone())"
 PART = "an in-place write to part of a tensor (write it with torch.where or torch.cat)"
 VALUE = "unsupported: a number made of a tensor's value (.item(), int() or float(); keep it a tensor)"

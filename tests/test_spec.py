@@ -596,3 +596,29 @@ def test_a_tensor_may_be_bool_and_a_parameter() -> None:
     text = text.replace("def scale(", "def scale(mask, ")
     first = parse_spec(text).inputs[0]
     assert (first.dtype, first.role) == ("bool", "parameter")
+
+
+@pytest.mark.parametrize(
+    ("into", "message"),
+    [
+        ("dtype: T, into: §weigth", "'weigth' is no input; did you mean 'weight'?"),
+        ("dtype: T, into: §weight", "weight is [D], and out is [..., D]"),
+        ("dtype: float32, into: §x", "x is T, and out is float32"),
+    ],
+)
+def test_what_an_output_is_written_into_can_hold_it(into: str, message: str) -> None:
+    expect(edited("  - {name: out, shape: [..., D], dtype: T}", f"  - {{name: out, shape: [..., D], {into}}}"), message)
+
+
+def test_two_outputs_are_not_written_into_one_input_and_have_no_gradients() -> None:
+    out = "  - {name: out, shape: [..., D], dtype: T, into: x}\n  - {name: two, shape: [..., D], dtype: T, into: §x}"
+    text = edited("  - {name: out, shape: [..., D], dtype: T}", out).replace("x * weight\n", "x * weight, x\n")
+    expect(text, "'out' is written into x already")
+    text = edited("shape: [..., D], dtype: T}\ndtypes", "shape: [..., D], dtype: T, into: §x}\nbackward: true\ndtypes")
+    expect(text, "what is written into an input has no gradient; leave out 'into' or 'backward'")
+
+
+def test_what_is_written_into_is_contiguous() -> None:
+    spec = parse_spec(edited("shape: [..., D], dtype: T}\ndtypes", "shape: [..., D], dtype: T, into: x}\ndtypes"))
+    assert spec.written == {"x": "out"}
+    assert spec.constraints[-1].text == "x.is_contiguous()"

@@ -18,12 +18,17 @@ NAMESPACE = "kernelgen"
 def custom_op_files(kernel: str, spec: OperatorSpec, folder: Path, to: Path) -> dict[Path, str]:
     """The files of the package: the kernels as they were generated in `folder`, their registration, and a test."""
     package = f"{spec.name}_op"
+    own = [output for output in spec.outputs if output.into is None]  # torch lets none return what it was given
     context: dict[str, Any] = {
         **operator_context(spec),
+        "mutated": f"({', '.join(map(json.dumps, spec.written))},)" if spec.written else "()",
+        "results": ", ".join(output.name for output in own),
+        "returns": _returns(len(own)),
+        "called": ", ".join(output.name if output.into is None else "_" for output in spec.outputs),
         "namespace": NAMESPACE,
         "package": package,
         "description": json.dumps(spec.summary),
-        "outputs": [_made(spec, output) for output in spec.outputs],
+        "outputs": [_made(spec, output) for output in own],
         "examples": [_example(spec, tensor) for tensor in spec.inputs],
     }
     kernels = {"kernel.py": kernel, "__init__.py": render("custom_op.py.jinja", **context)}
@@ -35,6 +40,12 @@ def custom_op_files(kernel: str, spec: OperatorSpec, folder: Path, to: Path) -> 
         **{to / package / name: text for name, text in kernels.items()},
         to / "tests" / f"test_{spec.name}.py": render("custom_op_test.py.jinja", **context),
     }
+
+
+def _returns(count: int) -> str:
+    if count == 0:
+        return "None"
+    return "torch.Tensor" if count == 1 else f"tuple[{', '.join(['torch.Tensor'] * count)}]"
 
 
 def _differentiable(spec: OperatorSpec, folder: Path) -> dict[str, str]:

@@ -30,7 +30,7 @@ from kernelgen.families.matmul.schedules import stays
 from kernelgen.families.rolling import chains
 from kernelgen.families.rounding import clamped_first, clamps
 from kernelgen.families.stages import Stage, in_memory_order, last_first, stages, without_ones
-from kernelgen.families.values import Unlowerable, axes_of, expressions
+from kernelgen.families.values import Unlowerable, Use, axes_of, expressions
 from kernelgen.frontend.attention import is_attention
 from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
@@ -41,7 +41,8 @@ from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
 from kernelgen.spec.constraints import facts_of
-from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, TensorSpec
+from kernelgen.tile.in_place import may_overwrite
 
 _GENERAL: dict[str, Family] = {name: importlib.import_module(f"{__name__}.{name}").FAMILY for name in model.FAMILIES}
 FAMILIES = {**_GENERAL, **npu.FAMILIES}
@@ -154,7 +155,26 @@ def _one_kernel(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -
     kinds = {kind for t in spec.outputs for kind in dict(spec.dtypes).get(t.dtype, (t.dtype,))}
     if "float32" in kinds:
         table = family.of_float32(bodies[0], table)
-    return plan.with_table(_reached(plan, table))
+    return plan.with_table(_overwriting(plan, _reached(plan, table)))
+
+
+def _overwriting(plan: KernelPlan, table: tuple[TableRow, ...]) -> tuple[TableRow, ...]:
+    """The rows whose kernels write into inputs themselves, where one of them serves all sizes and what others would
+    have copied is as large as anything."""
+    cases = plan.spec.performance or plan.spec.accuracy
+
+    def size(tensor: TensorSpec) -> int:
+        return sum(prod(case.shape(tensor.shape)) for case in cases)
+
+    largest = max(map(size, (*plan.spec.inputs, *plan.spec.outputs)))
+    wanted = [o for o in plan.spec.outputs if o.into is not None and size(o) == largest]
+
+    def fits(row: TableRow) -> bool:
+        steps = family_of(plan).kernels(plan.spec, body_of(plan), row.schedule, plan.spec.name)
+        return all(may_overwrite(steps, o.name, str(o.into)) for o in wanted)
+
+    kept = tuple(row for row in table if fits(row)) if wanted else table
+    return kept if any(not row.upto for row in kept) else table
 
 
 def _last_sizes(spec: OperatorSpec) -> dict[str, frozenset[int]]:
@@ -472,6 +492,23 @@ def uniform_outputs(plan: LoweredPlan) -> frozenset[str]:
     lowered = body_of(plan).lowered
     values, outputs = lowered.values, lowered.outputs
     return frozenset(o.name for o in outputs if any(map(axes_of, o.index)) and not values[o.value].axes)
+
+
+def kept_inputs(plan: LoweredPlan) -> dict[str, str]:
+    """The inputs of which only elements that change are written, and none read, as `torch.where(mask, new, old)` into
+    `old` says; each with the output that it becomes."""
+    found: dict[str, str] = {}
+    for kernel in plan.kernels:
+        lowered = body_of(kernel).lowered
+        for stored in lowered.outputs:
+            value = lowered.values[stored.value]
+            into = next((o.into for o in kernel.spec.outputs if o.name == stored.name), None)
+            old = value.args[2] if value.op == "where" and into is not None else None
+            reads = [i for i, v in enumerate(lowered.values) if v.op == "load" and v.tensor == into]
+            is_own = isinstance(old, Use) and reads == [old.value] and lowered.values[old.value].index == stored.index
+            if into and is_own:
+                found[into] = stored.name
+    return found
 
 
 def independent_dims(plan: LoweredPlan) -> dict[str, int | None]:

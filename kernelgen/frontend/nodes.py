@@ -49,7 +49,7 @@ def lower_node(
             return
         overwrites = False
         if writes.written(node) is not None:
-            writes.check_write(node, [t.name for t in spec.inputs])
+            writes.check_write(node, spec)
             overwrites = writes.functional(node).split(".")[1] in writes.OVERWRITES
         first = meta[0] if isinstance(meta, list | tuple) else meta
         if first.dtype.is_complex:

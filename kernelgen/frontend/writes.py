@@ -16,6 +16,7 @@ from kernelgen.frontend.gathers import from_end
 from kernelgen.frontend.graph import Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
 from kernelgen.frontend.scatters import put_at
+from kernelgen.spec.model import OperatorSpec
 
 _PARTS = ("select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal", "getitem")
 _ASKED = ("sym_", "_assert_tensor_metadata")
@@ -53,20 +54,19 @@ def _arguments(node: Any) -> list[Any]:
     return list(getattr(getattr(node.target, "_schema", None), "arguments", ()))
 
 
-def check_write(node: Any, names: list[str]) -> None:
-    """Refuse a write that others see: to an input, or to memory that another tensor is read from afterwards.
-
-    `names`: those of the inputs, in the order of the trace's placeholders.
-    """
+def check_write(node: Any, spec: OperatorSpec) -> None:
+    """Refuse a write that others see: to an input that no output is written into, or to memory that another tensor is
+    read from afterwards."""
     target = written(node)
     nodes = list(node.graph.nodes)
     position = {n: i for i, n in enumerate(nodes)}
     memory = _memory(nodes[: position[node]])
     shared = [n for n, own in memory.items() if own & memory[target]]
     inputs = [n for n in nodes if n.op == "placeholder"]
-    for i, found in enumerate(inputs):
-        if found in shared:
-            raise Refused(f"a change of {names[i]}: a reference may not change its inputs (write {names[i]}.clone())")
+    for given, found in zip(spec.inputs, inputs, strict=False):
+        if found in shared and given.name not in spec.written:
+            way_out = f"write {given.name}.clone(), or declare the output that it becomes with into: {given.name}"
+            raise Refused(f"a change of {given.name}: a reference may not change its inputs ({way_out})")
     value = target.meta["val"]
     steps = zip(value.shape, value.stride(), strict=True)
     if any(type(step) is int and step == 0 and not (type(size) is int and size == 1) for size, step in steps):

@@ -28,7 +28,9 @@ def fingerprint(tensor: torch.Tensor) -> int:
     a change of many is missed by chance once in 2**64.
     """
     data = tensor.contiguous().view(-1)
-    data = (data if data.storage_offset() * data.itemsize % 8 == 0 else data.clone()).view(torch.uint8)
+    if data.storage_offset() * data.itemsize % 8 or data.stride(0) != 1:  # one element may have any stride
+        data = data.clone(memory_format=torch.contiguous_format)
+    data = data.view(torch.uint8)
     whole = data.numel() // 8 * 8
     words, tail = data[:whole].view(torch.int64), data[whole:].to(torch.int64)
     weights = torch.arange(1, 2 * min(_CHUNK, max(words.numel(), 8)), 2, device=data.device).mul_(_ODD)

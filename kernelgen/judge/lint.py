@@ -78,7 +78,7 @@ def _made(operator: Operator, case: Case, distribution: str, seed: int, device: 
 
 def _run(operator: Operator, arguments: Sequence[torch.Tensor]) -> Outputs:
     with torch.no_grad():
-        return tuple(output.clone() for output in as_tuple(operator.reference(*arguments)))
+        return tuple(output.clone() for output in as_tuple(operator.pure(*arguments)))
 
 
 def _repeats(operator: Operator, case: Case, seed: int, device: str) -> bool:

@@ -28,9 +28,13 @@ PIECE_COPIES = 16
 
 
 def minimal_bytes(operator: Operator, case: Case) -> tuple[int, int]:
-    """The bytes that must be read and written at least: every data input once, every output once."""
-    read = sum(math.prod(case.shape(t)) * case.dtype(t).itemsize for t in operator.inputs if not t.like)
-    return read, output_bytes(operator, case)
+    """The bytes that must be read and written at least: every data input once, every output once, but for those of
+    which nobody knows how many elements change."""
+    kept = {t.into: t for t in operator.outputs if t.kept}
+    read = [t for t in operator.inputs if not t.like and t.name not in kept]
+    changed = sum(math.prod(case.shape(t)) * case.dtype(t).itemsize for t in kept.values())
+    read_bytes = sum(math.prod(case.shape(t)) * case.dtype(t).itemsize for t in read)
+    return read_bytes, output_bytes(operator, case) - changed
 
 
 def output_bytes(operator: Operator, case: Case) -> int:

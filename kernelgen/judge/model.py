@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -40,6 +41,10 @@ class Tensor:
     """All elements of an output are the same, whatever the inputs."""
     finite: bool = False
     """No element of an input is NaN or infinite."""
+    into: str | None = None
+    """Of an output: the input that it is written into, and is returned."""
+    kept: bool = False
+    """Of such an output: only elements that change are written, and none of the input is read."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,25 @@ class Operator:
     any_order: bool = False
     """Results are sums of elements of the inputs in whatever order, as atomics make them: two calls may differ, each by
     as much as the worst order costs."""
+
+    @property
+    def written(self) -> dict[int, int]:
+        """The outputs that are written into inputs, by number, each with that input's."""
+        places = {t.name: i for i, t in enumerate(self.inputs)}
+        return {i: places[t.into] for i, t in enumerate(self.outputs) if t.into is not None}
+
+    @property
+    def pure(self) -> Function:
+        """The reference on copies of what it may write into."""
+        return _on_copies(self.reference, frozenset(self.written.values())) if self.written else self.reference
+
+
+@cache
+def _on_copies(function: Function, written: frozenset[int]) -> Function:
+    def called(*arguments: torch.Tensor) -> Any:
+        return function(*(x.clone() if i in written else x for i, x in enumerate(arguments)))
+
+    return called
 
 
 @dataclass(frozen=True)

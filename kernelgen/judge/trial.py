@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
@@ -90,7 +90,7 @@ def run(setting: Setting) -> Trial:
         _check_inputs(setting, buffers, before)
         eager = _eager(setting, buffers)
         _check_form(setting, buffers, got, eager)
-        trial = replace(trial, poison_reached=all(fences.covers(o) or reached(o) for o in got))
+        trial = replace(trial, poison_reached=_reached(setting, got, fences, reached))
         outcome = _compare(setting, buffers, got, eager)
         trial = replace(trial, max_error=outcome.max_error, eager_error=outcome.eager_error, worst=outcome.worst)
         trial = replace(trial, relative_error=outcome.relative_error, l2_error=outcome.l2_error)
@@ -107,6 +107,14 @@ def run(setting: Setting) -> Trial:
             trial, passed=False, message=f"{wrong} ({setting.distribution} inputs)", fatal=isinstance(wrong, LostError)
         )
     return trial
+
+
+def _reached(
+    setting: Setting, got: Sequence[torch.Tensor], fences: Fences, reached: Callable[[torch.Tensor], bool]
+) -> bool:
+    """Whether the poison lay where outputs were written that have memory of their own."""
+    own = (o for i, o in enumerate(got) if i not in setting.operator.written)
+    return all(fences.covers(o) or reached(o) for o in own)
 
 
 def _inputs(setting: Setting, seed: int) -> tuple[inputs.Buffer, ...]:
@@ -137,7 +145,9 @@ def _eager(setting: Setting, buffers: Sequence[inputs.Buffer]) -> tuple[torch.Te
     """PyTorch's own result; where its input checks refuse, the kernel's wrapper must refuse as well."""
     try:
         with torch.no_grad(), InOrder():
-            outputs = as_tuple(devices.there(setting.operator.baseline)(*(b.view for b in buffers)))
+            before = _held(setting, buffers)
+            outputs = tuple(as_tuple(devices.there(setting.operator.baseline)(*(b.view for b in buffers))))
+            outputs = tuple(_taken(setting, buffers, outputs, before))
         devices.synchronize(setting.device)
     except ValueError as refusal:
         if _is_torchs(setting, buffers, refusal):
@@ -163,7 +173,7 @@ def _is_torchs(setting: Setting, buffers: Sequence[inputs.Buffer], refusal: Valu
     """Whether the reference says the same without the checks before it, as torch does of a norm of one value."""
     try:
         with torch.no_grad():
-            devices.there(setting.operator.reference)(*(b.view for b in buffers))
+            devices.there(setting.operator.pure)(*(b.view for b in buffers))
     except Exception as error:
         return str(error) == str(refusal)
     return False
@@ -203,6 +213,7 @@ def _first_call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fenc
 
 
 def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) -> list[torch.Tensor]:
+    before = _held(setting, buffers)
     try:
         long = memory.takes_long(setting.operator, setting.case, setting.device)
         limit = patience.limited(patience.CALL_S) if long else nullcontext()
@@ -217,7 +228,33 @@ def _call(setting: Setting, buffers: Sequence[inputs.Buffer], fences: Fences) ->
         raise kind(f"kernel raises {type(error).__name__}: {first_line(error)}") from error
     if not fences.intact():
         raise WrongError("writes outside the memory that its wrapper allocated")
-    return outputs
+    return _taken(setting, buffers, outputs, before)
+
+
+def _held(setting: Setting, buffers: Sequence[inputs.Buffer]) -> dict[int, torch.Tensor]:
+    """What inputs hold before a call that writes into them, by the number of the output."""
+    return {i: buffers[place].view.clone() for i, place in setting.operator.written.items()}
+
+
+def _taken(
+    setting: Setting, buffers: Sequence[inputs.Buffer], outputs: Sequence[torch.Tensor], before: dict[int, torch.Tensor]
+) -> list[torch.Tensor]:
+    """The outputs; those that were written into inputs are copies, and the inputs hold what they held."""
+    found = list(outputs)
+    for i, place in setting.operator.written.items():
+        view, tensor = buffers[place].view, setting.operator.outputs[i]
+        if i < len(found) and not _is_same(found[i], view):
+            raise WrongError(f"{tensor.name} is not {tensor.into}, into which it is to be written")
+        found[i : i + 1] = [view.clone(memory_format=torch.contiguous_format)]
+        view.copy_(before[i])
+    return found
+
+
+def _is_same(output: object, view: torch.Tensor) -> bool:
+    """Whether a wrapper returned the very memory that it was given."""
+    return isinstance(output, torch.Tensor) and (output.data_ptr(), output.shape, output.stride(), output.dtype) == (
+        view.data_ptr(), view.shape, view.stride(), view.dtype
+    )  # fmt: skip
 
 
 def _check_form(

@@ -167,7 +167,7 @@ def _casts(run: _Run) -> frozenset[torch.dtype]:
     if box is None or not any(run.case.dtype(t).is_floating_point for t in run.operator.outputs):
         return frozenset()
     cut = [tiling.cut(t, x, box) for t, x in zip(run.operator.inputs, run.arguments, strict=True)]
-    return narrowed(run.operator.reference, cut)
+    return narrowed(run.operator.pure, cut)
 
 
 def _nearly(casts: frozenset[torch.dtype]) -> float:
@@ -194,7 +194,7 @@ def _mutate(
 
     def wrongly(change: Change | None, products: Storing) -> Sequence[torch.Tensor] | None:
         wrong = Wronged(change)
-        outputs = in_float64(run.operator.reference, run.arguments, stored=replace(products, wrong=wrong))
+        outputs = in_float64(run.operator.pure, run.arguments, stored=replace(products, wrong=wrong))
         return [o.to(r.dtype) for o, r in zip(outputs, rounded, strict=True)] if wrong.made else None
 
     products = run.products
@@ -221,7 +221,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
             for outputs in (run.got, run.eager)
         )
         storing = _storing(run, probes, generator) if probe else ()
-        measure = Measure(operator.reference, cut, generator, probes, storing, _nearly(casts))
+        measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts))
         oracle = selected_alike(measure, gots, eagers)
         stored = [*oracle.stored, *([_worst_order(operator, cut, oracle.refs)] if operator.any_order and probe else ())]
         for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
@@ -272,8 +272,8 @@ def _worst_order(
 ) -> tuple[torch.Tensor, ...]:
     """The oracle, off by what a sum of n elements in float32 is in the worst order: n - 1 roundings of the sum of their
     sizes. The reference itself says what that sum is, and with ones in the place of elements how many there are."""
-    sizes = in_float64(operator.reference, [x.abs() if x.dtype.is_floating_point else x for x in cut])
-    counts = in_float64(operator.reference, [torch.ones_like(x) if x.dtype.is_floating_point else x for x in cut])
+    sizes = in_float64(operator.pure, [x.abs() if x.dtype.is_floating_point else x for x in cut])
+    counts = in_float64(operator.pure, [torch.ones_like(x) if x.dtype.is_floating_point else x for x in cut])
     return tuple(r + _ROUNDING * (n - 1) * s for r, n, s in zip(refs, counts, sizes, strict=True))
 
 
@@ -285,7 +285,7 @@ def _on_host(
     A fused CUDA kernel of PyTorch may spread them differently from the formula it stands for: F.rms_norm makes a
     whole row NaN where one element is infinite. Either is an honest reading of the reference.
     """
-    other = in_float64(operator.reference, [x.cpu() for x in cut])[output].to(ref.device)
+    other = in_float64(operator.pure, [x.cpu() for x in cut])[output].to(ref.device)
     return ref if bool(misplaced(got, other, other).any()) else other
 
 
@@ -298,7 +298,7 @@ def _spelled_out(
     ref: torch.Tensor,
 ) -> torch.Tensor:
     """The oracle with what the documented formulas give in the candidate's doubtful places."""
-    other = in_float64(operator.reference, cut, spelled_out=True)[output]
+    other = in_float64(operator.pure, cut, spelled_out=True)[output]
     return torch.where(misplaced(got, eager, ref), other, ref)
 
 
@@ -317,7 +317,7 @@ def _one_by_one(
     taken one by one.
     """
     wide = [x.double() if x.dtype.is_floating_point else x for x in cut]
-    other = in_float64(operator.reference, [torch.stack((x, x), dim=-1)[..., 0] for x in wide])[output]
+    other = in_float64(operator.pure, [torch.stack((x, x), dim=-1)[..., 0] for x in wide])[output]
     return torch.where(misplaced(got, eager, ref), other, ref)
 
 
@@ -333,7 +333,7 @@ def _added_first(
         return ref
     given = zip(operator.inputs, cut, strict=True)
     large = [torch.where(x.isinf(), x.sign() * _LARGE, x) if t.name in operator.terms else x for t, x in given]
-    other = in_float64(operator.reference, large)[output]
+    other = in_float64(operator.pure, large)[output]
     taken = ref.isnan() & got.isinf() & (got.sign() == other.sign())
     return torch.where(taken, got.to(ref.dtype), ref)
 
@@ -375,7 +375,7 @@ def _masks(run: _Run, cut: Sequence[torch.Tensor]) -> list[Pair]:
     noted = []
     for inputs in drawn(cut, derive_seed(run.seed, "masks")):
         pairs: list[Pair] = []
-        in_float64(run.operator.reference, inputs, stored=replace(run.products, dtype=torch.float64, noted=pairs))
+        in_float64(run.operator.pure, inputs, stored=replace(run.products, dtype=torch.float64, noted=pairs))
         noted.append(pairs)
     return hidden(noted)
 
@@ -396,7 +396,7 @@ def _settled(
     stored = replace(run.products, errors=Errors(generator, known=run.known)) if run.products else None
     undecided = torch.zeros_like(ref, dtype=torch.bool)
     for _ in range(_SETTLING):
-        moved = in_float64(run.operator.reference, cut, Noise(generator), stored=stored, spelled_out=True)[output]
+        moved = in_float64(run.operator.pure, cut, Noise(generator), stored=stored, spelled_out=True)[output]
         undecided |= misplaced(moved.to(got.dtype), ref.to(got.dtype), ref)
     return torch.where(undecided & misplaced(got, eager, ref), got.to(ref.dtype), ref)
 

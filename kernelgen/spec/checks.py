@@ -20,6 +20,7 @@ def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findin
     yield from _shapes(parts)
     yield from _dtypes(tree, parts)
     yield from _indices(tree, parts)
+    yield from _written(tree, parts)
     for key in ("accuracy", "performance"):
         yield from _cases(tree.child(key), parts)
     yield from _limits(tree.child("performance"), parts)
@@ -134,6 +135,40 @@ def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
             yield bounds[-1].place, f"offsets are a tensor of one dimension, and {tensor.name} has {len(tensor.shape)}"
         if checked is not None and not bounds:
             yield checked.place, "checked: of what? It goes with below, offsets or ends"
+
+
+def _written(tree: Map, parts: Declared) -> Iterator[Finding]:
+    """`into` names an input that can hold the output, and no other output has."""
+    inputs = {tensor.name: tensor for tensor in parts.inputs if tensor.name is not None}
+    roles = [entry.text("role") if isinstance(entry, Map) else None for entry in tree.entries("inputs")]
+    likes = {tensor.name for tensor, role in zip(parts.inputs, roles, strict=True) if role == "like"}
+    taken: dict[str, Text | None] = {}
+    for output, entry in zip(parts.outputs, tree.entries("outputs"), strict=True):
+        into = entry.text("into") if isinstance(entry, Map) else None
+        if into is None:
+            continue
+        given = inputs.get(into)
+        if given is None:
+            yield into.place, f"'{into}' is no input{hint(into, inputs)}"
+        elif into in taken:
+            yield into.place, f"'{taken[into]}' is written into {into} already"
+        elif into in likes:
+            yield into.place, f"{into} has 'role: like': its elements are nobody's to change"
+        elif None not in (given.shape, output.shape) and _entries(given) != _entries(output):
+            yield into.place, f"{into} is {_said(given)}, and {output.name} is {_said(output)}"
+        elif None not in (given.dtype, output.dtype) and given.dtype != output.dtype:
+            yield into.place, f"{into} is {given.dtype}, and {output.name} is {output.dtype}"
+        elif tree.text("backward") == "true":
+            yield into.place, "what is written into an input has no gradient; leave out 'into' or 'backward'"
+        taken.setdefault(into, output.name)
+
+
+def _entries(tensor: DeclaredTensor) -> list[object]:
+    return [entry for entry, _ in tensor.shape or ()]
+
+
+def _said(tensor: DeclaredTensor) -> str:
+    return f"[{', '.join(map(str, _entries(tensor)))}]"
 
 
 def _place(tensor: DeclaredTensor) -> Place:

@@ -29,7 +29,7 @@ from kernelgen.spec.model import (
     TensorSpec,
 )
 from kernelgen.spec.nearest import hint
-from kernelgen.spec.schema import InputEntry, Shape, SpecFile, TensorEntry, validate
+from kernelgen.spec.schema import InputEntry, OutputEntry, Shape, SpecFile, TensorEntry, validate
 from kernelgen.spec.tree import Finding, Map, Text, place_at, read, shorten
 
 try:
@@ -140,9 +140,7 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         inputs=_tensors(tree, "inputs", file.inputs),
         outputs=_tensors(tree, "outputs", file.outputs),
         dtypes=tuple((name, tuple(values)) for name, values in file.dtypes.items()),
-        constraints=tuple(
-            Constraint(text.strip(), text.place) for text in tree.entries("constraints") if isinstance(text, Text)
-        ),
+        constraints=_constraints(tree),
         reference=reference.trimmed(source),
         reference_place=place,
         accuracy=(),
@@ -164,6 +162,13 @@ def _build(file: SpecFile, tree: Map, lines: list[str], path: str, sha256: str) 
         path=path,
         sha256=sha256,
     )
+
+
+def _constraints(tree: Map) -> tuple[Constraint, ...]:
+    """What the file says, and that what is written into has no gaps: its elements are then numbered as a result's."""
+    said = [Constraint(text.strip(), text.place) for text in tree.entries("constraints") if isinstance(text, Text)]
+    written = [entry.text("into") for entry in tree.entries("outputs") if isinstance(entry, Map)]
+    return (*said, *(Constraint(f"{name}.is_contiguous()", name.place) for name in written if name is not None))
 
 
 def _with_cases(spec: OperatorSpec, file: SpecFile, tree: Map, symbols: tuple[str, ...]) -> OperatorSpec:
@@ -213,6 +218,8 @@ def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
     def tensor(entry: TensorEntry, place: Place) -> TensorSpec:
         role: Any = getattr(entry, "role", "data")
         found = TensorSpec(entry.name, tuple(entry.shape), entry.dtype, role, place)
+        if isinstance(entry, OutputEntry):
+            return replace(found, into=entry.into)
         if not isinstance(entry, InputEntry):
             return found
         return replace(found, below=entry.below, offsets=entry.offsets or entry.ends,

@@ -81,6 +81,8 @@ class TensorSpec:
     """Whether these are the ends alone, without the 0 that the first part begins at."""
     checked: bool = False
     """Whether the wrapper looks if the elements are so."""
+    into: str | None = None
+    """Of an output: the input that it is written into, in its memory; None: it has memory of its own."""
 
     def dim(self, entry: int) -> int:
         """The dimension that an entry of the shape stands for: behind "..." it is counted from the end."""
@@ -221,6 +223,11 @@ class OperatorSpec:
     """The file as the user named it."""
     sha256: str = ""
     """Hash of the file's text."""
+
+    @property
+    def written(self) -> dict[str, str]:
+        """The inputs that are changed, each with the output that is written into it."""
+        return {output.into: output.name for output in self.outputs if output.into is not None}
 
     def dtype_bindings(self) -> tuple[tuple[tuple[str, str], ...], ...]:
         """Every combination of the dtype variables' values, in declaration order."""

@@ -87,6 +87,15 @@ class InputEntry(TensorEntry):
     )
 
 
+class OutputEntry(TensorEntry):
+    """A tensor that comes out."""
+
+    into: Name | None = Field(
+        default=None,
+        description="The input that the result is written into, which is returned; its shape and dtype are this one's.",
+    )
+
+
 class AccuracyEntry(_Entry):
     """What the kernel is tested on."""
 
@@ -124,7 +133,7 @@ class SpecFile(_Entry):
     )
     summary: FreeText | None = Field(default=None, description="One sentence: what the operator does.")
     inputs: list[InputEntry] = Field(min_length=1, description="The tensors that go in, in the reference's order.")
-    outputs: list[TensorEntry] = Field(min_length=1, description="The tensors that come out, in the returned order.")
+    outputs: list[OutputEntry] = Field(min_length=1, description="The tensors that come out, in the returned order.")
     dtypes: dict[str, Annotated[list[DtypeName], Field(min_length=1)]] = Field(
         default={}, description="Dtype variables and the dtypes each ranges over."
     )
@@ -257,7 +266,7 @@ def _fields_at(location: tuple[int | str, ...]) -> list[str]:
     models: dict[int | str, type[BaseModel]] = {
         "": SpecFile,
         "inputs": InputEntry,
-        "outputs": TensorEntry,
+        "outputs": OutputEntry,
         "accuracy": AccuracyEntry,
         "performance": PerformanceEntry,
         "target": TargetEntry,

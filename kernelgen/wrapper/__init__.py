@@ -6,7 +6,17 @@ from kernelgen.wrapper.calls import sequence
 from kernelgen.wrapper.checks import checks
 from kernelgen.wrapper.file import file_text
 from kernelgen.wrapper.launch import _allocation as allocation
-from kernelgen.wrapper.launch import guard, size_places
+from kernelgen.wrapper.launch import copied_back, guard, results, size_places
 from kernelgen.wrapper.own_names import own_names
 
-__all__ = ["allocation", "checks", "file_text", "guard", "own_names", "sequence", "size_places"]
+__all__ = [
+    "allocation",
+    "checks",
+    "copied_back",
+    "file_text",
+    "guard",
+    "own_names",
+    "results",
+    "sequence",
+    "size_places",
+]

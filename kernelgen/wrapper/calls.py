@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.calls import joined
 from kernelgen.families.helpers import with_called
-from kernelgen.plan import KernelPlan, Operand, StepsPlan, TorchCall, View
+from kernelgen.plan import KernelPlan, Operand, Step, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
 from kernelgen.wrapper.file import file_text
-from kernelgen.wrapper.launch import FileText, filled, guard, size_places
+from kernelgen.wrapper.launch import FileText, copied_back, filled, guard, size_places
+from kernelgen.wrapper.launch import results as returned
 
 _DENSE = tuple(f"torch.{name}" for name in ("mm", "bmm", "addmm", "baddbmm", "nn.functional.linear"))
 """Functions whose result is contiguous whatever the strides of what they read."""
@@ -54,6 +55,7 @@ class Sequence:
 
 def sequence(plan: StepsPlan) -> Sequence:
     """The groups of a plan with calls, and the wrapper's statements."""
+    plan, kept = _written(plan)
     kernels = plan.kernels
     specs = (plan.spec, *(k.spec for k in kernels))
     taken = {plan.spec.name, *(t.name for spec in specs for t in (*spec.inputs, *spec.outputs))}
@@ -62,10 +64,11 @@ def sequence(plan: StepsPlan) -> Sequence:
     lines = [
         _call(plan, step) if isinstance(step, TorchCall) else Line(_launch(next(waiting)), "") for step in plan.steps
     ]
-    results = ", ".join(o.name for o in plan.spec.outputs)
-    last = lines[-1].text
-    if last.startswith(f"{results} = "):
-        lines[-1] = replace(lines[-1], text=f"return {last.removeprefix(f'{results} = ')}")
+    copies, results = copied_back(plan.spec, kept), returned(plan.spec)
+    lines += [Line(text, "") for text in copies]
+    last, made = lines[-1].text, f"{', '.join(o.name for o in plan.spec.outputs)} = "
+    if last.startswith(made):
+        lines[-1] = replace(lines[-1], text=f"return {last.removeprefix(made)}")
     else:
         lines.append(Line(f"return {results}", ""))
     used = {name for group in groups for name in group.file.helpers}
@@ -73,6 +76,28 @@ def sequence(plan: StepsPlan) -> Sequence:
     functions = tuple(dict.fromkeys(name for group in groups for name in group.file.functions))
     imports = tuple(dict.fromkeys(line for group in groups for line in group.file.imports))
     return Sequence(groups, tuple(lines), with_called(used), functions, imports, refused, guard(plan.spec))
+
+
+def _written(plan: StepsPlan) -> tuple[StepsPlan, frozenset[str]]:
+    """The plan in which kernels write into an input only where no later step reads it; and the outputs of these."""
+    kept: set[str] = set()
+    steps: list[Step] = []
+    for i, step in enumerate(plan.steps):
+        later = {name for other in plan.steps[i + 1 :] for name in _reads(other)}
+        if isinstance(step, KernelPlan):
+            own = {t.name for t in step.spec.inputs}
+            outputs = tuple(replace(o, into=o.into if o.into in own - later else None) for o in step.spec.outputs)
+            kept |= {o.name for o in outputs if o.into is not None}
+            step = replace(step, spec=replace(step.spec, outputs=outputs))
+        steps.append(step)
+    return replace(plan, steps=tuple(steps)), frozenset(kept)
+
+
+def _reads(step: Step) -> set[str]:
+    """The tensors whose elements a step reads."""
+    if isinstance(step, TorchCall):
+        return {operand.tensor.name for operand in step.operands}
+    return {t.name for t in step.spec.inputs if t.role != "like"}
 
 
 def _group(plan: KernelPlan, taken: set[str], *, alone: bool) -> Group:

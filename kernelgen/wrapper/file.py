@@ -17,6 +17,7 @@ from kernelgen.plan import KernelPlan
 from kernelgen.spec.model import ELLIPSIS
 from kernelgen.spec.sizes import renamed
 from kernelgen.tile import ir
+from kernelgen.tile.in_place import overwriting
 from kernelgen.wrapper import launch
 from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.launch import (
@@ -28,9 +29,11 @@ from kernelgen.wrapper.launch import (
     TableLine,
     called_functions,
     check_beside,
+    copied_back,
     guard,
     named,
     output_allocations,
+    overwritten,
     refused_empty,
     size_places,
     table_key,
@@ -54,8 +57,10 @@ def file_text(plan: KernelPlan) -> FileText:
     """Decide the whole text of `_triton.py`."""
     spec, body, family = plan.spec, body_of(plan), family_of(plan)
     texts = flavours(plan)
-    sequences = _once([family.kernels(spec, body, schedule, name) for schedule, name in texts.values()])
-    of_flavour, last = dict(zip(texts, sequences, strict=True)), _last(plan)
+    made, last = [family.kernels(spec, body, schedule, name) for schedule, name in texts.values()], _last(plan)
+    over = overwritten(plan, [(*steps, *last) for steps in made])
+    sequences = _once([_over(steps, over) for steps in made])
+    of_flavour, last = dict(zip(texts, sequences, strict=True)), _over(last, over)
     launches = [step for step in (*itertools.chain(*sequences), *last) if isinstance(step, ir.Kernel)]
     kernels = tuple({k.name: k for k in launches}.values())
     check_beside(spec, {k.name for k in kernels})
@@ -77,17 +82,22 @@ def file_text(plan: KernelPlan) -> FileText:
     given = {name: _options_of(table, name, reroute) for name in launched}
     branches = tuple(_branch(plan, sequence, own, given[name]) for name, sequence in launched.items())
     after = tuple(_launch_last(plan, kernel, own) for kernel in last if isinstance(kernel, ir.Kernel))
-    outputs, waits = output_allocations(plan), any(branch.fits for branch in branches)
+    outputs, waits = output_allocations(plan, over), any(branch.fits for branch in branches)
     return FileText(
         kernels=printed, helpers=with_called([family.own_helpers.get(h, h) for h in helpers]), table=table,
         key=table_key(keys, own), prepare=launch.prepared(plan), outputs=outputs, sizes=sizes,
         views=named(launch.views(body), own), too_large=too_large(plan, own), branches=branches,
         cores=plan.chip.cores if plan.chip else None, left=named(launch.left(plan), own), last=after,
-        returned=launch.returned(plan), filled=refused_empty(plan), guard=guard(spec, plan.chip), own=own,
+        returned=launch.returned(plan),
+        copies=copied_back(spec, over), filled=refused_empty(plan), guard=guard(spec, plan.chip), own=own,
         functions=called_functions(sizes, branches, after, reroute, outputs, waits=waits),
         imports=((_DESCRIPTOR,) if "TensorDescriptor" in str(branches) else ()) + imports_of(helpers),
         reroute=reroute, waits=waits,
     )  # fmt: skip
+
+
+def _over(steps: tuple[ir.Step, ...], over: Mapping[str, str]) -> tuple[ir.Step, ...]:
+    return tuple(overwriting(step, over) if isinstance(step, ir.Kernel) else step for step in steps)
 
 
 def _printed(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[Printed, ...], tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernelgen.errors import Mistake, SpecError
@@ -16,6 +16,7 @@ from kernelgen.spec.constraints import facts_of, failing, message
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.tile import ir
+from kernelgen.tile.in_place import may_overwrite
 from kernelgen.wrapper.checks import Check, dimension
 from kernelgen.wrapper.own_names import with_own
 
@@ -113,6 +114,8 @@ class FileText:
     """What the rows leave for the kernel that reduces them, with the expressions that allocate it."""
     last: tuple[Launch, ...] = ()
     """The launches that follow whatever branch was taken."""
+    copies: tuple[str, ...] = ()
+    """What the outputs are copied by into inputs, where kernels may not write there."""
     returned: str = ""
     """What is returned, where that is not the outputs as they are."""
     filled: tuple[Check, ...] = ()
@@ -163,9 +166,24 @@ def table_key(keys: tuple[NamedSize, ...], own: Mapping[str, str]) -> TableKey:
     return TableKey(names, sizes, meaning, keys[0].call.format(f"`{names[0]}`"))
 
 
-def output_allocations(plan: KernelPlan) -> tuple[tuple[str, str], ...]:
-    """Each output with the expression that allocates it, or begins it."""
-    return tuple((o.name, _start(plan, o)) for o in plan.spec.outputs)
+def overwritten(plan: KernelPlan, sequences: Iterable[Sequence[ir.Step]]) -> dict[str, str]:
+    """The outputs that every schedule's launches may write into the memory of an input, each with that."""
+    if plan.chip is not None or _widened(plan):
+        return {}
+    found = {o.name: o.into for o in plan.spec.outputs if o.into is not None and _is_bare(plan, o)}
+    return {o: into for o, into in found.items() if all(may_overwrite(steps, o, into) for steps in sequences)}
+
+
+def _is_bare(plan: KernelPlan, output: TensorSpec) -> bool:
+    """Whether nothing is done with an output's memory but that kernels write it by its numbers."""
+    viewed = {name for name, _ in views(body_of(plan))}
+    read = {t.name for t in plan.spec.inputs}
+    return not family_of(plan).begin(body_of(plan)) and output.into in read and not {output.name, output.into} & viewed
+
+
+def output_allocations(plan: KernelPlan, over: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Each output with the expression that allocates it, or begins it. `over`: those that lie in inputs' memory."""
+    return tuple((o.name, over.get(o.name) or _start(plan, o)) for o in plan.spec.outputs)
 
 
 def check_beside(spec: OperatorSpec, kernels: Collection[str]) -> None:
@@ -243,8 +261,21 @@ def _widened(plan: KernelPlan) -> bool:
 
 
 def returned(plan: KernelPlan) -> str:
+    """What is returned, where that is not the outputs as they are."""
     (output, *_) = plan.spec.outputs
+    if plan.spec.written:
+        return results(plan.spec)
     return f"{output.name}.to({_dtype(plan.spec, output)})" if _widened(plan) else ""
+
+
+def results(spec: OperatorSpec) -> str:
+    """What is returned: outputs, and the inputs that some were written into."""
+    return ", ".join(o.into or o.name for o in spec.outputs)
+
+
+def copied_back(spec: OperatorSpec, over: Collection[str] = ()) -> tuple[str, ...]:
+    """The statements that copy outputs into inputs. `over`: those that lie there."""
+    return tuple(f"{o.into}.copy_({o.name})" for o in spec.outputs if o.into is not None and o.name not in over)
 
 
 def _dtype(spec: OperatorSpec, output: TensorSpec) -> str:

@@ -22,9 +22,9 @@ OPERATOR = judge.Operator(
         judge.Tensor("step", (), "float32"),
     ),
     outputs=(
-        judge.Tensor("new_param", ("...",), "float32", rows=0),
-        judge.Tensor("new_exp_avg", ("...",), "float32", rows=0),
-        judge.Tensor("new_exp_avg_sq", ("...",), "float32", rows=0),
+        judge.Tensor("new_param", ("...",), "float32", rows=0, into="param"),
+        judge.Tensor("new_exp_avg", ("...",), "float32", rows=0, into="exp_avg"),
+        judge.Tensor("new_exp_avg_sq", ("...",), "float32", rows=0, into="exp_avg_sq"),
     ),
 )
 

@@ -94,6 +94,21 @@ def check_inputs(
         raise ValueError(
             f"adamw_step: step must have 0 dimensions, got shape {tuple(step.shape)}"
         )
+    if not param.is_contiguous():
+        raise ValueError(
+            f"adamw_step: needs param.is_contiguous(), got param {tuple(param.shape)} "
+            f"with strides {param.stride()}"
+        )
+    if not exp_avg.is_contiguous():
+        raise ValueError(
+            "adamw_step: needs exp_avg.is_contiguous(), got exp_avg "
+            f"{tuple(exp_avg.shape)} with strides {exp_avg.stride()}"
+        )
+    if not exp_avg_sq.is_contiguous():
+        raise ValueError(
+            "adamw_step: needs exp_avg_sq.is_contiguous(), got exp_avg_sq "
+            f"{tuple(exp_avg_sq.shape)} with strides {exp_avg_sq.stride()}"
+        )
 
 
 def adamw_step(
@@ -105,9 +120,16 @@ def adamw_step(
     step: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """param[...], grad[...], exp_avg[...], exp_avg_sq[...], lr[], step[] ->
-    new_param[...], new_exp_avg[...], new_exp_avg_sq[...]; float16, bfloat16,
-    float32; param float32; exp_avg float32; exp_avg_sq float32; lr float32; step
-    float32; new_param float32; new_exp_avg float32; new_exp_avg_sq float32.
+    new_param[...] in param, new_exp_avg[...] in exp_avg, new_exp_avg_sq[...] in
+    exp_avg_sq; float16, bfloat16, float32; param float32; exp_avg float32;
+    exp_avg_sq float32; lr float32; step float32; new_param float32; new_exp_avg
+    float32; new_exp_avg_sq float32.
     """
     check_inputs(param, grad, exp_avg, exp_avg_sq, lr, step)
-    return reference(param, grad, exp_avg, exp_avg_sq, lr, step)
+    new_param, new_exp_avg, new_exp_avg_sq = reference(
+        param, grad, exp_avg, exp_avg_sq, lr, step
+    )
+    param.copy_(new_param)
+    exp_avg.copy_(new_exp_avg)
+    exp_avg_sq.copy_(new_exp_avg_sq)
+    return param, exp_avg, exp_avg_sq

@@ -17,7 +17,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("average", ("...",), "float32", rows=0),
         judge.Tensor("weights", ("...",), "T", rows=0),
     ),
-    outputs=(judge.Tensor("new_average", ("...",), "float32", rows=0),),
+    outputs=(judge.Tensor("new_average", ("...",), "float32", rows=0, into="average"),),
 )
 
 CASES = (

@@ -26,11 +26,18 @@ def check_inputs(average: torch.Tensor, weights: torch.Tensor) -> None:
             "ema_update: weights.shape must equal average.shape, got shapes "
             f"{tuple(weights.shape)} and {tuple(average.shape)}"
         )
+    if not average.is_contiguous():
+        raise ValueError(
+            "ema_update: needs average.is_contiguous(), got average "
+            f"{tuple(average.shape)} with strides {average.stride()}"
+        )
 
 
 def ema_update(average: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """average[...], weights[...] -> new_average[...]; float16, bfloat16, float32;
-    average float32; new_average float32.
+    """average[...], weights[...] -> new_average[...] in average; float16, bfloat16,
+    float32; average float32; new_average float32.
     """
     check_inputs(average, weights)
-    return reference(average, weights)
+    new_average = reference(average, weights)
+    average.copy_(new_average)
+    return average

@@ -18,7 +18,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("slots", ("N",), "int64", below="P"),
         judge.Tensor("keys", ("N", "D"), "T"),
     ),
-    outputs=(judge.Tensor("out", ("P", "D"), "T"),),
+    outputs=(judge.Tensor("out", ("P", "D"), "T", into="cache", kept=True),),
 )
 
 CASES = (

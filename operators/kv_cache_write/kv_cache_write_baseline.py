@@ -50,6 +50,11 @@ def check_inputs(
             f"got shapes {tuple(keys.shape)} and {tuple(slots.shape)} and "
             f"{tuple(cache.shape)}"
         )
+    if not cache.is_contiguous():
+        raise ValueError(
+            "kv_cache_write: needs cache.is_contiguous(), got cache "
+            f"{tuple(cache.shape)} with strides {cache.stride()}"
+        )
 
 
 def kv_cache_write(
@@ -57,8 +62,10 @@ def kv_cache_write(
     slots: torch.Tensor,
     keys: torch.Tensor,
 ) -> torch.Tensor:
-    """cache[P, D], slots[N], keys[N, D] -> out[P, D]; float16, bfloat16, float32;
-    slots int64.
+    """cache[P, D], slots[N], keys[N, D] -> out[P, D] in cache; float16, bfloat16,
+    float32; slots int64.
     """
     check_inputs(cache, slots, keys)
-    return reference(cache, slots, keys)
+    out = reference(cache, slots, keys)
+    cache.copy_(out)
+    return cache

@@ -6,6 +6,7 @@ No family takes all of it: there are 2 kernels, and scattered lies in memory bet
 them.
 Of the kernels, the one that computes out moves the most bytes and is tuned; all run one
 after the other.
+Writes into cache, which no other input may share memory with.
 An index outside its range adds nothing, where torch raises.
 Of elements that name one place the last is written, which torch leaves open.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
@@ -40,19 +41,15 @@ def kv_cache_write_out_kernel(
     scattered_ptr,
     cache_ptr,
     keys_ptr,
-    out_ptr,
     M,
     N,
     N_SIZE,
     stride_keys_0,
     stride_keys_d,
-    stride_cache_m,
-    stride_cache_n,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_keys_d = tl.cast(stride_keys_d, tl.int64)  # cols * stride may pass 2**31
-    stride_cache_n = tl.cast(stride_cache_n, tl.int64)
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     pid_n = tl.program_id(1)
     cols = pid_n * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
@@ -61,10 +58,6 @@ def kv_cache_write_out_kernel(
     row_mask = rows < M
     mask = row_mask[:, None] & col_mask[None, :]
     scattered = tl.load(scattered_ptr + rows, mask=row_mask)
-    cache = tl.load(
-        cache_ptr + rows[:, None] * stride_cache_m + cols[None, :] * stride_cache_n,
-        mask=mask,
-    )
     # return cache.index_copy(0, slots, keys)
     is_written = scattered > 0
     difference = scattered - 1
@@ -73,8 +66,11 @@ def kv_cache_write_out_kernel(
         mask=mask & ((difference >= 0) & (difference < N_SIZE))[:, None],
         other=0.0,
     )
-    out = tl.where(is_written[:, None], keys, cache)
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
+    tl.store(
+        cache_ptr + rows[:, None] * N + cols[None, :],
+        keys,
+        mask=mask & is_written[:, None],
+    )
 
 
 def cdiv(a: int, b: int) -> int:
@@ -170,6 +166,11 @@ def check_inputs(
             f"got shapes {tuple(keys.shape)} and {tuple(slots.shape)} and "
             f"{tuple(cache.shape)}"
         )
+    if not cache.is_contiguous():
+        raise ValueError(
+            "kv_cache_write: needs cache.is_contiguous(), got cache "
+            f"{tuple(cache.shape)} with strides {cache.stride()}"
+        )
 
 
 def compute_scattered(slots: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
@@ -201,12 +202,12 @@ def compute_out(
     cache: torch.Tensor,
     keys: torch.Tensor,
 ) -> torch.Tensor:
-    """scattered[P], cache[P, D], keys[N, D] -> out[P, D]; float16, bfloat16, float32;
-    scattered int64.
+    """scattered[P], cache[P, D], keys[N, D] -> out[P, D] in cache; float16, bfloat16,
+    float32; scattered int64.
     """
-    out = torch.empty_like(cache, memory_format=torch.contiguous_format)
+    out = cache
     if out.numel() == 0:
-        return out
+        return cache
     M = cache.shape[0]
     N = cache.shape[1]
     N_SIZE = keys.shape[0]
@@ -223,17 +224,14 @@ def compute_out(
         scattered,
         cache,
         keys,
-        out,
         M,
         N,
         N_SIZE,
         keys.stride(0),
         keys.stride(1),
-        cache.stride(0),
-        cache.stride(1),
         **options,
     )
-    return out
+    return cache
 
 
 def kv_cache_write(
@@ -241,8 +239,8 @@ def kv_cache_write(
     slots: torch.Tensor,
     keys: torch.Tensor,
 ) -> torch.Tensor:
-    """cache[P, D], slots[N], keys[N, D] -> out[P, D]; float16, bfloat16, float32;
-    slots int64.
+    """cache[P, D], slots[N], keys[N, D] -> out[P, D] in cache; float16, bfloat16,
+    float32; slots int64.
     """
     check_inputs(cache, slots, keys)
     with torch.cuda.device(cache.get_device()):  # Triton launches on the current device

@@ -19,8 +19,8 @@ OPERATOR = judge.Operator(
         judge.Tensor("exp_avg", ("...",), "float32", rows=0),
     ),
     outputs=(
-        judge.Tensor("new_param", ("...",), "float32", rows=0),
-        judge.Tensor("new_exp_avg", ("...",), "float32", rows=0),
+        judge.Tensor("new_param", ("...",), "float32", rows=0, into="param"),
+        judge.Tensor("new_exp_avg", ("...",), "float32", rows=0, into="exp_avg"),
     ),
 )
 

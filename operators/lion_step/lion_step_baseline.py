@@ -46,6 +46,16 @@ def check_inputs(
             "lion_step: exp_avg.shape must equal param.shape, got shapes "
             f"{tuple(exp_avg.shape)} and {tuple(param.shape)}"
         )
+    if not param.is_contiguous():
+        raise ValueError(
+            f"lion_step: needs param.is_contiguous(), got param {tuple(param.shape)} "
+            f"with strides {param.stride()}"
+        )
+    if not exp_avg.is_contiguous():
+        raise ValueError(
+            "lion_step: needs exp_avg.is_contiguous(), got exp_avg "
+            f"{tuple(exp_avg.shape)} with strides {exp_avg.stride()}"
+        )
 
 
 def lion_step(
@@ -53,8 +63,12 @@ def lion_step(
     grad: torch.Tensor,
     exp_avg: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """param[...], grad[...], exp_avg[...] -> new_param[...], new_exp_avg[...]; param
-    float32; grad float32; exp_avg float32; new_param float32; new_exp_avg float32.
+    """param[...], grad[...], exp_avg[...] -> new_param[...] in param, new_exp_avg[...]
+    in exp_avg; param float32; grad float32; exp_avg float32; new_param float32;
+    new_exp_avg float32.
     """
     check_inputs(param, grad, exp_avg)
-    return reference(param, grad, exp_avg)
+    new_param, new_exp_avg = reference(param, grad, exp_avg)
+    param.copy_(new_param)
+    exp_avg.copy_(new_exp_avg)
+    return param, exp_avg

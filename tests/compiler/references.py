@@ -184,6 +184,7 @@ def _tensors(plan: Plan) -> dict[str, tuple[judge.Tensor, ...]]:
                 rows=t["rows"],
                 below=t["below"],
                 offsets=t["offsets"],
+                into=t["into"],
             )
             for t in declared[kind]
         )

@@ -142,6 +142,54 @@ def subclass(x):
     return torch.nn.Parameter(softmax_triton.softmax(x), requires_grad=False)
 
 
+def steps(x, w):
+    return x.add_(w)
+
+
+def steps_elsewhere(x, w):
+    return x + w
+
+
+def steps_the_other_too(x, w):
+    x.add_(w)
+    w.zero_()
+    return x
+
+
+def steps_twice(x, w):
+    return x.add_(w).add_(w)
+
+
+def keeps(x, w):
+    return x
+
+
+STEP = judge.Operator(
+    "step", steps, steps, steps, (judge.Tensor("x", ("N",), "float32"), judge.Tensor("w", ("N",), "float32")),
+    (judge.Tensor("out", ("N",), "float32", into="x"),),
+)  # fmt: skip
+
+
+def test_what_is_written_into_an_input_is_judged_call_by_call():
+    assert judge.accuracy_case(STEP, judge.Case({"N": 33})).passed
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reason"),
+    [
+        (steps_elsewhere, "out is not x, into which it is to be written"),
+        (steps_the_other_too, "changes its input w"),
+        (steps_twice, "error"),
+        (keeps, "error"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_kernel_that_does_not_write_into_its_input_fails(kernel, reason):
+    report = judge.accuracy_case(STEP, judge.Case({"N": 33}), kernel=kernel)
+    assert not report.passed
+    assert reason in report.message
+
+
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
