@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from . import walks
 from .eager import EagerMode, InOrder
 from .finfo import of_stored_dtypes
 from .model import Case, Function, Operator, Tensor
@@ -22,6 +23,7 @@ TILE_BYTES = 64 * 2**20
 """fp64 bytes of one tile's inputs and outputs together."""
 PROBE = 2.0**-23
 """Relative size of the disturbance by which the oracle's own sensitivity is probed: one ulp of fp32."""
+_LEAST = torch.finfo(torch.float32).tiny
 
 Box = tuple[tuple[int, int], ...]
 """Start and length in each row dimension."""
@@ -155,6 +157,8 @@ class _Disturb(EagerMode):
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket.__name__.strip("_") in _SELECTING:
             return result
+        off = walks.error(func, args, kwargs or {}, result)
+        result = result if off is None else result + off
         memory = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
         if isinstance(result, tuple | list):
             return type(result)(self._moved(x, memory) for x in result)
@@ -163,7 +167,8 @@ class _Disturb(EagerMode):
     def _moved(self, x: Any, memory: set[int]) -> Any:
         if not isinstance(x, torch.Tensor) or x.dtype != torch.float64 or x.untyped_storage().data_ptr() in memory:
             return x
-        return self._noise.moved(x)
+        # GPUs may flush what is below float32's normal numbers
+        return self._noise.moved(torch.where(x.abs() < _LEAST, 0.0, x) if self._noise.alike else x)
 
 
 @functools.cache

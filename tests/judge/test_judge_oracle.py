@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelgen import judge
-from kernelgen.judge import oracle, values
+from kernelgen.judge import oracle, values, walks
 from kernelgen.judge.bounds import Tally, difference
 from kernelgen.judge.stored import tf32
 
@@ -91,6 +91,57 @@ def test_the_logarithm_of_a_sum_in_float32_is_nothing_beside_one():
     assert tally(entropy(x) + 1e-5, entropy(x), ref, probes).complaint()
 
 
+def walked(terms):
+    """Their sum in float32, 16 of them at a time."""
+    total = torch.zeros(16)
+    for block in F.pad(terms, (0, -len(terms) % 16)).view(-1, 16):
+        total = total + block
+    return total.double().sum()
+
+
+def test_terms_that_are_cut_off_at_the_same_place_round_alike():
+    """Numbers in half precision less their mean: every addition rounds by what the mean has beyond their last bits."""
+    x = torch.randn(518, generator=torch.Generator().manual_seed(11)).half().repeat(5)
+
+    def off_its_mean(x):
+        return (x.float() - x.float().mean()).sum()
+
+    (ref,) = oracle.in_float64(off_its_mean, [x])
+    x = x.float()
+    got = walked(x - (walked(x) / len(x)).float()).float()
+    probes = [oracle.in_float64(off_its_mean, [x], noise(n, alike=n % 2 > 0))[0] for n in range(8)]
+    assert not tally(got, ref.float(), ref, probes).complaint()
+    assert tally(got + 0.02, ref.float(), ref, probes).complaint()
+
+
+class Still(oracle.Noise):
+    """Moves nothing."""
+
+    def moved(self, x):
+        return x
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dims", [None, 1, -2, (0, 2), (2, 0, 1)])
+@pytest.mark.parametrize("reduce", [torch.sum, torch.mean])
+def test_every_sum_is_walked(reduce, dims, keepdim):
+    x = torch.empty(40, 50, 60).uniform_(1, 2, generator=torch.Generator().manual_seed(1))
+    (ref,) = oracle.in_float64(lambda x: reduce(x, dims, keepdim), [x])
+    (moved,) = oracle.in_float64(lambda x: reduce(x, dims, keepdim), [x], Still(torch.Generator()))
+    assert moved.shape == ref.shape
+    assert 0 < float(((moved - ref) / ref).abs().max()) < 2.0**-20
+
+
+def test_what_float32_flushes_may_be_counted_or_not():
+    def above_zero(x):
+        return (x.exp() > 0).sum(-1)
+
+    x = torch.tensor([0.0, -88.0, -100.0, -300.0])
+    (ref,) = oracle.in_float64(above_zero, [x])
+    (moved,) = oracle.in_float64(above_zero, [x], noise(1, alike=True))
+    assert (int(ref), int(above_zero(x)), int(moved)) == (4, 3, 1)
+
+
 def noise(seed, alike=False):
     return oracle.Noise(torch.Generator().manual_seed(seed), alike)
 
@@ -116,13 +167,14 @@ def test_steps_of_a_gradient_that_torch_computes_in_one_are_disturbed(norm):
     assert bool((honest <= 2 * torch.stack(moved).amax(0)).all())
 
 
-def test_equal_elements_are_disturbed_alike_as_they_are_rounded():
+def test_equal_elements_are_disturbed_alike_as_they_are_rounded(monkeypatch):
     """What rounding took from products of equal rows was seen in their sum, 1.2 times the bound."""
     x = torch.tensor([1.1, -1.0999]).repeat_interleave(2**16)
 
     def signed_squares(x):
         return (x * x.abs()).sum()
 
+    monkeypatch.setattr(walks, "error", lambda *_: None)
     ref = oracle.in_float64(signed_squares, [x])[0]
     honest = float(difference((x * x.abs()).double().sum(), ref))
     on_its_own, alike = (
