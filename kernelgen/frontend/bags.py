@@ -1,15 +1,19 @@
-"""Bags of embeddings: rows of a table that indices name, a sum or mean of every bag."""
+"""Bags of embeddings, segments of rows, and the place of a value among rising ones."""
 
 from __future__ import annotations
+
+import math
 
 from kernelgen.frontend import indices as ix
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.gathers import embedding
-from kernelgen.frontend.graph import Ref
+from kernelgen.frontend.graph import Dim, Ref
 from kernelgen.frontend.rule import Call, Rule, StaysCall
-from kernelgen.frontend.scatters import add_rows, times_named
+from kernelgen.frontend.scatters import add_rows, reduced, times_named
 
 _SUM, _MEAN = 0, 1
+LONGEST = 1024
+"""The longest row, in elements, that every value is compared with."""
 
 
 def embedding_bag(b: Builder, c: Call) -> tuple[Ref, ...]:
@@ -37,4 +41,57 @@ def embedding_bag(b: Builder, c: Call) -> tuple[Ref, ...]:
     return (total,) * 4
 
 
-RULES: dict[str, Rule] = {"aten.embedding_bag.default": embedding_bag, "aten.embedding_bag.padding_idx": embedding_bag}
+def segment_reduce(b: Builder, c: Call) -> Ref:
+    """What the slices of every segment, one after the other along the first dimension, come to."""
+    x, how = c.args[:2]
+    lengths, offsets = c.kwargs.get("lengths"), c.kwargs.get("offsets")
+    given = offsets if lengths is None else lengths
+    if c.kwargs.get("axis", 0) != 0 or c.kwargs.get("initial") is not None or b.rank(given) != 1 or how == "prod":
+        raise StaysCall("segments along another dimension, with an initial value, or multiplied")
+    if lengths is not None:
+        ends = b.convert(lengths, "int64")
+        ends = ends if c.shape[0] == () else b.scan("cumsum", ends, -1)
+    else:
+        ends = b.convert(b.index(offsets, c.shape[:1], (ix.plus(ix.axis(-1), ix.number(1)),)), "int64")
+    shape = b.node(x).shape
+    is_past = b.map("le", b.view("reshape", ends, (c.shape[0], ())), b.place(shape[:1], ix.axis(-1)))
+    segment = b.view("reshape", b.reduce("sum", b.convert(is_past, "int64"), (-2,)), shape[:1])
+    if how in ("sum", "mean"):
+        total = add_rows(b, b.full(0.0, c.shape, c.dtype), 0, segment, x)
+        if how == "sum":
+            return total
+        count = b.view("reshape", times_named(b, c.shape[0], segment), (c.shape[0], *((),) * (len(shape) - 1)))
+        return b.map("div", total, b.convert(count, "float"))
+    empty = -math.inf if how == "max" else math.inf
+    index = b.view("expand", b.view("reshape", segment, (shape[0], *((),) * (len(shape) - 1))), shape)
+    return reduced(b, b.full(empty, c.shape, c.dtype), 0, index, x, how, includes=False)
+
+
+def searched(b: Builder, sequence: Ref, values: Ref, shape: tuple[Dim, ...], *, right: bool) -> Ref:
+    """How many elements of rising rows are less than a value, or no more: a NaN is above all."""
+    if b.node(values).dtype != "float" or b.longest(b.node(sequence).shape[-1]) > LONGEST:
+        raise StaysCall(f"a search of integers, or in rows of more than {LONGEST} elements")
+    beside = b.view("reshape", values, (*b.node(values).shape, ()))
+    rows = b.node(sequence).shape
+    sequence = b.view("reshape", sequence, (*rows[:-1], (), rows[-1])) if len(rows) > 1 else sequence
+    is_before = b.map("logical_not", b.map("gt" if right else "ge", sequence, beside))
+    return b.view("reshape", b.reduce("sum", b.convert(is_before, "int64"), (-1,)), shape)
+
+
+def searchsorted(b: Builder, c: Call) -> Ref:
+    if c.kwargs.get("sorter") is not None:
+        raise StaysCall("a search with a sorter")
+    right = c.kwargs.get("right", False) or c.kwargs.get("side") == "right"
+    return b.convert(searched(b, *c.args[:2], c.shape, right=right), c.dtype)
+
+
+def bucketize(b: Builder, c: Call) -> Ref:
+    values, ends = c.args[:2]
+    return b.convert(searched(b, ends, values, c.shape, right=c.kwargs.get("right", False)), c.dtype)
+
+
+RULES: dict[str, Rule] = {"aten.embedding_bag.default": embedding_bag, "aten.embedding_bag.padding_idx": embedding_bag,
+    "aten.segment_reduce.default": segment_reduce,
+    "aten.searchsorted.Tensor": searchsorted,
+    "aten.bucketize.Tensor": bucketize,
+}

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from kernelgen.frontend.graph import CALL, DOT, Arg, Convolution, Dim, Node, Ref, SizeOf, broadcast
-from kernelgen.frontend.indices import Condition, Expr, Indexing
+from kernelgen.frontend.indices import Condition, Expr, Indexing, axis, number, size
 from kernelgen.frontend.operations import OPERATIONS
 
 COMPARISONS = tuple(name for name, known in OPERATIONS.items() if known.is_comparison)
@@ -162,9 +162,40 @@ class Builder:
         """A reduction that keeps its dimensions with size one; `dims` are counted from the end."""
         node = self.node(x)
         rank = len(node.shape)
+        long = [d for d in dims if node.shape[d] != ()]
+        still = tuple(d for d in long if not self._varies(x, d)) if op in ("sum", "max", "min") else ()
+        if still:
+            x, rest = self._of_equals(op, x, still), tuple(d for d in dims if d not in still)
+            return self.reduce(op, x, rest, name) if set(rest) & set(long) else x
         shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
         dtype = OPERATIONS[op].dtype or node.dtype
         return self._add(Node(op, (x,), shape, dtype, name, self.statement, tuple(sorted(dims))))
+
+    def _of_equals(self, op: str, x: Ref, dims: tuple[int, ...]) -> Ref:
+        """A reduction of rows whose elements are all the same."""
+        node, rank = self.node(x), self.rank(x)
+        shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
+        count = self.size(x, dims)
+        if node.op == "full" and op == "sum" and all(isinstance(atom, int) for atom in count.dim):
+            (value,) = node.args
+            assert isinstance(value, int | float)
+            return self.full(value * prod(a for a in count.dim if isinstance(a, int)), shape, node.dtype)
+        if node.op == "full":
+            one = self.full(*node.args, shape, node.dtype)  # type: ignore[arg-type]
+        else:
+            one = self.index(x, shape, tuple(number(0) if d == () else axis(i - rank) for i, d in enumerate(shape)))
+        if op != "sum":
+            return one
+        return self.map("mul", one, self.convert(self.place((), size(count.dim)), node.dtype))
+
+    def _varies(self, x: Ref, dim: int) -> bool:
+        """Whether a value may differ along a dimension that is counted from the end."""
+        node = self.node(x)
+        if node.op == "full" or len(node.shape) + dim < 0 or node.shape[dim] == ():
+            return False
+        if node.op in ("expand", "convert", "round") or OPERATIONS[node.op].kind == "map":
+            return any(self._varies(a, dim) for a in node.args if isinstance(a, Ref))
+        return True
 
     def select(self, op: str, x: Ref, count: int) -> Ref:
         """So many of the elements of every row, or their places; rows run along the last dimension."""

@@ -138,12 +138,13 @@ class _Hearing(TorchDispatchMode):
         same = [x for x in self.kept if x.untyped_storage()._cdata == target.untyped_storage()._cdata]
         if len(written) != 1 or not op.endswith("_") or len(same) != 1 or same[0] is not target:
             raise Refused(f"{name.removeprefix('aten.')} within a decomposition")
+        func(*args, **kwargs)  # before: what writes to a tensor's shape (squeeze_) has the new one for a result
         try:
             value = self.lower(f"aten.{op[:-1]}.{overload}", self._argument(args), self._argument(kwargs), target)
         except KeyError:
             raise Refused(name.removeprefix("aten.")) from None
         self.values[id(target)] = value
-        return func(*args, **kwargs)
+        return target
 
     def _keep(self, result: Any, value: Any) -> None:
         if isinstance(result, torch.Tensor):

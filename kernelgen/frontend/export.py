@@ -369,7 +369,7 @@ def declared_dim(entry: str, exported: Any, symbols: dict[Any, Atom]) -> Dim:
 def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
     if isinstance(size, int):
         return () if size == 1 else (size,)
-    expression = size.node.expr
+    expression = _of_whole_factors(size.node.expr)
     if expression in symbols:
         return (symbols[expression],)
     first = {name: symbol for symbol, name in reversed(symbols.items())}  # sizes that were found equal: A + A is 2 * A
@@ -389,10 +389,34 @@ def dim(size: Any, symbols: dict[Any, Atom]) -> Dim:
     return tuple(atoms)
 
 
+def _of_whole_factors(expression: Any) -> Any:
+    """A size without floats, where it is one by a factor or a divisor that is whole: torch resizes by `2.0 * H`."""
+
+    def whole(factor: Any, size: Any) -> Any:
+        from torch.utils._sympy.functions import FloorDiv
+
+        if float(factor).is_integer():
+            return int(factor) * size
+        return FloorDiv(size, round(1 / float(factor)))
+
+    def is_float(x: Any) -> bool:
+        factor, size = x.args[0].as_coeff_Mul() if type(x).__name__ == "TruncToInt" else (0, None)
+        is_whole = bool(factor) and (float(factor).is_integer() or (1 / float(factor)).is_integer())
+        return is_whole and type(size).__name__ == "ToFloat"
+
+    def of_product(x: Any) -> Any:
+        factor, size = x.args[0].as_coeff_Mul()
+        return whole(factor, size.args[0])
+
+    return expression.replace(is_float, of_product) if "TruncToInt" in str(expression) else expression
+
+
 def _text(expression: Any, symbols: dict[Any, Atom]) -> str:
     """A size that is no product of declared sizes as Python: `(H - 1) // 2 + 1`."""
     names = {symbol: symbols.get(symbol) for symbol in expression.free_symbols}
     if not all(isinstance(name, str) and name.isidentifier() for name in names.values()):
+        if re.search(r"\bu\d", str(expression)):
+            raise Refused("a result with as many elements as values say (return one of a fixed size and a mask)")
         raise Refused(f"a size that does not follow from declared sizes: {expression}")
     # symbols of the names, not names in the text: terms are in their order, whatever a trace calls its symbols
     shown = str(expression.xreplace({s: type(s)(name, **s.assumptions0) for s, name in names.items()}))

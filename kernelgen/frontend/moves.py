@@ -185,9 +185,8 @@ def _continued(b: Builder, c: Call, mode: str) -> Ref:
     shape, before = b.node(x).shape, c.args[1][::2]
     if any(not isinstance(size, int) for size in c.args[1]):
         raise Refused(f"pad by a size with mode={mode!r}")
-    if mode == "circular" or any(size < 0 for size in c.args[1]):
-        # torch takes what a circular pad repeats from what it has already padded
-        raise Refused(f"pad with mode={mode!r} (supported: constant; reflect and replicate that do not crop)")
+    if any(size < 0 for size in c.args[1]):
+        raise Refused(f"pad with mode={mode!r} (supported: constant; others that do not crop)")
     places = axes(len(shape))
     values: list[Ref] = []
     for i, size in enumerate(before):
@@ -195,6 +194,10 @@ def _continued(b: Builder, c: Call, mode: str) -> Ref:
         if not any(c.args[1][2 * i : 2 * i + 2]):
             continue
         along = (c.shape[dim], *((),) * i)
+        if mode == "circular":
+            before_end = ix.plus(ix.axis(-1 - i), ix.minus(ix.size(shape[dim]), ix.number(size)))
+            places[dim] = ix.remainder(before_end, ix.size(shape[dim]))
+            continue
         length, inner = ix.size(shape[dim]), b.place(along, ix.plus(ix.axis(-1 - i), ix.number(-size)))
         last = b.place((), ix.minus(length, ix.number(1)))
         name = ("from_col", "from_row", "from_plane")[i]

@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelgen.frontend import writes
 from kernelgen.frontend.aten import TABLE, supported
-from kernelgen.frontend.build import Builder
+from kernelgen.frontend.build import Builder, converted
 from kernelgen.frontend.calls import FUNCTIONS, WHOLE, any_call, in_memory, torch_call
 from kernelgen.frontend.constructors import check_device, is_unset
 from kernelgen.frontend.export import dim, dims, kind
@@ -46,6 +46,9 @@ def lower_node(
         check_device(node)
         check_slice(spec, node, symbols)
         if is_unset(node):
+            if any(writes.is_by_index(user) for user in node.users):
+                b.note("what torch.empty made and nothing is written to is 0, which torch leaves open")
+                values[node] = b.full(converted(0, kind(meta.dtype)), dims(meta.shape, symbols), kind(meta.dtype))
             return
         overwrites = False
         if writes.written(node) is not None:

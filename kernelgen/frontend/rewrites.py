@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -34,6 +35,10 @@ class Rewrites(TorchFunctionMode):
             return _tensor(func, *args, **(kwargs or {}))
         if func in (functional.cross_entropy, functional.nll_loss) and (kwargs or {}).get("reduction") == "none":
             return _row_losses(func, *args, **(kwargs or {}))
+        if func is functional.gaussian_nll_loss:
+            return _gaussian_nll_loss(*args, **(kwargs or {}))
+        if func is torch.Tensor.__getitem__:
+            return func(args[0], _with_tables(args[1], args[0].device))
         if func is torch.Tensor.contiguous and self.writes:
             return torch.ops.aten.alias(func(*args, **(kwargs or {})))
         if func in (torch.max_pool1d, functional.max_pool1d) and not (kwargs or {}).get("return_indices"):
@@ -48,10 +53,55 @@ class Rewrites(TorchFunctionMode):
 def _tensor(func: Any, data: Any, **kwargs: Any) -> Any:
     """A number that has its value in the trace, on whatever device."""
     if isinstance(data, list | tuple):
-        raise Refused("a tensor of several numbers (make it an input with role: constant)")
+        return _table(func, data, kwargs.get("dtype"), kwargs.get("device"))
     if not isinstance(data, int | float):
         return func(data, **kwargs)
     return torch.full((), data, dtype=kwargs.get("dtype"), device=kwargs.get("device"))
+
+
+_MOST_NUMBERS = 16
+"""The longest table that is written out: every number costs a comparison."""
+
+
+def _table(func: Any, data: Any, dtype: Any, device: Any) -> Any:
+    """Some numbers, each chosen by its place."""
+    numbers, shape = data, []
+    while isinstance(numbers, list | tuple) and numbers and isinstance(numbers[0], list | tuple):
+        shape.append(len(numbers))
+        numbers = [x for row in numbers for x in row]
+    count = len(numbers)
+    if not 0 < count <= _MOST_NUMBERS or not all(isinstance(x, int | float) for x in numbers):
+        raise Refused(f"a tensor of more than {_MOST_NUMBERS} numbers (make it an input with role: constant)")
+    dtype = dtype or func(numbers).dtype
+    place = torch.arange(count, device=device)
+    made = torch.full((count,), numbers[-1], dtype=dtype, device=device)
+    for i in reversed(range(count - 1)):
+        if numbers[i] != numbers[i + 1]:
+            made = torch.where(place <= i, torch.full((), numbers[i], dtype=dtype, device=device), made)
+    return made.reshape(*shape, -1) if shape else made
+
+
+def _with_tables(index: Any, device: Any) -> Any:
+    """An index whose lists of places are tensors."""
+    if isinstance(index, tuple):
+        return tuple(_with_tables(i, device) for i in index)
+    if isinstance(index, list) and index and all(type(i) is int for i in index):
+        return _table(torch.tensor, index, torch.int64, device)
+    return index
+
+
+def _gaussian_nll_loss(
+    input: Any, target: Any, var: Any, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
+) -> Any:
+    """Without torch's look at the variances, which may be negative here."""
+    if not isinstance(var, torch.Tensor):
+        var = torch.full((), var, dtype=input.dtype, device=input.device)
+    if var.ndim and var.ndim == input.ndim - 1:
+        var = var.unsqueeze(-1)
+    kept = var.clamp(min=eps)
+    loss = 0.5 * (torch.log(kept) + (input - target) ** 2 / kept)
+    loss = loss + 0.5 * math.log(2 * math.pi) if full else loss
+    return loss.mean() if reduction == "mean" else loss.sum() if reduction == "sum" else loss
 
 
 def _row_losses(func: Any, input: Any, target: Any, weight: Any = None, *rest: Any, **kwargs: Any) -> Any:

@@ -223,10 +223,24 @@ def scatter_with(b: Builder, c: Call) -> Ref:
 def masked_scatter(b: Builder, c: Call) -> Ref:
     """The elements of `source`, one after the other, where a mask holds."""
     x, mask, source = c.args[:3]
-    mask = b.view("expand", mask, c.shape)
-    size = tuple(atom for dim in c.shape for atom in dim)
-    line = b.convert(b.view("reshape", mask, (size,)), "int64")
-    at = b.view("reshape", b.map("sub", b.scan("cumsum", line, -1), 1), c.shape)
+    chosen_rows, rank = mask, len(c.shape)
+    while b.node(chosen_rows).op == "expand" and isinstance(b.node(chosen_rows).args[0], Ref):
+        chosen_rows = b.node(chosen_rows).args[0]
+    own = ((),) * (rank - b.rank(chosen_rows)) + b.node(chosen_rows).shape
+    named = [d for d in range(rank) if own[d] != ()]
+    whole = max(named, default=-1) + 1
+    if any(own[d] != c.shape[d] for d in range(whole)):
+        chosen_rows, own, whole = b.view("expand", mask, c.shape), c.shape, rank
+    # a mask of whole rows is counted by rows, each of which takes as many elements as it has
+    rows = tuple(atom for dim in c.shape[:whole] for atom in dim)
+    line = b.convert(b.view("reshape", chosen_rows, (rows,)), "int64")
+    count = b.map("sub", b.scan("cumsum", line, -1) if rows else line, 1)
+    at = b.view("reshape", count, own)
+    if whole < rank:
+        rest = c.shape[whole:]
+        length = b.place((), ix.size(tuple(atom for dim in rest for atom in dim)))
+        within = b.place(rest, ix.linear(tuple(axes(len(rest))), rest))
+        at = b.map("add", b.map("mul", at, length), within)
     own = tuple(atom for dim in b.node(source).shape for atom in dim)
     inside = (ix.Condition(ix.value(0), ">=", ix.number(0)), ix.Condition(ix.value(0), "<", ix.size(own)))
     flat = b.view("reshape", source, (own,))
@@ -237,7 +251,7 @@ def masked_scatter(b: Builder, c: Call) -> Ref:
 def scatter_reduce(b: Builder, c: Call) -> Ref:
     x, dim, index, source, how = c.args[:5]
     includes = c.get(5, "include_self", True)
-    return _reduced(b, x, dim, index, source, {"amax": "max", "amin": "min"}.get(how, how), includes=includes)
+    return reduced(b, x, dim, index, source, {"amax": "max", "amin": "min"}.get(how, how), includes=includes)
 
 
 def index_reduce(b: Builder, c: Call) -> Ref:
@@ -247,10 +261,10 @@ def index_reduce(b: Builder, c: Call) -> Ref:
     along = b.view("reshape", index, (*shape[dim : dim + 1], *((),) * (len(shape) - dim - 1)))
     index = b.view("expand", along, shape)
     how = {"amax": "max", "amin": "min"}.get(how, how)
-    return _reduced(b, x, dim, index, source, how, includes=c.get(5, "include_self", True))
+    return reduced(b, x, dim, index, source, how, includes=c.get(5, "include_self", True))
 
 
-def _reduced(b: Builder, x: Ref, dim: int, index: Ref, source: Ref, how: str, *, includes: bool) -> Ref:
+def reduced(b: Builder, x: Ref, dim: int, index: Ref, source: Ref, how: str, *, includes: bool) -> Ref:
     """What all elements that name a place come to; `includes`: together with what is there."""
     shape, dtype = b.node(x).shape, b.node(x).dtype
     if how == "prod":

@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import reduce
 
 from kernelgen.frontend import indices as ix
-from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Arg, Ref, SizeOf, same_size
+from kernelgen.frontend.build import Builder, converted
+from kernelgen.frontend.graph import Arg, Dim, Ref, SizeOf, same_size
 from kernelgen.frontend.indices import Condition, Expr
 from kernelgen.frontend.moves import axes
 from kernelgen.frontend.reductions import mean_of
@@ -273,6 +273,61 @@ def depthwise(rank: int) -> Rule:
     return rule
 
 
+def unfold(b: Builder, c: Call) -> Ref:
+    """im2col: the windows of a plane as columns, a row for every channel and place in the window."""
+    x: Ref = c.args[0]
+    kernel, dilation, padding, stride = (_sizes(c.args[i], 2) for i in range(1, 5))
+    shape = b.node(x).shape
+    offsets = (ix.quotient(ix.axis(-2), ix.number(kernel[1])), ix.axis(-2))
+    count = _windows(shape[-1], kernel[1], dilation[1], padding[1], stride[1])
+    places: list[Expr] = axes(len(c.shape))[: len(c.shape) - 2]
+    places.append(ix.quotient(ix.axis(-2), ix.number(math.prod(kernel))))
+    conditions: list[Condition] = []
+    for i, window in enumerate((ix.quotient(ix.axis(-1), count), ix.remainder(ix.axis(-1), count))):
+        offset = ix.times(ix.remainder(offsets[i], ix.number(kernel[i])), ix.number(dilation[i]))
+        at = ix.plus(ix.plus(ix.times(window, ix.number(stride[i])), offset), ix.number(-padding[i]))
+        if padding[i]:
+            conditions += [Condition(at, ">=", ix.number(0)), Condition(at, "<", ix.size(shape[i - 2]))]
+        places.append(at)
+    return b.index(x, c.shape, tuple(places), tuple(conditions), converted(0, c.dtype) if conditions else None)
+
+
+def fold(b: Builder, c: Call) -> Ref:
+    """col2im: every element of the plane the sum of what the windows that reach it hold there."""
+    x: Ref = c.args[0]
+    kernel, dilation, padding, stride = (_sizes(c.args[i], 2) for i in range(2, 6))
+    reach = [range(-(-size // step)) for size, step in zip(kernel, stride, strict=True)]
+    if dilation != [1, 1] or math.prod(map(len, reach)) > _MOST_TAPS:
+        raise StaysCall("fold with dilation, or of windows of which too many overlap")
+    plane = c.shape[-2:]
+    counts = [_windows(plane[i], kernel[i], 1, padding[i], stride[i]) for i in range(2)]
+    total: Ref | None = None
+    for back in itertools.product(*reach):  # so many windows before the last that reaches an element
+        offsets, windows, conditions = [], [], []
+        for i in range(2):
+            at, step = ix.plus(ix.axis(i - 2), ix.number(padding[i])), ix.number(stride[i])
+            offsets.append(ix.plus(ix.remainder(at, step), ix.number(back[i] * stride[i])))
+            windows.append(ix.minus(ix.quotient(at, step), ix.number(back[i])))
+            conditions += [Condition(windows[i], ">=", ix.number(0))] if back[i] else []
+            conditions.append(Condition(windows[i], "<", counts[i]))
+            if (back[i] + 1) * stride[i] > kernel[i]:
+                conditions.append(Condition(offsets[i], "<", ix.number(kernel[i])))
+        channel = ix.times(ix.axis(-3), ix.number(math.prod(kernel)))
+        row = ix.plus(ix.plus(channel, ix.times(offsets[0], ix.number(kernel[1]))), offsets[1])
+        column = ix.plus(ix.times(windows[0], counts[1]), windows[1])
+        places = (*axes(len(c.shape))[: len(c.shape) - 3], row, column)
+        tap = b.index(x, c.shape, places, tuple(conditions), converted(0, c.dtype))
+        total = tap if total is None else b.map("add", total, tap)
+    assert total is not None
+    return total
+
+
+def _windows(dim: Dim, kernel: int, dilation: int, padding: int, stride: int) -> Expr:
+    """How many windows there are along a dimension."""
+    free = ix.plus(ix.size(dim), ix.number(2 * padding - dilation * (kernel - 1) - 1))
+    return ix.plus(ix.quotient(free, ix.number(stride)), ix.number(1))
+
+
 def _each(name: str, make: Callable[[int], Rule]) -> dict[str, Rule]:
     return {f"aten.{name}{rank}d.default": make(rank) for rank in (1, 2, 3)}
 
@@ -286,4 +341,6 @@ RULES: dict[str, Rule] = {
     "aten.max_pool2d_with_indices.default": max_pool_places(2),
     "aten.max_pool3d_with_indices.default": max_pool_places(3),
     **_each("conv", depthwise),
+    "aten.im2col.default": unfold,
+    "aten.col2im.default": fold,
 }

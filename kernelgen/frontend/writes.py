@@ -7,6 +7,7 @@ such uses, and else refused.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from kernelgen.frontend.build import Builder
@@ -15,12 +16,13 @@ from kernelgen.frontend.export import kind
 from kernelgen.frontend.gathers import from_end
 from kernelgen.frontend.graph import Ref
 from kernelgen.frontend.rule import Call, Refused, Rule
-from kernelgen.frontend.scatters import put_at
+from kernelgen.frontend.scatters import masked_scatter, put_at
 from kernelgen.spec.model import OperatorSpec
 
 _PARTS = ("select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "diagonal", "getitem")
 _ASKED = ("sym_", "_assert_tensor_metadata")
 """Uses that do not read elements."""
+_BY_INDEX = ("scatter", "index_copy", "index_put", "index_fill", "masked_fill", "masked_scatter", "put")
 OVERWRITES = ("fill", "zero", "copy")
 """Operations that do not read what they write to."""
 
@@ -36,6 +38,11 @@ def functional(node: Any) -> str:
     if op == "pow":
         overload = f"Tensor_{overload}"
     return f"aten.{op}.{overload}"
+
+
+def is_by_index(node: Any) -> bool:
+    """Whether an operation writes where indices, or a mask, say."""
+    return str(node.target).removeprefix("aten.").partition(".")[0].rstrip("_") in _BY_INDEX
 
 
 def written(node: Any) -> Any:
@@ -153,12 +160,12 @@ def _put(b: Builder, c: Call) -> Ref:
     used = [(d, i) for d, i in enumerate(places) if i is not None]
     if all(b.node(i).dtype != "bool" for _, i in used):
         return put_at(b, x, [(d, from_end(b, c, i, x, d)) for d, i in used], value, adds=c.get(3, "accumulate", False))
-    if len(places) != 1:
-        raise Refused("an assignment to elements that a mask names beside other indices")
-    if b.node(value).shape or c.get(3, "accumulate", False):
-        raise Refused("an assignment of several values to the elements of a mask (write it with torch.where)")
+    if len(places) != 1 or c.get(3, "accumulate", False):
+        raise Refused("an assignment to elements that a mask names beside other indices, or that adds")
     mask = b.node(places[0]).shape
     chosen = b.view("reshape", places[0], (*mask, *((),) * (len(shape) - len(mask))))
+    if b.node(value).shape:  # one after the other
+        return masked_scatter(b, replace(c, args=(x, chosen, b.convert(value, c.dtype)), kwargs={}))
     return b.map("where", chosen, value, x, dtype=c.dtype)
 
 
