@@ -112,8 +112,8 @@ REFUSED = {
     "double": ("return x.double().to(x.dtype)", "unsupported: float64 (arithmetic is done in float32)"),
     "made tensor": ("return x * torch.arange(3).sum()", "unsupported: "),
     "chunk of any size": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", "does one thing where "),
-    "pad": ("return F.pad(x[None], (1, 1), mode='circular')[0, ..., 1:-1]", "unsupported: pad with mode='circular'"),
-    "constants": ("return x + torch.tanh(torch.full_like(x, 2.0)).floor().exp().log1p()", "of constants (write the result"),
+    "pad": ("return F.pad(x.reshape(1, 1, -1), (2, -2), mode='replicate').view_as(x)", "unsupported: pad with mode='replicate'"),
+    "constants": ("return x + torch.tanh(torch.full_like(x, 2.0)).floor().exp().digamma()", "of constants (write the result"),
     "dropout without a seed": (
         "y = x * 2\nreturn F.dropout(y, 0.1)",
         "op.yaml:10:3: unsupported: dropout.default, which draws by torch's own state (supported: random_mask with a seed)",

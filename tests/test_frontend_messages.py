@@ -43,10 +43,10 @@ WRITES = {
     "expanded": ("y = (x * 2)[:, :1].expand(x.shape)\ny.add_(1)\nreturn y", 10, "an in-place write to an expanded tensor"),
     "out": ("y = x * 2\ntorch.add(x, y, out=y)\nreturn y", 10, "out= (give the result a name)"),
     "indices": ("y = x * 2\ny[:, torch.zeros_like(x[0]).long()] = 1\nreturn y", 10, "an in-place write to part of a tensor"),
-    "several values": ("y = x * 2\ny[x[:, 0] > 0] = x[0]\nreturn y", 10, "an assignment of several values to the elements of a mask"),
+    "added values": ("y = x * 2\ny.index_put_((x[:, 0] > 0,), x[0], accumulate=True)\nreturn y", 10, "an assignment to elements that a mask names beside other indices, or that adds"),
     "random": ("y = x * 2\ny.normal_()\nreturn y", 10, "normal.default, which draws by torch's own state"),
     "never written": ("y = torch.empty_like(x)\nreturn y + x", 10, "elements of torch.empty that nothing was written to"),
-    "several numbers": ("y = x * 2\nz = torch.tensor([1.0, 2.0])\nreturn y * z.sum()", 10, "a tensor of several numbers (make it an input with role: constant)"),
+    "several numbers": ("y = x * 2\nz = torch.tensor([1.0] * 17)\nreturn y * z.sum()", 10, "a tensor of more than 16 numbers (make it an input with role: constant)"),
 }  # fmt: skip
 
 
@@ -76,7 +76,6 @@ SAID = {
     "halves that are given back": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", ROWS, SAME, "(if D is always a multiple of 2, write it as 2 * D"),
     "root": ("return x * x.shape[-1] ** -0.25", ROWS, SAME, "the number FloatPow(ToFloat(D), -0.25)"),
     "branch": ("y = x * 2\nif y.sum() == 0:\n  return x\nreturn y", ROWS, SAME, f"10:3: {BRANCH}"),
-    "branch of torch's": ("return F.gaussian_nll_loss(x, x * 2, x.abs())", ROWS, "out: [] T", f"9:3: {BRANCH}"),
     "item": ("y = x.sum().item()\nreturn x * y", ROWS, SAME, f"10:3: {VALUE}"),
     "int": ("return x * int(x.sum())", ROWS, SAME, f"9:3: {VALUE}"),
     "torch": ("return torch.softmx(x, -1)", ROWS, SAME, "9:3: the reference fails: torch has no attribute 'softmx'; did you mean 'softmax'?"),

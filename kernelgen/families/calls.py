@@ -318,7 +318,7 @@ class _Cut:
             self.convolved |= dict.fromkeys(loose, source)
 
     def _likes(self, read: list[TensorSpec], graph: Graph) -> tuple[TensorSpec, ...]:
-        """Inputs of the operator that say a size, or a dtype, which nothing that the group reads does."""
+        """Inputs of the operator that say a size, a dtype or a device which nothing that the group reads does."""
         known = {e for t in read for e in t.shape if isinstance(e, str) and not is_expression(e)}
         known |= {n for t in read for e in t.shape if is_expression(e) and is_multiple(str(e)) for n in names_in(e)}
         shapes = {e for t in read for e in t.shape}
@@ -334,6 +334,8 @@ class _Cut:
         for dtype in sorted(wanted & {name for name, _ in self.spec.dtypes} - {t.dtype for t in (*read, *found)}):
             tensor = next(t for t in self.spec.inputs if t.dtype == dtype)
             found.append(replace(tensor, role="like"))
+        if not read and not found:  # what follows from numbers alone lies on the device of the inputs
+            found.append(replace(self.spec.inputs[0], role="like"))
         return tuple(found)
 
 

@@ -90,7 +90,9 @@ def bucketize(b: Builder, c: Call) -> Ref:
     return b.convert(searched(b, ends, values, c.shape, right=c.kwargs.get("right", False)), c.dtype)
 
 
-RULES: dict[str, Rule] = {"aten.embedding_bag.default": embedding_bag, "aten.embedding_bag.padding_idx": embedding_bag,
+RULES: dict[str, Rule] = {
+    "aten.embedding_bag.default": embedding_bag,
+    "aten.embedding_bag.padding_idx": embedding_bag,
     "aten.segment_reduce.default": segment_reduce,
     "aten.searchsorted.Tensor": searchsorted,
     "aten.bucketize.Tensor": bucketize,

@@ -286,8 +286,8 @@ class Builder:
         operands, _, result = equation.partition("->")
         sizes: dict[str, Dim] = {}
         for labels, x in zip(operands.split(","), (first, second), strict=True):
-            for label, size in zip(labels, self.node(x).shape, strict=True):
-                sizes[label] = sizes.get(label) or size
+            for label, dim in zip(labels, self.node(x).shape, strict=True):
+                sizes[label] = sizes.get(label) or dim
         shape = tuple(sizes[label] for label in result)
         return self._add(Node(DOT, (first, second), shape, "float", None, self.statement, equation=equation))
 

@@ -49,7 +49,7 @@ def check_guards(
     fixed = dict(fixed or {})
     for condition in failing_guards(spec, exported, names):
         values = left_out(spec, condition, names)
-        if not values or len(values) > _MOST or len(fixed) > _DEEP:
+        if values is None or len(values) > _MOST or len(fixed) > _DEEP:
             refuse_guard(spec, condition, names)
             return
         for sizes in values:

@@ -314,12 +314,15 @@ def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list
         part, whole = left.args
         left, right = part * (sympy.cancel(whole / part) - 1), 0
     found = []
+    # a quotient is a size of its own: (H - 1) // 2 + 1 of a window's results
+    quotients = (left - right).atoms(sympy.Function)
+    made = {q: sympy.Dummy(str(q), integer=True, nonnegative=True) for q in quotients}
     try:
-        for factor, _ in sympy.factor_list(left - right)[1]:
+        for factor, _ in sympy.factor_list((left - right).xreplace(made))[1]:
             alone = len(factor.free_symbols) == 1
             # several sizes: a product that is one, of factors that are one each
             factors = [factor] if alone else [f - 1 for f, _ in sympy.factor_list(factor + 1)[1]]
-            roots = [_roots(factor, names) for factor in factors]
+            roots = [_roots(factor, names, frozenset(made.values())) for factor in factors]
             if None in roots or not (alone or sympy.factor_list(factor + 1)[0] == 1):
                 return None
             found += [dict(sizes) for sizes in itertools.product(*(r for r in roots if r is not None))]
@@ -329,11 +332,14 @@ def left_out(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> list
     return [sizes for sizes in found if min(sizes.values()) > 2 and _admitted(spec, sizes)]
 
 
-def _roots(factor: Any, names: dict[Any, Atom]) -> list[tuple[str, int]] | None:
-    """The sizes at which a polynomial of one of them is zero; None of several."""
+def _roots(factor: Any, names: dict[Any, Atom], quotients: frozenset[Any]) -> list[tuple[str, int]] | None:
+    """The sizes at which a polynomial of one of them is zero; None of several. Of a quotient alone these are none where
+    what it is a part of is then one or two, as of sizes."""
     import sympy
 
     symbols = list(factor.free_symbols)
+    if len(symbols) == 1 and symbols[0] in quotients:
+        return [] if all(root in (-1, 0, 1, 2) for root in sympy.Poly(factor, symbols[0]).ground_roots()) else None
     if len(symbols) != 1 or not isinstance(names.get(symbols[0]), str):
         return None
     roots = sympy.Poly(factor, symbols[0]).ground_roots()

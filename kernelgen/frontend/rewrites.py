@@ -35,6 +35,8 @@ class Rewrites(TorchFunctionMode):
             return _tensor(func, *args, **(kwargs or {}))
         if func in (functional.cross_entropy, functional.nll_loss) and (kwargs or {}).get("reduction") == "none":
             return _row_losses(func, *args, **(kwargs or {}))
+        if func is functional.one_hot:
+            return _one_hot(func, *args, **(kwargs or {}))
         if func is functional.gaussian_nll_loss:
             return _gaussian_nll_loss(*args, **(kwargs or {}))
         if func is torch.Tensor.__getitem__:
@@ -88,6 +90,13 @@ def _with_tables(index: Any, device: Any) -> Any:
     if isinstance(index, list) and index and all(type(i) is int for i in index):
         return _table(torch.tensor, index, torch.int64, device)
     return index
+
+
+def _one_hot(func: Any, tensor: Any, num_classes: Any = -1) -> Any:
+    """With a size for the number of classes, of which torch makes a number."""
+    if not isinstance(num_classes, torch.SymInt):
+        return func(tensor, num_classes)
+    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
 
 
 def _gaussian_nll_loss(

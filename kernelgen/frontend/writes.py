@@ -164,8 +164,12 @@ def _put(b: Builder, c: Call) -> Ref:
         raise Refused("an assignment to elements that a mask names beside other indices, or that adds")
     mask = b.node(places[0]).shape
     chosen = b.view("reshape", places[0], (*mask, *((),) * (len(shape) - len(mask))))
-    if b.node(value).shape:  # one after the other
-        return masked_scatter(b, replace(c, args=(x, chosen, b.convert(value, c.dtype)), kwargs={}))
+    values, rest = b.node(value).shape, shape[len(mask) :]
+    if len(values) > len(rest) and values[-len(rest) - 1] != ():  # one after the other, not the same everywhere
+        value = b.view("expand", b.convert(value, c.dtype), (values[0], *rest))
+        return masked_scatter(b, replace(c, args=(x, chosen, value), kwargs={}))
+    if len(values) > len(rest):
+        value = b.view("reshape", value, values[len(values) - len(rest) :])
     return b.map("where", chosen, value, x, dtype=c.dtype)
 
 

@@ -19,6 +19,7 @@ WRITES = {
     "methods": of_rows("y = (x * 4).clamp_(-2, 2).relu_()\ny.masked_fill_(w > 1, -1.0).neg_()\nreturn y"),
     "functions": of_rows("y = F.relu(x - 0.5, inplace=True)\nreturn F.silu(F.hardtanh(y, inplace=True), inplace=True)"),
     "under a mask": of_rows("y = x * 2\ny[w > 0] = 3\nrows = w[:, 0] > 1\ny[rows] = 0\nreturn y"),
+    "rows under a mask": of_rows("y = x * 2\ny[w[:, 0] > 0] = x[0] + 1\nreturn y"),
     "masks": of_rows("m = x > 0\nm &= w < 1\nm |= x == -1\nreturn torch.where(m, x, torch.tensor(-2.0))"),
     "through a view alone": of_rows("y = (x + 1).t().contiguous()\nrow = y[0]\nrow += 5\nreturn x + row[:, None]"),
     "over what was there": of_rows("y = torch.empty_like(x)\ny.copy_(w)\nz = torch.zeros_like(x).fill_(2)\nreturn y * z"),
@@ -38,6 +39,7 @@ MADE = {
         "j = i * torch.tensor(100) + i.sum()\nreturn j, j > torch.tensor(3, device=i.device), j.float()", {"i": "N D: int8"},
         {"out": "N D: int8", "large": "N D: bool", "wide": "N D: float32"}, *SIZES, dtypes=(),
     ),
+    "a table": of_rows("t = torch.tensor([[1.5, -2], [3, 4]], dtype=x.dtype, device=x.device)\nreturn x * t[1, 0] + t.sum()"),
     "one step": of_rows("return x * torch.linspace(3, 4, 1, device=x.device, dtype=x.dtype)"),
 }  # fmt: skip
 PLACES = ({"B": 3, "L": 5, "D": 17}, {"B": 1, "L": 2, "D": 3}, {"B": 4, "L": 1, "D": 1})
