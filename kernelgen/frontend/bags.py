@@ -45,14 +45,14 @@ def segment_reduce(b: Builder, c: Call) -> Ref:
     """What the slices of every segment, one after the other along the first dimension, come to."""
     x, how = c.args[:2]
     lengths, offsets = c.kwargs.get("lengths"), c.kwargs.get("offsets")
-    given = offsets if lengths is None else lengths
+    given: Ref = offsets if lengths is None else lengths
     if c.kwargs.get("axis", 0) != 0 or c.kwargs.get("initial") is not None or b.rank(given) != 1 or how == "prod":
         raise StaysCall("segments along another dimension, with an initial value, or multiplied")
     if lengths is not None:
         ends = b.convert(lengths, "int64")
         ends = ends if c.shape[0] == () else b.scan("cumsum", ends, -1)
     else:
-        ends = b.convert(b.index(offsets, c.shape[:1], (ix.plus(ix.axis(-1), ix.number(1)),)), "int64")
+        ends = b.convert(b.index(given, c.shape[:1], (ix.plus(ix.axis(-1), ix.number(1)),)), "int64")
     shape = b.node(x).shape
     is_past = b.map("le", b.view("reshape", ends, (c.shape[0], ())), b.place(shape[:1], ix.axis(-1)))
     segment = b.view("reshape", b.reduce("sum", b.convert(is_past, "int64"), (-2,)), shape[:1])
@@ -82,7 +82,7 @@ def searchsorted(b: Builder, c: Call) -> Ref:
     if c.kwargs.get("sorter") is not None:
         raise StaysCall("a search with a sorter")
     right = c.kwargs.get("right", False) or c.kwargs.get("side") == "right"
-    return b.convert(searched(b, *c.args[:2], c.shape, right=right), c.dtype)
+    return b.convert(searched(b, c.args[0], c.args[1], c.shape, right=right), c.dtype)
 
 
 def bucketize(b: Builder, c: Call) -> Ref:

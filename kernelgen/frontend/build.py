@@ -176,12 +176,12 @@ class Builder:
         node, rank = self.node(x), self.rank(x)
         shape = tuple(() if i - rank in dims else d for i, d in enumerate(node.shape))
         count = self.size(x, dims)
-        if node.op == "full" and op == "sum" and all(isinstance(atom, int) for atom in count.dim):
+        if node.op == "full":
             (value,) = node.args
             assert isinstance(value, int | float)
-            return self.full(value * prod(a for a in count.dim if isinstance(a, int)), shape, node.dtype)
-        if node.op == "full":
-            one = self.full(*node.args, shape, node.dtype)  # type: ignore[arg-type]
+            if op == "sum" and all(isinstance(atom, int) for atom in count.dim):
+                return self.full(value * prod(a for a in count.dim if isinstance(a, int)), shape, node.dtype)
+            one = self.full(value, shape, node.dtype)
         else:
             one = self.index(x, shape, tuple(number(0) if d == () else axis(i - rank) for i, d in enumerate(shape)))
         if op != "sum":

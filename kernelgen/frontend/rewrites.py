@@ -96,7 +96,8 @@ def _one_hot(func: Any, tensor: Any, num_classes: Any = -1) -> Any:
     """With a size for the number of classes, of which torch makes a number."""
     if not isinstance(num_classes, torch.SymInt):
         return func(tensor, num_classes)
-    return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).long()
+    classes: Any = num_classes  # for torch's stubs a size is no number
+    return (tensor.unsqueeze(-1) == torch.arange(classes, device=tensor.device)).long()
 
 
 def _gaussian_nll_loss(

@@ -226,7 +226,7 @@ def masked_scatter(b: Builder, c: Call) -> Ref:
     chosen_rows, rank = mask, len(c.shape)
     while b.node(chosen_rows).op == "expand" and isinstance(b.node(chosen_rows).args[0], Ref):
         chosen_rows = b.node(chosen_rows).args[0]
-    own = ((),) * (rank - b.rank(chosen_rows)) + b.node(chosen_rows).shape
+    own: tuple[Dim, ...] = (*((),) * (rank - b.rank(chosen_rows)), *b.node(chosen_rows).shape)
     named = [d for d in range(rank) if own[d] != ()]
     whole = max(named, default=-1) + 1
     if any(own[d] != c.shape[d] for d in range(whole)):
@@ -241,9 +241,9 @@ def masked_scatter(b: Builder, c: Call) -> Ref:
         length = b.place((), ix.size(tuple(atom for dim in rest for atom in dim)))
         within = b.place(rest, ix.linear(tuple(axes(len(rest))), rest))
         at = b.map("add", b.map("mul", at, length), within)
-    own = tuple(atom for dim in b.node(source).shape for atom in dim)
-    inside = (ix.Condition(ix.value(0), ">=", ix.number(0)), ix.Condition(ix.value(0), "<", ix.size(own)))
-    flat = b.view("reshape", source, (own,))
+    given = tuple(atom for dim in b.node(source).shape for atom in dim)
+    inside = (ix.Condition(ix.value(0), ">=", ix.number(0)), ix.Condition(ix.value(0), "<", ix.size(given)))
+    flat = b.view("reshape", source, (given,))
     chosen = b.index(flat, c.shape, (ix.value(0),), inside, converted(0, c.dtype), (at,))
     return b.map("where", mask, chosen, x, dtype=c.dtype)
 
