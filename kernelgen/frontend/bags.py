@@ -44,8 +44,8 @@ def embedding_bag(b: Builder, c: Call) -> tuple[Ref, ...]:
 def segment_reduce(b: Builder, c: Call) -> Ref:
     """What the slices of every segment, one after the other along the first dimension, come to."""
     x, how = c.args[:2]
-    lengths, offsets = c.kwargs.get("lengths"), c.kwargs.get("offsets")
-    given: Ref = offsets if lengths is None else lengths
+    lengths = c.kwargs.get("lengths")
+    given: Ref = c.kwargs["offsets"] if lengths is None else lengths
     if c.kwargs.get("axis", 0) != 0 or c.kwargs.get("initial") is not None or b.rank(given) != 1 or how == "prod":
         raise StaysCall("segments along another dimension, with an initial value, or multiplied")
     if lengths is not None:
