@@ -181,8 +181,7 @@ def _trace_once(
             lower_node(spec, reference, builder, node, values, symbols)
             if isinstance(values.get(node), Ref) and builder.statement is not None:
                 roots[builder.statement] = values[node]
-    symbols_of(spec, exported, leading)  # a decomposition may have made a number of a size
-    check_guards(spec, reference, exported, symbols, binding, leading)
+    check_guards(spec, reference, exported, symbols_of(spec, exported, leading), binding, leading)
     for statement, ref in roots.items():
         target = reference.statements[statement].target
         if target and builder.node(ref).op != "input":
