@@ -158,7 +158,7 @@ def _operator(plan: Plan) -> dict[str, Any]:
     judged = _judged(plan.spec, rows, exact, uniform_outputs(plan), kept) | {"any_order": body.any_order}
     return (
         judged
-        | {"stored": stored_dtype(plan) if plan.calls else "", "multiplied": multiplied_dtype(plan)}
+        | {"stored": stored_dtype(plan), "has_calls": bool(plan.calls), "multiplied": multiplied_dtype(plan)}
         | ({"as_tf32": True} if any(p.kept == "float32" for p in products(plan)) else {})
     )
 

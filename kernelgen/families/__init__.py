@@ -463,15 +463,16 @@ def row_of(plan: LoweredPlan, case: Case) -> int:
 
 
 def stored_dtype(plan: LoweredPlan) -> str:
-    """The float dtype, or its variable, of what lies in memory around a plan's calls of torch's: the least precise."""
+    """The float dtype, or its variable, of what lies in memory around a plan's products, be they calls of torch's or
+    kernels: the least precise."""
     kinds = dict(plan.spec.dtypes)
+    made = {t.name for t in plan.spec.outputs}
+    read = {o.tensor for call in plan.calls for o in call.operands}
     found = [call.result.dtype for call in plan.calls]
-    found += [
-        t.dtype
-        for k in plan.kernels
-        for t in k.spec.outputs
-        if any(t == o.tensor for c in plan.calls for o in c.operands)
-    ]
+    for kernel in plan.kernels:
+        multiplies = bool(FAMILIES[kernel.family].products(kernel.spec, body_of(kernel)))
+        rounds = {t for t in kernel.spec.outputs if multiplies and t.name not in made and t.dtype != "float32"}
+        found += [t.dtype for t in kernel.spec.outputs if t in read or t in rounds]
     return _narrowest([d for d in found if all("float" in kind for kind in kinds.get(d, (d,)))], kinds)
 
 

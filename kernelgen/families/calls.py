@@ -10,24 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from math import prod
 
 from kernelgen.errors import Mistake, UnsupportedError
 from kernelgen.families import partition
-from kernelgen.families.dtypes import ITEMSIZE
-from kernelgen.families.kernel import body_of
+from kernelgen.families.costs import FLOPS_A_BYTE, cost, large, moved, multiplied
 from kernelgen.families.partition import Group
 from kernelgen.families.space import size_text
-from kernelgen.frontend.graph import CALL, DOT, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Atom, Dim, Graph, Node, Output, Ref, SizeOf, seen_through
 from kernelgen.frontend.indices import leaves
 from kernelgen.frontend.operations import KIND_NOUNS, OPERATIONS
+from kernelgen.frontend.products import rounded_first
 from kernelgen.plan import KernelPlan, Operand, Step, TorchCall, View
-from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Size, TensorFacts, TensorSpec
+from kernelgen.spec.model import OperatorSpec, Size, TensorFacts, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 
 Lower = Callable[[OperatorSpec, Graph], KernelPlan]
-_LARGE = 1024
-"""What every size is taken for where a spec is not timed."""
 _NOTHING_LEFT = "nothing left for a kernel: all of it is"
 
 
@@ -38,6 +35,7 @@ def has_calls(graph: Graph) -> bool:
 def steps(spec: OperatorSpec, graph: Graph, lower: Lower, taken: Iterable[str]) -> tuple[Step, ...]:
     """The operator as kernels and calls in their order. Raises UnsupportedError where there is nothing for a kernel, or
     where no family takes what is around the calls."""
+    graph = rounded_first(graph)
     cut = _Cut(spec, graph, lower, {*taken, spec.name, *(t.name for t in (*spec.inputs, *spec.outputs))})
     depth = _depths(graph)
     for level in range(1, max(depth) + 1):
@@ -75,51 +73,16 @@ def main_group(spec: OperatorSpec, found: tuple[Step, ...]) -> int:
     groups = [i for i, step in enumerate(found) if isinstance(step, KernelPlan)]
     cases = spec.performance or spec.accuracy
 
-    def cost(i: int) -> int:
+    def time(i: int) -> int:
         group = found[i]
         assert isinstance(group, KernelPlan)
-        return _moved(group, cases) + sum(_multiplied(group, case) for case in cases) // FLOPS_A_BYTE
+        return moved(group, cases) + sum(multiplied(group, case) for case in cases) // FLOPS_A_BYTE
 
-    return max(groups, key=cost)
+    return max(groups, key=time)
 
 
 CONVOLUTION = "convolution"
 """The family whose kernels write outputs by their strides, and lay them out as torch's convolution would."""
-FLOPS_A_BYTE = 200
-"""Operations of the matrix units in half precision in the time of a byte of DRAM: A100 161, H200 206, H100 295, by the
-peaks of `devices/facts.py`."""
-
-
-def _multiplied(plan: KernelPlan, case: Case) -> int:
-    """The operations of a kernel's product."""
-    body = body_of(plan)
-    axes = [body.lowered.space.axes[a] for extent in body.layout.extents for a in extent.axes]
-    return 2 * prod(case.shape(tuple(axes))) if axes else 0
-
-
-def _moved(plan: KernelPlan, cases: Iterable[Case]) -> int:
-    """The bytes that a kernel reads and writes, over all cases; of an input no more than its loads ask for."""
-    written = sum(_bytes(t, case) for case in cases for t in plan.spec.outputs)
-    return written + sum(min(_bytes(t, case), _loaded(plan, t, case)) for case in cases for t in plan.spec.inputs)
-
-
-def _loaded(plan: KernelPlan, tensor: TensorSpec, case: Case) -> int:
-    """The bytes that the loads of an input ask for, each element of the result of one counted once."""
-    lowered = body_of(plan).lowered
-    loads = [v for v in lowered.values if v.op == "load" and v.tensor == tensor.name]
-    asked = sum(prod(case.shape(tuple(lowered.space.axes[a] for a in v.axes))) for v in loads)
-    return asked * ITEMSIZE[case.dtype(tensor.dtype)]
-
-
-def _bytes(tensor: TensorSpec, case: Case) -> int:
-    return 0 if tensor.role == "like" else prod(case.shape(tensor.shape)) * ITEMSIZE[case.dtype(tensor.dtype)]
-
-
-def _large(spec: OperatorSpec) -> Case:
-    """A case of sizes that matter, of a spec that is not timed."""
-    names = dict.fromkeys(n for t in spec.inputs for e in t.shape for n in names_in(e))
-    sizes = tuple((name, (_LARGE,) if name == ELLIPSIS else _LARGE) for name in names)
-    return Case(sizes, tuple((name, kinds[0]) for name, kinds in spec.dtypes))
 
 
 def _unsupported(spec: OperatorSpec, graph: Graph, node: Node, message: str) -> UnsupportedError:
@@ -186,7 +149,7 @@ class _Cut:
         for group in partition.groups(self.graph, outputs, frozenset(self.stored), self._cost) if outputs else ():
             own = {i: self._tensor(i, self._name(i)) for i in group.outputs}
             left = {
-                i: own[i] if self._is_whole(i, own) else self._scratch(i, self._unused(i, _noun(self.graph.nodes[i])))
+                i: own[i] if self._is_whole(i, own) else self._scratch(i, self._unused(i, _noun(self.graph, i)))
                 for i in group.left
             }
             tensors = dict.fromkeys([*own.items(), *left.items()])
@@ -199,11 +162,11 @@ class _Cut:
         self.stored |= computed
 
     def _cost(self, group: Group, stored: frozenset[int]) -> int:
-        """The bytes that a group's kernel moves."""
+        """What a group's kernel costs."""
         lying = {i: self.stored.get(i) or self._scratch(i, f"value_{i}") for i in stored}
         tensors = [(i, self._tensor(i, f"output_{i}")) for i in group.outputs]
         tensors += [(i, self._scratch(i, f"value_{i}")) for i in group.left if not self._is_whole(i, dict(tensors))]
-        return _moved(self._group(tensors, lying), self.spec.performance or [_large(self.spec)])
+        return cost(self._group(tensors, lying), self.spec.performance or [large(self.spec)])
 
     def _is_whole(self, i: int, outputs: dict[int, TensorSpec]) -> bool:
         """Whether an output holds a value as it was computed."""
@@ -263,10 +226,31 @@ class _Cut:
         return self._scratch(i, name)
 
     def _scratch(self, i: int, name: str) -> TensorSpec:
-        """A value in memory as it was computed."""
+        """A value in memory as it was computed; of a product, and of sums with it, as torch has it."""
         node = self.graph.nodes[i]
-        dtype = str(node.attrs[0]) if node.op in ("round", CALL) else "float32" if node.dtype == "float" else node.dtype
+        if node.op in ("round", CALL):
+            dtype = str(node.attrs[0])
+        else:
+            dtype = self._product_dtype(i) or ("float32" if node.dtype == "float" else node.dtype)
         return TensorSpec(name, tuple(_entry(dim) for dim in node.shape), dtype)
+
+    def _summed(self, i: int) -> list[int]:
+        """What a value is a sum of, or a view."""
+        node = self.graph.nodes[i]
+        if node.op not in (*VIEWS, "add", "sub"):
+            return [i]
+        return [leaf for j in partition.operands(node) for leaf in self._summed(j)]
+
+    def _product_dtype(self, i: int) -> str:
+        """The dtype in which torch has what a product comes to, and its sums with tensors of that dtype; empty for
+        anything else."""
+        summed = [self.graph.nodes[j] for j in self._summed(i)]
+        found = {
+            str(node.attrs[0]) if node.op in ("round", DOT) and node.attrs
+            else next(t.dtype for t in self.spec.inputs if t.name == node.name) if node.op == "input" else ""
+            for node in summed
+        }  # fmt: skip
+        return found.pop() if len(found) == 1 and any(node.op == DOT for node in summed) else ""
 
     def _group(self, tensors: list[tuple[int, TensorSpec]], stored: dict[int, TensorSpec]) -> KernelPlan:
         """The kernel that computes some values from what lies in memory."""
@@ -339,9 +323,9 @@ class _Cut:
         return tuple(found)
 
 
-def _noun(node: Node) -> str:
+def _noun(graph: Graph, i: int) -> str:
     """What a value without a name is called in memory between two kernels."""
-    return KIND_NOUNS.get(OPERATIONS[node.op].kind, "intermediate")
+    return KIND_NOUNS.get(OPERATIONS[graph.nodes[seen_through(graph.nodes, i)].op].kind, "intermediate")
 
 
 def joined(names: Sequence[str]) -> str:

@@ -3,8 +3,8 @@
 It is cut at its reductions, scans, selections, scatters and products, which are most of what one kernel cannot hold
 together: a kernel computes those that come first in the reference, and leaves what the others need in memory. Either
 that is what the others read, or, where it is larger, what the first came to, from which the others compute it once
-more. There are as few kernels as families take, and of all cuts into so many the one that moves the fewest bytes is
-made.
+more; or what products multiply is computed by a kernel of its own. Of all sequences of kernels that families take the
+cheapest is made (`costs.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from kernelgen.errors import UnsupportedError
 from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, VIEWS, Graph, Node, Ref
 
 _ANCHORS = (*REDUCTIONS, *SCANS, *SCATTERS, DOT)
-_MOST_KERNELS = 6
-"""More launches than that are no operator."""
-_MOST_TRIED = 200
-"""Groups that are lowered in search of a cut. Of the references in the tests half took fewer than ten, none thirty."""
+_MOST_TRIED = 2000
+"""Groups that are lowered in search of a cut, at 1 to 3 ms each. Of the references in the tests half took fewer than
+ten; a layer of a model, of fourteen anchors, takes a few hundred."""
+
+_WORTH = 1000
+"""A way that is found later is cheaper by more than this part, which is nobody's guess of a kernel's time."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,9 @@ class Group:
 
 
 Cost = Callable[[Group, frozenset[int]], int]
-"""The bytes that a group's kernel moves, with what lies in memory before it. Raises UnsupportedError where no family
-takes it."""
+"""What a group's kernel costs, with what lies in memory before it. Raises UnsupportedError where no family takes it."""
 _Found = tuple[int, tuple[Group, ...]]
-"""Bytes moved, and the kernels in their order."""
+"""What the kernels cost, and the kernels in their order."""
 
 
 def groups(graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost: Cost) -> tuple[Group, ...]:
@@ -48,7 +49,7 @@ def groups(graph: Graph, outputs: tuple[int, ...], stored: frozenset[int], cost:
     Raises the UnsupportedError of the smallest part that no family takes where no cut helps.
     """
     search = _Search(graph, cost)
-    found = search.best(Group(outputs), stored, _MOST_KERNELS)
+    found = search.best(Group(outputs), stored)
     if found is None:
         raise search.refused[min(search.refused)]
     return found[1]
@@ -59,25 +60,25 @@ class _Search:
         self.graph = graph
         self.cost = cost
         self.costs: dict[tuple[Group, frozenset[int]], int | None] = {}
-        self.known: dict[tuple[Group, frozenset[int], int], _Found | None] = {}
+        self.known: dict[tuple[Group, frozenset[int]], _Found | None] = {}
         self.refused: dict[int, UnsupportedError] = {}
         """By the number of nodes that a kernel would have had."""
 
-    def best(self, group: Group, stored: frozenset[int], most: int) -> _Found | None:
-        """A group by as few kernels as it takes, at most so many, and of these ways the one that moves the least."""
-        key = group, stored, most
+    def best(self, group: Group, stored: frozenset[int]) -> _Found | None:
+        """A group by one kernel if a family takes it, else by the cheapest one and what is best for the rest."""
+        needed = needed_for(self.graph, group.nodes, stored)
+        key = group, stored.intersection(needed)
         if key not in self.known:
-            self.known[key] = self._alone(group, stored)
-            for count in range(2, most + 1):
-                self.known[key] = self.known[key] or self._cut(group, stored, count)
+            alone = self._alone(*key)
+            self.known[key] = (alone, (group,)) if alone is not None else self._cut(group, key[1])
         return self.known[key]
 
-    def _alone(self, group: Group, stored: frozenset[int]) -> _Found | None:
-        key = group, stored
+    def _alone(self, group: Group, stored: frozenset[int]) -> int | None:
+        """What a group by one kernel costs; None where no family takes it."""
+        key = group, stored.intersection(needed_for(self.graph, group.nodes, stored))
         if key not in self.costs:
-            self.costs[key] = self._cost(group, stored) if len(self.costs) < _MOST_TRIED else None
-        cost = self.costs[key]
-        return None if cost is None else (cost, (group,))
+            self.costs[key] = self._cost(*key) if len(self.costs) < _MOST_TRIED else None
+        return self.costs[key]
 
     def _cost(self, group: Group, stored: frozenset[int]) -> int | None:
         try:
@@ -86,15 +87,15 @@ class _Search:
             self.refused.setdefault(len(needed_for(self.graph, group.nodes, stored)), error)
             return None
 
-    def _cut(self, group: Group, stored: frozenset[int], count: int) -> _Found | None:
+    def _cut(self, group: Group, stored: frozenset[int]) -> _Found | None:
         found: _Found | None = None
         for first, then in _cuts(self.graph, group, stored):
-            before = self.best(first, stored, count - 1)
-            if before is None or (found is not None and before[0] >= found[0]):
-                continue
-            after = self.best(then, stored | frozenset(first.left), count - len(before[1]))
-            if after is not None and (found is None or before[0] + after[0] < found[0]):
-                found = before[0] + after[0], (*before[1], *after[1])
+            before = self._alone(first, stored)
+            after = self.best(then, stored | frozenset(first.left)) if before is not None else None
+            if before is not None and after is not None:
+                way = before + after[0], (first, *after[1])
+                if found is None or way[0] < found[0] - found[0] // _WORTH:
+                    found = way
         return found
 
 
@@ -110,10 +111,10 @@ def _cuts(graph: Graph, group: Group, stored: frozenset[int]) -> Iterator[tuple[
             if (left or first.outputs) and then.nodes and (first, then) not in given:
                 given.add((first, then))
                 yield first, then
-    read = {j for i in needed if i not in stored and graph.nodes[i].op in SCATTERS for j in _lying(graph, i)} - stored
-    computed = tuple(sorted(j for j in read if not set(needed_for(graph, (j,), stored)) & set(anchors)))
-    if computed:
-        yield _divided(group, set(), computed)
+    read = {j for i in anchors for j in (*_lying(graph, i), *_factors(graph, i))} - stored
+    computed = [j for j in sorted(read) if not set(needed_for(graph, (j,), stored)) & set(anchors)]
+    for shape in dict.fromkeys(graph.nodes[j].shape for j in computed):
+        yield _divided(group, set(), tuple(j for j in computed if graph.nodes[j].shape == shape))
     for shape in dict.fromkeys(graph.nodes[i].shape for i in group.nodes):
         first, then = _divided(group, {i for i in group.nodes if graph.nodes[i].shape == shape}, ())
         if then.nodes:
@@ -173,14 +174,20 @@ def _lying(graph: Graph, i: int) -> Iterator[int]:
     """What has to lie in memory for a kernel that computes none of what it reads, a scatter's or a convolution's, and
     is no input: all of it, but for zeros that are added to."""
     node = graph.nodes[i]
-    if node.op == DOT and node.convolution is not None:
-        yield from (j for j in (_base(graph, k) for k in operands(node)) if graph.nodes[j].op not in ("input", "full"))
+    if node.convolution is not None:
+        yield from _factors(graph, i)
     for j in operands(node) if node.op in SCATTERS else ():
         is_base = Ref(j) == node.args[0] and len(node.args) > 1
         while graph.nodes[j].op == "reshape" and not is_base:
             (j,) = operands(graph.nodes[j])
         if graph.nodes[j].op != "input" and not (is_base and graph.nodes[j].op == "full"):
             yield j
+
+
+def _factors(graph: Graph, i: int) -> Iterator[int]:
+    """What a product multiplies, and is no input."""
+    bases = (_base(graph, j) for j in operands(graph.nodes[i])) if graph.nodes[i].op == DOT else ()
+    yield from (j for j in bases if graph.nodes[j].op not in ("input", "full"))
 
 
 def _roots(graph: Graph, needed: list[int], read: set[int], anchors: list[int]) -> set[int]:
@@ -200,7 +207,7 @@ def _ends(
     while todo:
         j = todo.pop()
         if j in anchors and j not in known:
-            found.add(_mean(graph, j))
+            found.add(_shown(graph, _mean(graph, j)))
         elif j not in known:
             todo += [k for k in operands(graph.nodes[j]) if k in needed]
     return found
@@ -229,7 +236,30 @@ def _base(graph: Graph, i: int) -> int:
     """What a value is a view of, if it is one; of windows, what they are read of."""
     while graph.nodes[i].op in VIEWS or (graph.nodes[i].op == "index" and graph.nodes[i].convolution):
         i = operands(graph.nodes[i])[0]
+    return _shown(graph, i)
+
+
+def _shown(graph: Graph, i: int) -> int:
+    """What follows from a product is left as the last view that all who read it see it through, if its rows are rows
+    of memory as well."""
+    while _is_of_product(graph, i):
+        users = [j for j, other in enumerate(graph.nodes) if i in operands(other)]
+        is_read_once = len(users) == 1 and all(o.node != i for o in graph.outputs)
+        shown = graph.nodes[users[0]] if is_read_once else None
+        if shown is None or not (
+            (shown.op == "reshape" and shown.shape.count(()) <= graph.nodes[i].shape.count(()))
+            or (shown.op == "permute" and shown.attrs[-1] == len(shown.shape) - 1)
+        ):
+            break
+        i = users[0]
     return i
+
+
+def _is_of_product(graph: Graph, i: int) -> bool:
+    """Whether a value is one of matrices' products, or computed from one element by element."""
+    anchors = frozenset(j for j, node in enumerate(graph.nodes) if node.op in _ANCHORS)
+    read = (graph.nodes[j] for j in needed_for(graph, (i,), anchors))
+    return any(node.op == DOT and node.convolution is None for node in read)
 
 
 def operands(node: Node) -> list[int]:

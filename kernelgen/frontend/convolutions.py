@@ -115,7 +115,7 @@ def products(nodes: Sequence[Node], node: Node, args: Sequence[Ref]) -> tuple[No
     result = (batch, *group, w.shape[1] if windows.transposed else of_group, *out)
     name = None if bias or groups > 1 else node.name
     total = add(Node(
-        DOT, (read, weight), result, "float", name, node.statement, (node.attrs[1],), None, equation, windows
+        DOT, (read, weight), result, "float", name, node.statement, node.attrs[:2], None, equation, windows
     ))  # fmt: skip
     if groups > 1:
         name = None if bias else node.name

@@ -120,7 +120,8 @@ class Node:
     where the gradient asks whether the second piece is meant, so that a NaN is in the first; abs: `piecewise` within
     such a function; div: EXACT, or nothing; search: "le" or "lt"; permute: the order; round: the dtype or dtype
     variable; call: the dtype or dtype variable of its result, its text with a place for every operand, a noun for its
-    result; input: its name; index: the dimensions that it does no more than flip, if that is so."""
+    result; dot: the dtype or dtype variable in which torch has it, and of a convolution that text; input: its name;
+    index: the dimensions that it does no more than flip, if that is so."""
     indexing: Indexing | None = None
     """index: where it reads its first operand, the others being integers to index with; place: what it counts."""
     equation: str = field(default="", compare=False)

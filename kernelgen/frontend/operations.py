@@ -238,7 +238,7 @@ NOUNS = {operation.name: operation.noun for operation in _ALL if operation.noun}
 
 KIND_NOUNS: dict[Kind, str] = {
     "selection": "selected", "reduction": "reduced", "arg_reduction": "reduced", "scan": "scanned",
-    "scatter": "scattered",
+    "scatter": "scattered", "product": "product",
 }  # fmt: skip
 """What a value without a name is called in memory between two kernels; of any other kind it is intermediate."""
 

@@ -14,7 +14,7 @@ from string import ascii_letters
 from kernelgen.frontend import convolutions
 from kernelgen.frontend.attention import is_attention, with_nodes, written_out
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import CALL, DOT, Dim, Graph, Node, Ref, seen_through
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Dim, Graph, Node, Ref, seen_through
 
 GROUPED = "torch.nn.functional.grouped_mm"
 """A product of rows that are sorted by group with the matrix of their group: `dot` has a third operand, where groups
@@ -87,7 +87,8 @@ def with_products(graph: Graph, *, attention: bool = True) -> Graph:
         elif node.op == CALL and node.equation and (parts := _parts(node, args)):
             factors, added = parts  # of groups also where these end
             name = None if added else node.name
-            nodes.append(Node(DOT, factors, node.shape, "float", name, node.statement, equation=node.equation))
+            dtype = (node.attrs[0],)
+            nodes.append(Node(DOT, factors, node.shape, "float", name, node.statement, dtype, equation=node.equation))
             if added is not None:
                 total = (Ref(len(nodes) - 1), added)
                 nodes.append(Node("add", total, node.shape, "float", node.name, node.statement))
@@ -128,6 +129,29 @@ def unturned(graph: Graph) -> Graph:
                 labels[n] = "".join(labels[n][order.index(d)] for d in range(len(order)))
         nodes[i] = replace(node, args=tuple(args), equation=f"{','.join(labels)}->{result}")
     return replace(graph, nodes=tuple(nodes))
+
+
+def rounded_first(graph: Graph) -> Graph:
+    """The graph with what is rounded after it is moved and expanded rounded before: so it lies in memory once."""
+    b = Builder()
+    moved: dict[int, int] = {}
+    for i, node in enumerate(graph.nodes):
+        b.statement = node.statement
+        args = tuple(Ref(moved[a.node]) if isinstance(a, Ref) else a for a in node.args)
+        (source,) = (a.node for a in node.args if isinstance(a, Ref)) if node.op == "round" else (i,)
+        views: list[Node] = []
+        while node.op == "round" and graph.nodes[source].op in VIEWS:
+            views.insert(0, graph.nodes[source])
+            (source,) = (a.node for a in graph.nodes[source].args if isinstance(a, Ref))
+        if views:
+            made = b.round(Ref(moved[source]), str(node.attrs[0]))
+            for view in views:
+                made = b.view(view.op, made, view.shape, tuple(int(d) for d in view.attrs))
+        else:
+            b.nodes.append(replace(node, args=args))
+            made = Ref(len(b.nodes) - 1)
+        moved[i] = made.node
+    return with_nodes(graph, b, moved)
 
 
 def _parts(node: Node, args: Sequence[object]) -> tuple[tuple[Ref, ...], Ref | None] | None:

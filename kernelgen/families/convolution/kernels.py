@@ -254,7 +254,7 @@ class ConvolutionWriter(Writer):
         left, right = self.position(condition.left), self.position(condition.right)
         return ir.Apply(_COMPARED[condition.op], (left, right), self.together(left, right))
 
-    def _descriptor(self, name: str, host: str) -> ir.Argument:
+    def _descriptor(self, name: str) -> ir.Argument:
         """Of the turned input or the packed weight."""
         if name == self.reads[self.weight].tensor:
             return ir.Argument(f"{name}_desc", "descriptor", name, ("BLOCK_N", "BLOCK_K"))

@@ -167,7 +167,7 @@ def _laid_out(
     result = (roles.entries["b"], (*roles.entries.get("g", ()), *roles.entries["j"]), *space)
     return ConvolutionBody(
         **vars(plain), dots=(dot,), factor=factor_of(spec, lowered, dot), windows=windows,
-        window=window, call=str(node.attrs[0]), pixels=_of(named, extents[1]), taps=taps, result=result,
+        window=window, call=str(node.attrs[1]), pixels=_of(named, extents[1]), taps=taps, result=result,
         contiguous=any(".contiguous(" in statement.text for statement in graph.statements),
     )  # fmt: skip
 

@@ -21,20 +21,17 @@ def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: 
     operands = []
     for number, wanted in zip(writer.factors(), (["m", "k"], ["k", "n"]), strict=True):
         access = writer.reads[number]
-        host = f"{writer.host(access.tensor)}.detach()"
+        host = f"{writer.shaped(access)}.detach()"
         operands.append(host if extents_of(body, access)[-2:] == wanted else f"{host}.mT")
     if body.called != body.dot:
         added = writer.reads[_added_load(body, body.called)]
-        host = f"{writer.host(added.tensor)}.detach()"
+        host = f"{writer.shaped(added)}.detach()"
         operands.insert(0, f"{host}.mT" if extents_of(body, added) == ["n", "m"] else host)
     called = f"{body.library}({', '.join(operands)})"
     if not body.is_library:
         following = after(spec, body, schedule, name.replace("_kernel", "_after_kernel"))
         return ir.LibraryCall(body.library, called, memory_of(spec)), following
-    _, access = body.layout.stores[0]
-    sizes = ", ".join(writer.run_size(str(index)) for index, _ in access.terms)
-    out = f"{access.tensor}.view({sizes})" if writer.is_merged(access.tensor, access) else access.tensor
-    return (ir.LibraryCall(body.library, called, out=out),)
+    return (ir.LibraryCall(body.library, called, out=writer.shaped(body.layout.stores[0][1])),)
 
 
 @dataclass(frozen=True)

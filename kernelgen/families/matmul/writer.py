@@ -433,7 +433,7 @@ class Writer:
         found = []
         for name in tensors:
             if f"{name}_desc" in used:
-                found.append(self._descriptor(name, self.host(name)))
+                found.append(self._descriptor(name))
             if f"{name}_ptr" in used or (f"{name}_desc" not in used and f"{name}:type" in used):
                 found.append(ir.Argument(f"{name}_ptr", "pointer", views.get(name, name)))
         sizes = [(e.size, e.size) for e in self.body.layout.extents]
@@ -454,20 +454,23 @@ class Writer:
         ones = [d - len(shape) if ELLIPSIS in shape[:d] else d for d, size in enumerate(shape) if size == 1]
         return f"{name}.squeeze({ones[0] if len(ones) == 1 else tuple(ones)})"
 
-    def _descriptor(self, name: str, host: str) -> ir.Argument:
+    def _descriptor(self, name: str) -> ir.Argument:
         access = next(
             a for a in (*self.body.layout.accesses, *(a for _, a in self.body.layout.stores)) if a.tensor == name
         )
         box = self.box(access)
         ones = len(box.offsets) - len(box.shape)
-        if self.is_merged(name, access):
-            host = f"{host}.view({', '.join(self.run_size(str(index)) for index, _ in access.terms)})"
-        return ir.Argument(f"{name}_desc", "descriptor", host, (*["1"] * ones, *(a.block for a in box.shape)))
+        return ir.Argument(
+            f"{name}_desc", "descriptor", self.shaped(access), (*["1"] * ones, *(a.block for a in box.shape))
+        )
 
-    def is_merged(self, name: str, access: Access) -> bool:
-        """Whether an output has other dimensions than its box."""
-        output = next((o for o in self.spec.outputs if o.name == name), None)
-        return output is not None and (ELLIPSIS in output.shape or len(output.shape) != len(access.terms))
+    def shaped(self, access: Access) -> str:
+        """What the wrapper calls a tensor with the dimensions of its boxes."""
+        tensor = next(t for t in (*self.spec.inputs, *self.spec.outputs) if t.name == access.tensor)
+        own = [size for size in tensor.shape if size != 1 or tensor in self.spec.outputs]
+        if access.tensor in self.views() or (ELLIPSIS not in own and len(own) == len(access.terms)):
+            return self.host(access.tensor)
+        return f"{access.tensor}.view({', '.join(self.run_size(str(index)) for index, _ in access.terms)})"
 
     def run_size(self, index: str) -> str:
         return next(run.size for e in self.body.layout.extents if (run := e.counted(index)))
