@@ -136,8 +136,8 @@ def saved(tape: Tape, found: Attention) -> None:
     row_max = tape.reduce("max", powers, (-1,), "row_max")
     sink = found.sink and tape.map("mul", found.sink, _LOG2_E, name="sink_power")
     row_max = tape.map("maximum", row_max, sink, name="greatest") if sink else row_max
-    if found.hides:
-        row_max = tape.map("where", tape.map("eq", row_max, -math.inf), 0.0, row_max, name="finite_max")
+    # of scores that are all minus infinity the logsumexp is that too
+    row_max = tape.map("where", tape.map("eq", row_max, -math.inf), 0.0, row_max, name="finite_max")
     numerator = tape.map("exp2", tape.map("sub", powers, row_max), name="numerator")
     total = tape.reduce("sum", numerator, (-1,), "row_sum")
     total = tape.map("add", total, tape.map("exp2", tape.map("sub", sink, row_max)), name="total") if sink else total

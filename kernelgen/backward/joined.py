@@ -57,6 +57,10 @@ def joined_files(
             "gradients_accuracy.py.jinja",
             **_accuracy(spec, wanted, incoming, uniform),
             multiplied=next(iter(sorted(products)), ""),
+            ways=[_part(p.spec) | {"module": f"{p.folder}.{p.spec.name}_baseline"} for p in (forward, *parts)]
+            if forward
+            else [],
+            rounded=[o.name for o in spec.outputs],
             any_order=any(not part.spec.deterministic for part in parts),
         )
     return files
@@ -138,6 +142,7 @@ def _accuracy(spec: OperatorSpec, wanted: list[str], incoming: list[str], unifor
         "names": ", ".join(t.name for t in judged.inputs),
         "wanted": wanted,
         "terms": [f'"{name}"' for name in incoming],
+        "wanted_gradients": ", ".join(f"grad_{n}" for n in wanted),
         "wanted_tuple": f"({_tuple(wanted)})" if len(wanted) > 1 else _tuple(wanted),
         "results": ", ".join(results),
         "results_tuple": results[0] if len(results) == 1 else f"({', '.join(results)})",

@@ -433,7 +433,7 @@ def _counted(node: Node) -> Expr:
 
 
 def _unparsed(expression: ast.expr) -> str:
-    return ast.unparse(ast.fix_missing_locations(ast.Expression(expression)))
+    return ast.unparse(ast.fix_missing_locations(ast.Expression(expression))).replace("'", '"')
 
 
 def _method(value: ast.expr, name: str, *args: ast.expr) -> ast.expr:

@@ -141,6 +141,9 @@ class Operator:
     where it has none. float32 is multiplied at `torch.backends.cuda.matmul.fp32_precision`, on every device."""
     as_tf32: bool = False
     """The kernel multiplies float32 as TF32, whatever torch is set to, or float8, whose sums are off by no more."""
+    also: Function | None = None
+    """Another right way to the results, called as the reference is but for what comes first: a function that rounds a
+    tensor to the dtype `stored`, as it lies in memory between two kernels."""
     repeatable: bool = True
     """Two calls on the same inputs must agree in every bit."""
     any_order: bool = False

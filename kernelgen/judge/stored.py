@@ -55,6 +55,11 @@ class Storing:
     known: Known = field(default_factory=Known)
     """Sums of one case."""
 
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        """A float64 as memory holds it."""
+        with torch._C.DisableTorchFunction():  # the rounding is meant, which the oracle's modes undo
+            return x.to(self.dtype).double() if x.dtype == torch.float64 else x
+
 
 class Stored(EagerMode):
     """Rounds what calls read and return to a dtype, and disturbs their sums; what lies in the inputs' memory is of that
@@ -64,7 +69,7 @@ class Stored(EagerMode):
     def __init__(self, storing: Storing, inputs: Sequence[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
-        self._errors, self._wrong = storing.errors, storing.wrong
+        self._errors, self._wrong, self._rounded = storing.errors, storing.wrong, storing.rounded
         self._noted, self._hidden = storing.noted, iter(storing.hidden)
         self._on_cuda, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
@@ -75,9 +80,8 @@ class Stored(EagerMode):
     ) -> Any:
         name, kwargs = func.overloadpacket.__name__.strip("_"), kwargs or {}
         if name not in PRODUCTS or self._attends:
-            result = func(*args, **kwargs)
-            if func.overloadpacket is torch.ops.aten.add and not self._attends:
-                result = self._added(result, args)
+            adds = name == "add" and not self._attends
+            result = self._added(func, args, kwargs) if adds else func(*args, **kwargs)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._on_cuda else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
@@ -136,16 +140,21 @@ class Stored(EagerMode):
         finally:
             self._attends = False
 
-    def _added(self, total: torch.Tensor, args: Sequence[Any]) -> torch.Tensor:
-        """A sum, in which minus infinity that is added by a mask hides what it is added to, be that infinite or NaN."""
+    def _added(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A sum, in which minus infinity that is added by a mask hides what it is added to, be that infinite or NaN.
+        Autograd adds in place, or not, as it finds memory that nothing else holds."""
         operands = args[:2]
         if not all(isinstance(x, torch.Tensor) and x.dtype == torch.float64 for x in operands):
-            return total
+            return func(*args, **kwargs)
         if self._noted is not None:
             first, second = ((x != -math.inf).double() for x in operands)
             self._noted.append((first, second))
         mask = next(self._hidden, None)
-        return total if mask is None else torch.where(mask[0] | mask[1], -math.inf, total)
+        total = func(*args, **kwargs)
+        if mask is None:
+            return total
+        seen = torch.where(mask[0] | mask[1], -math.inf, total)
+        return total.copy_(seen) if func.overloadpacket is torch.ops.aten.add_ else seen
 
     def _exact(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         operands = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor)]
@@ -203,9 +212,6 @@ class Stored(EagerMode):
         assert self._errors is not None
         of_rows = x.new_empty((*x.shape[:-1], 1)).uniform_(1, 2, generator=self._errors.generator)
         return self._rounded(x * of_rows) / of_rows
-
-    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
-        return x.to(self._dtype).double() if x.dtype == torch.float64 else x
 
 
 def _flushed(x: torch.Tensor) -> torch.Tensor:

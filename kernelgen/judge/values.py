@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -223,7 +223,8 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
         storing = _storing(run, probes, generator) if probe else ()
         measure = Measure(operator.pure, cut, generator, probes, storing, _nearly(casts))
         oracle = selected_alike(measure, gots, eagers)
-        stored = [*oracle.stored, *([_worst_order(operator, cut, oracle.refs)] if operator.any_order and probe else ())]
+        stored = [*oracle.stored, *_other_way(operator, cut, storing)]
+        stored += [_worst_order(operator, cut, oracle.refs)] if operator.any_order and probe else []
         for i, (got, eager) in enumerate(zip(gots, oracle.eagers, strict=True)):
             if i in oracle.named:
                 right = oracle.refs[i]
@@ -265,6 +266,16 @@ def _storing(run: _Run, probes: int, generator: torch.Generator) -> Sequence[Sto
     # a kernel's own products may be torch's at some sizes: its schedule table says where
     called = replace(products, called=True)
     return [products, called, *(replace(products, errors=drawn) for drawn in errors)]
+
+
+def _other_way(
+    operator: Operator, cut: Sequence[torch.Tensor], storing: Sequence[Storing]
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The oracles that go the operator's other way, with what lies in memory on it and what its sums are off by."""
+    if operator.also is not None:
+        for how in storing:
+            if not how.called:
+                yield in_float64(partial(operator.also, how.rounded), cut, stored=how)
 
 
 def _worst_order(

@@ -133,3 +133,13 @@ def test_blocks_that_a_mask_hides_are_not_read() -> None:
     assert bool(got["grad_k"][:, :, 32:].isfinite().all())
     assert bool(got["grad_v"][:, :, 32:].isfinite().all())
     assert bool(got["grad_q"][:, :, 32:].isfinite().all())
+
+
+def test_nothing_beyond_the_last_row_is_added() -> None:
+    """Where a block of queries ends behind the last, what is added to scores would make weights of rows infinite that
+    there are not."""
+    found = FORMS["slopes"]
+    known = inputs_of(found, "float32")
+    known["m"] = torch.full_like(known["m"], -20.0)
+    got = computed(derived(found), known)
+    assert all(bool(got[f"grad_{tensor}"].isfinite().all()) for tensor in "qkv")

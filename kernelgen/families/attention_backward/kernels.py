@@ -223,12 +223,12 @@ class Walk:
         first, second = self.body.inner
         yield from self._scores(first)
         yield from self._rows(self.body.walked)
-        yield from self._weights(hides=hides, ends=ends)
+        yield from self._weights(hides=hides)
         late = {i for i in self.body.outer if second in self._needed([i])}
         for i in sorted(self.body.outer, key=lambda i: (i in late, i)):
             if i in late and second not in self.builder.known:
                 yield from self._scores(second)
-            yield from self._added(i, hides=hides)
+            yield from self._added(i, hides=hides, ends=ends)
 
     def _scores(self, product: int) -> Iterator[ir.Stmt]:
         """A product for every query and key of the block."""
@@ -241,7 +241,7 @@ class Walk:
         yield ir.Let((made.text,), ir.Dot(self._aligned(own, other), turned, None, self.precision))
         self.builder.known[product] = made
 
-    def _weights(self, *, hides: bool, ends: bool) -> Iterator[ir.Stmt]:
+    def _weights(self, *, hides: bool) -> Iterator[ir.Stmt]:
         """The weights of the block, from its scores and the logsumexp of every row."""
         weights = self.body.weights
         yield from self.builder.lets([weights.logits], self.tile)
@@ -253,9 +253,6 @@ class Walk:
         yield ir.Let((made.text,), ir.Apply("exp2", (power,), self.tile))
         if hides:
             yield from self._masked(made)
-        if ends and self.body.kept == "m":  # of keys beyond the last; rows beyond the last have gradients of 0
-            exists = ir.Apply("where", (ir.Name(self.walked.mask, (self.walked,)), made, ir.Number(0.0)), self.tile)
-            yield ir.Let((made.text,), exists)
         hidden = dict(self.body.hidden)
         masked = {weights.value, *(i for i in hidden if hidden[i] == weights.value)}
         self.builder.known |= dict.fromkeys(masked | {i for i in hidden if hidden[i] in masked}, made)
@@ -268,8 +265,9 @@ class Walk:
             sides = (made, ir.Number(0.0)) if condition.holds else (ir.Number(0.0), made)
             yield ir.Let((made.text,), ir.Apply("where", (test, *sides), self.tile))
 
-    def _added(self, product: int, *, hides: bool) -> Iterator[ir.Stmt]:
-        """What the block adds to a gradient."""
+    def _added(self, product: int, *, hides: bool, ends: bool) -> Iterator[ir.Stmt]:
+        """What the block adds to a gradient. Of elements beyond the last the other factor is 0, and this one has to be
+        too: infinite keys or values, or what is added to scores, may have made anything of it."""
         left, right = self._uses(product)
         source = left
         while self.values[source].op == "round" and self.values[source].attr == self.values[left].attr:
@@ -288,6 +286,11 @@ class Walk:
         yield from self.builder.lets([source], self.tile)
         yield from self._factor(right, self.walked)
         factor: ir.Expr = self.builder.value(source, self.tile)
+        if ends:
+            made = factor if isinstance(factor, ir.Name) else ir.Name(self.names[source], self.tile)
+            exists = (ir.Name(self.walked.mask, (self.walked,)), factor, ir.Number(0.0))
+            yield ir.Let((made.text,), ir.Apply("where", exists, self.tile))
+            factor = made
         taken = self.factors[right]
         if self.values[left].op == "round":
             factor = ir.Cast(factor, dtype_of(self.values[left]))
