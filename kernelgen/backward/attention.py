@@ -11,7 +11,8 @@ delta is of the output as it is saved: rounding that moves delta of a row by up 
 roundoff of its dtype, and the row's grad_scores by as much times their weights. Where a row's elements are equal they
 round alike and nothing averages out (64 keys of 64 elements: 2e-2 of the largest grad_query in bfloat16),
 while autograd, which has delta from the weights, is off by nothing where one weight is left. No factor of its error
-bounds that.
+bounds that: the gradients' test hands the judge this way too, which then knows what rounding takes (`Operator.also`).
+torch's own fused attention has delta from the rounded output as well.
 
 The logsumexp is one of powers of two, by the very factor that all kernels multiply scores with.
 """

@@ -106,6 +106,8 @@ class Family:
     """The first table, once it is known how long the last dimension of every input is where it is timed."""
     of_float32: Callable[[Body, Table], Table] = _unchanged
     """The first table, where a result may be stored as float32."""
+    of_nothing: bool = False
+    """Whether its kernels have results without elements to reduce, where torch refuses to take the greatest of none."""
     notes: Callable[[OperatorSpec, Body], tuple[str, ...]] = lambda spec, body: ()
     """What a reviewer should know, for the head of the file."""
     begin: Callable[[Body], str | None] = lambda body: None

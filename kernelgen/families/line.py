@@ -14,6 +14,9 @@ _LOOSEST_FIRST = ((" & ",), (" + ", " - "))
 _CHOICE = re.compile(r"(\w+) = (\w+) (if [\w.]+ == \d+) (else \S.*)")
 """One of two values, by a number."""
 
+_METHODS = re.compile(r"\)(\.\w+\(\w*\))+")
+"""What is called of something in brackets."""
+
 
 def call(target: str, function: str, args: list[str], suffix: str = "") -> str:
     """`target = function(args)suffix`, or the bare call where there is no target."""
@@ -45,6 +48,10 @@ def fit(line: str, indent: int) -> str:
         target, _, value = line.partition(" = ")
         return f"{space}{target} = (\n{fit(value, indent + 4)}\n{space})"
     end = start + closing(line[start:])
+    if line[start - 2] == " " and _METHODS.fullmatch(line[end:]):
+        inner = line[start:end]
+        terms = [inner] if len(inner) + indent + 4 <= LINE else [t.strip() for t in _parts(inner, " @ ")]
+        return "\n".join([f"{space}{line[:start]}", *(f"{space}    {t}" for t in terms), f"{space}{line[end:]}"])
     if line[start - 2] == " " and line[end:] != ")":  # brackets around the first term of what goes on after them
         target, _, value = line.partition("= ")
         terms = f"\n{space}    ".join(part.strip() for part in _parts(value, " & "))

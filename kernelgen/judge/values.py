@@ -241,6 +241,7 @@ def _tiles(run: _Run, visit: Visit, casts: frozenset[torch.dtype], *, probe: boo
                     ref = _on_host(operator, cut, i, got, ref)
                 ref = _spelled_out(operator, cut, i, got, eager, ref)
                 ref = _added_first(operator, cut, i, got, ref)
+                ref = _gone(operator, cut, i, got, eager, ref)
                 part = _unseen(run, oracle, storing, replace(part, ref=ref))
                 part = replace(part, ref=_settled(run, cut, i, got, eager, part.ref, generator))
             visit(undoubted(part, oracle.alternatives_of(i), _slack(run, i, casts)))
@@ -276,6 +277,22 @@ def _other_way(
         for how in storing:
             if not how.called:
                 yield in_float64(partial(operator.also, how.rounded), cut, stored=how)
+
+
+def _gone(
+    operator: Operator,
+    cut: Sequence[torch.Tensor],
+    output: int,
+    got: torch.Tensor,
+    eager: torch.Tensor,
+    ref: torch.Tensor,
+) -> torch.Tensor:
+    """The oracle with what the operator's other way gives in the candidate's doubtful places: a weight that a mask
+    hides is 0 there, of a row too whose weights are NaN."""
+    if operator.also is None:
+        return ref
+    other = in_float64(partial(operator.also, lambda x: x), cut)[output]
+    return torch.where(misplaced(got, eager, ref) & ~misplaced(got, eager, other), other, ref)
 
 
 def _worst_order(

@@ -208,6 +208,8 @@ def guard(spec: OperatorSpec, chip: Chip | None = None) -> str:
 
 def refused_empty(plan: KernelPlan) -> tuple[Check, ...]:
     """The refusals that are reached: where every output has a size, there is nothing to compute without it."""
+    if family_of(plan).of_nothing:
+        return ()
     outputs = [t.shape for t in plan.spec.outputs]
     return tuple(
         check for size, check in filled(plan) if not all(any(_has(entry, size) for entry in shape) for shape in outputs)

@@ -408,3 +408,35 @@ def test_a_library_that_adds_in_another_order_each_time_is_no_fault():
         assert "other bits" in ours.message
     finally:
         library._destroy()
+
+
+def by_another_way(kernel, also):
+    """Of float16, with a float32 result."""
+    inputs, out = (judge.Tensor("x", ("M", "L"), "T"),), (judge.Tensor("out", ("M", "L"), "float32"),)
+    return judge.Operator("o", kernel, scaled, scaled, inputs, out, stored="T", also=also)
+
+
+def scaled(x):
+    return x.float() * 1.37 / 1.37
+
+
+def saved_as(dtype):
+    return lambda x: (x.float() * 1.37).to(dtype).float() / 1.37
+
+
+def test_what_lies_in_memory_on_another_way_may_be_rounded():
+    def also(rounded, x):
+        return rounded(x * 1.37) / 1.37
+
+    assert judged(by_another_way(saved_as(torch.float16), also), {"M": 3, "L": 7}, "float16").passed
+    assert not judged(by_another_way(saved_as(torch.float16), None), {"M": 3, "L": 7}, "float16").passed
+    assert not judged(by_another_way(saved_as(torch.bfloat16), also), {"M": 3, "L": 7}, "float16").passed
+
+
+def test_another_way_may_be_finite_where_the_reference_is_not():
+    def other(x):
+        return torch.where(x.isfinite(), x.float(), 0.0)
+
+    for also, right in ((lambda rounded, x: other(x), True), (None, False)):
+        found = judged(by_another_way(other, also), {"M": 16, "L": 16}, "float16", distributions=("specials",))
+        assert found.passed is right, found.message

@@ -128,5 +128,5 @@ LONGEST_HEAD = 1024
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=too_large, sizes=sizes_of, products=_products,
-    holds=schedules.holds,
+    holds=schedules.holds, of_nothing=True,
 )  # fmt: skip
