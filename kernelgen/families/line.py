@@ -48,10 +48,11 @@ def fit(line: str, indent: int) -> str:
         target, _, value = line.partition(" = ")
         return f"{space}{target} = (\n{fit(value, indent + 4)}\n{space})"
     end = start + closing(line[start:])
-    if line[start - 2] == " " and _METHODS.fullmatch(line[end:]):
-        inner = line[start:end]
-        terms = [inner] if len(inner) + indent + 4 <= LINE else [t.strip() for t in _parts(inner, " @ ")]
-        return "\n".join([f"{space}{line[:start]}", *(f"{space}    {t}" for t in terms), f"{space}{line[end:]}"])
+    factors = [part.strip() for part in _parts(line[start:end], " @ ")]
+    if line[start - 2] == " " and len(factors) > 1 and _METHODS.fullmatch(line[end:]):
+        whole = end - start + indent + 4 <= LINE
+        pieces = [line[start:end]] if whole else factors
+        return "\n".join([f"{space}{line[:start]}", *(f"{space}    {p}" for p in pieces), f"{space}{line[end:]}"])
     if line[start - 2] == " " and line[end:] != ")":  # brackets around the first term of what goes on after them
         target, _, value = line.partition("= ")
         terms = f"\n{space}    ".join(part.strip() for part in _parts(value, " & "))
