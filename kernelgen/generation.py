@@ -403,7 +403,7 @@ def interface_agreement(spec: OperatorSpec, files: dict[str, str]) -> tuple[Agre
             },
         ),
         ("returns", {name: ast.unparse(f.returns) if f and f.returns else "" for name, f in functions.items()}),
-        ("input checks", {name: f"{_raises(f)} ValueErrors" if f else "" for name, f in checks.items()}),
+        ("input checks", {name: str(_raises(f)) if f else "" for name, f in checks.items()}),
     ]
     found = [
         Agreement(item, tuple(said.items()), len(set(said.values())) == 1 and "" not in said.values())

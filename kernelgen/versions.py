@@ -55,8 +55,9 @@ def version(operator: str, name: str, logs: Path) -> Version:
     for one in known:
         if one.name == name:
             return one
-    there = ", ".join(one.name for one in known) or f"none; `kernelgen optimize {operator}` makes one"
-    raise UsageError(f"{operator} has no version {name}; there is {there}")
+    if not known:
+        raise UsageError(f"{operator} has no versions yet; `kernelgen optimize {operator}` makes one")
+    raise UsageError(f"{operator} has no version {name}; there is {', '.join(one.name for one in known)}")
 
 
 def _headline(data: dict[str, Any]) -> str:

@@ -102,7 +102,7 @@ def test_text_and_markdown_say_the_same(capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "line"),
     [
         (("softmax", "--shape", "Q=3"), "--shape Q=3: no size Q; there are ..., D"),
-        (("softmax", "--shape", "D"), "--shape D: 'D' is no NAME=SIZE"),
+        (("softmax", "--shape", "D"), "--shape D: 'D' is not NAME=SIZE, such as D=4096"),
         (("softmax", "--shape", "D=-1"), "--shape D=-1: D must be a whole number, not '-1'"),
         (("softmax", "--shape", "...=4xB"), "--shape ...=4xB: ... must be sizes with x between them, not '4xB'"),
         (("softmax", "--dtype", "int8"), "--dtype int8: softmax takes bfloat16, float16, float32"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from cli_process import REPO, contents, kernelgen, refused
 
+from kernelgen.cli import main
+
 SPEC = """\
 name: double
 inputs:
@@ -127,6 +129,36 @@ def test_rounds(rounds: str, tmp_path: Path) -> None:
 def test_an_unknown_device(tmp_path: Path) -> None:
     line = refused("optimize", spec(tmp_path), "--device", "cudda", cwd=tmp_path)
     assert line == "error: --device cudda: no such device; did you mean cuda?"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("new", "double.yml"), "double.yml: no such file; the name of a spec ends in .yaml"),
+        (("new", "double.yaml", "--device", "gpu"), "--device gpu: no such device; did you mean"),
+        (("check", "double"), "double_accuracy.py: no such file; `kernelgen new double.yaml` writes it"),
+        (("compare", "double@v1", "double"), "double@v1: a version is written double@v1.2"),
+        (("restore", "double", "v1.0"), "double has no versions yet; `kernelgen optimize double` makes one"),
+        (("list", "zz*"), "no spec matches zz*"),
+        (("schema", "chek"), "schema chek: no such command; did you mean 'check'?"),
+    ],
+)
+def test_mistakes_of_newcomers(
+    arguments: tuple[str, ...],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec(tmp_path)
+    folder = tmp_path / "operators" / "double"
+    folder.mkdir(parents=True)
+    (folder / "double_triton.py").write_text("# a kernel\n")
+    before = contents(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert contents(tmp_path) == before
 
 
 def test_no_case_left(tmp_path: Path) -> None:

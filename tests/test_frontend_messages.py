@@ -84,6 +84,7 @@ SAID = {
     "data": ("y = x * 2\ny.data.add_(1)\nreturn y", ROWS, SAME, "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"),
     "nothing near": ("return x.qqqqqqq(-1)", ROWS, SAME, "a tensor has no attribute 'qqqqqqq'"),
     "another fp8": ("return x.clamp(-3, 3).to(torch.float8_e5m2).to(x.dtype)", ROWS, SAME, "a cast to float8_e5m2 (supported: float16, bfloat16, float32 and float8_e4m3fn)"),
+    "NumPy": ("return x.numpy()", ROWS, SAME, "9:3: the reference fails: .numpy() leaves torch; a reference is made of torch's calls"),
     "zeros without a device": ("y = torch.zeros(x.shape, dtype=x.dtype)\nreturn y + x", ROWS, SAME, f"10:3: the reference fails: {CPU}"),
     "numbers without a device": ("y = torch.arange(x.shape[-1])\nreturn x * y", ROWS, SAME, CPU),
     "a sum without a device": ("y = torch.tensor(0.0)\ny += x.sum()\nreturn x * y", ROWS, SAME, CPU),

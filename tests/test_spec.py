@@ -158,6 +158,11 @@ def test_block_style_and_windows_line_ends_read_the_same() -> None:
         ("max_rounds: 3", "§max_round: 3", "unknown key 'max_round'; did you mean 'max_rounds'?"),
         ("{speedup: 1.5", "{§speed: 1.5", "unknown key 'speed'; did you mean 'speedup'?"),
         ("{name: weight, shape: [D]", "{name: weight, §shap: [D], shape: [D]", "unknown key 'shap'"),
+        (
+            "{speedup: 1.5",
+            "{§max_rounds: 3, speedup: 1.5",
+            "unknown key 'max_rounds'; 'max_rounds' is a key of the spec itself",
+        ),
         ("max_rounds: 3", "max_rounds: 3\n§max_rounds: 4", "duplicate key 'max_rounds'; first on line 20"),
         ("{T: [float16, float32]}", "{T: [float16], §T: [float32]}", "duplicate key 'T'; first on line 9"),
         ("{...: [512], D: 512}", "{...: [512], D: 512, §D: 3}", "duplicate key 'D'"),

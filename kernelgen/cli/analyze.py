@@ -121,7 +121,7 @@ def _sizes(text: str, usual: dict[str, SizeValue]) -> dict[str, SizeValue]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, sign, value = (piece.strip() for piece in part.partition("="))
         if not sign:
-            raise UsageError(f"--shape {text}: {part!r} is no NAME=SIZE")
+            raise UsageError(f"--shape {text}: {part!r} is not NAME=SIZE, such as D=4096")
         if name not in usual:
             near = get_close_matches(name, usual, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(usual) or 'none'}"

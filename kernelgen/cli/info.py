@@ -47,6 +47,8 @@ def list_(
     if json:
         emit(rows)
         return
+    if names and not rows:
+        raise UsageError(f"no spec matches {' '.join(names)}; `kernelgen list` shows all")
     print(
         table([("operator", "spec", "kernel", ""), *((r["name"], r["spec"], r["state"], r["summary"]) for r in rows)])
     )
@@ -136,7 +138,7 @@ def schema(
     from kernelgen.cli.documents import DOCUMENTS, document_schema
 
     if command not in DOCUMENTS:
-        raise UsageError(f"schema {command}: {_nearest(command, DOCUMENTS)}")
+        raise UsageError(f"schema {command}: no such command; {_nearest(command, DOCUMENTS)}")
     emit(document_schema(command))
 
 
@@ -148,7 +150,7 @@ def docs(page: Annotated[str | None, typer.Argument(metavar="[PAGE]", help="Such
         return
     name = page.removesuffix(".md").removeprefix("docs/")
     if name not in pages:
-        raise UsageError(f"docs {page}: {_nearest(name, pages)}")
+        raise UsageError(f"docs {page}: no such page; {_nearest(name, pages)}")
     print(pages[name].read_text("utf-8"), end="")
 
 

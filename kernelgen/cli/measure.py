@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 from json import loads as parse
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Annotated
 
 import typer
 
 from kernelgen.cli import fleet
-from kernelgen.cli.names import Quartet, chosen_quartets, meant_specs, root_of
+from kernelgen.cli.names import Quartet, chosen_quartets, meant_specs, root_of, spec_of
 from kernelgen.cli.terminal import All, DeviceName, Json, Names, Only, Skip, Target, emit, note
 from kernelgen.errors import NoDeviceError, UsageError, WrongOrSlowError
 from kernelgen.settings import checked, positive, resolve, whole
@@ -99,11 +100,17 @@ def bench(
 def _each_test(kind: str, tested: list[Quartet], arguments: list[str], device: str | None, json: bool) -> int:
     """One kind of test of each operator, one after the other; with --json several are one document, by name."""
     if len(tested) == 1:
-        test = tested[0].file(kind)
+        test = _test_file(tested[0], kind)
         return run_test(str(test), [str(test), *arguments], device)
     codes, documents = [], {}
     for number, quartet in enumerate(tested, start=1):
-        test = quartet.file(kind)
+        try:
+            test = _test_file(quartet, kind)
+        except UsageError as missing:  # the others go on
+            note(f"{quartet.name} ({number} of {len(tested)}):\nerror: {missing}")
+            codes.append(WrongOrSlowError.exit_code)
+            documents[quartet.name] = {"error": str(missing)}
+            continue
         if not json:
             print(f"{quartet.name} ({number} of {len(tested)}):", flush=True)
             codes.append(run_test(str(test), [str(test), *arguments], device))
@@ -117,6 +124,14 @@ def _each_test(kind: str, tested: list[Quartet], arguments: list[str], device: s
     if json:
         emit(documents)
     return WrongOrSlowError.exit_code if WrongOrSlowError.exit_code in codes else max(codes)
+
+
+def _test_file(quartet: Quartet, kind: str) -> Path:
+    """Raises UsageError where it was never written or is gone."""
+    path = quartet.file(kind)
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; `kernelgen new {spec_of(quartet)}` writes it")
+    return path
 
 
 def _side_by_side(

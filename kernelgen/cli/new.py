@@ -76,7 +76,7 @@ def new(
     first kernel written by a language model: --model and what follows it, and --device, are for that alone.
     """
     settings = resolve({name: value for name, value in locals().items() if name in Settings.__dataclass_fields__})
-    made_for = _device(target)
+    made_for = _device(target, device)
     out = out or (root_of(made_for) if made_for else ROOT)
     if check:
         _check([spec] if spec is not None else [spec_of(quartet) for quartet in quartets(out)], out, json)
@@ -106,11 +106,14 @@ def new(
         _show(done, dry_run, seconds, verified)
 
 
-def _device(target: str | None) -> Device | None:
-    """The device that kernels are to be made for; None: any GPU."""
-    from kernelgen.devices import find
+def _device(target: str | None, named_too: str | None) -> Device | None:
+    """The device that kernels are to be made for; None: any GPU. Raises UsageError where --device names one that
+    nobody knows; one that is not here may still be meant."""
+    from kernelgen.devices import find, names
     from kernelgen.devices.facts import canonical
 
+    if named_too is not None and named_too not in names():
+        find(named_too)
     # a slip in such a name is told of with those names
     named = "npu" if canonical(target or "").startswith("ascend") else None
     return None if target is None else find(named, target)

@@ -101,6 +101,8 @@ def _side(said: str, owner: str, root: Path) -> Side:
     if VERSION.fullmatch(wanted):
         operator = find_quartet(name, root).name if name else owner
         return Side(said, operator, version(operator, wanted, LOGS / operator).text())
+    if name:
+        raise UsageError(f"{said}: a version is written {name}@v1.2; `kernelgen restore {name}` lists them")
     quartet = find_quartet(said, root)
     return Side(said, quartet.name, read_text(quartet.file("triton")) or "")
 

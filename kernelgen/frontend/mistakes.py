@@ -64,6 +64,10 @@ def failed(spec: OperatorSpec, reference: Reference, error: BaseException, symbo
         return unsupported(spec, line, "a branch on the values of a tensor (torch.where chooses for every element)")
     if re.search(r"different devices|not on the expected device|to wrong device", said):
         said = "a tensor is made on the CPU, whatever device the inputs are on; pass device=x.device"
+    if "not linked with support for" in said or "No CUDA GPUs" in said or "NVIDIA driver" in said:
+        said = "it names a device; a reference computes where its inputs are: leave .cuda() and .to(device) out"
+    if "not supported for tensor subclasses" in said:
+        said = f"{said.split()[0]} leaves torch; a reference is made of torch's calls"
     if "a fake tensor in the exported program" in said:
         said = "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"
     if said.count(")") > said.count("("):  # torch opens with what is cut off here

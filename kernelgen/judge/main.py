@@ -220,7 +220,7 @@ def _no_case(cases: Sequence[Case], options: argparse.Namespace) -> int:
     texts = [f"--only {text}" for text in options.only] + [f"--skip {text}" for text in options.skip]
     labels = "; ".join(case.label for case in cases[:_NAMED])
     others = f"; and {len(cases) - _NAMED} more" if len(cases) > _NAMED else ""
-    print(f"error: {' '.join(texts)}: no case is left of {labels}{others}", file=sys.stderr)
+    print(f"error: {' '.join(texts)}: no case is left; the cases are {labels}{others}", file=sys.stderr)
     return 2
 
 

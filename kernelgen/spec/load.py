@@ -108,6 +108,8 @@ def find_spec(name_or_path: str) -> tuple[Path, bool]:
     shipped = {path.stem: path for path in shipped_specs()}
     name = name_or_path.removesuffix(".yaml")
     own = [path for path in own_specs() if path.stem == name]
+    if name.endswith(".yml"):
+        raise UsageError(f"{name_or_path}: no such file; the name of a spec ends in .yaml")
     if len(own) > 1:
         raise UsageError(f"{name_or_path}: there are several: {', '.join(map(str, own))}; give the path of one")
     if own and not (name in shipped and own[0].samefile(shipped[name])):

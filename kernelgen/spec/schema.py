@@ -217,6 +217,14 @@ def _missing_keys(tree: Map, location: tuple[int | str, ...]) -> list[str]:
     return [name for name in _fields_at(location) if name not in cast(Map, _descend(tree, location))]
 
 
+def _meant_or_known(tree: Map, location: tuple[int | str, ...]) -> str:
+    """The tail of a message about an unknown key."""
+    key, missing = str(location[-1]), _missing_keys(tree, location[:-1])
+    if nearest(key, missing) is None and len(location) > 1 and key in _fields_at(()):
+        return f"; '{key}' is a key of the spec itself"
+    return hint(key, missing) or hint(key, _fields_at(location[:-1]))
+
+
 def _finding(tree: Map, error: Any) -> Finding | None:
     """One pydantic error at the place of the value it is about, in this project's words."""
     location, context = error["loc"], error.get("ctx", {})
@@ -224,7 +232,7 @@ def _finding(tree: Map, error: Any) -> Finding | None:
         parent, key = cast(Map, _descend(tree, location[:-1])), location[-1]
         if key.startswith("\0"):  # the reader has already reported this key
             return None
-        return parent.key_place(key), f"unknown key '{shorten(key)}'{hint(key, _missing_keys(tree, location[:-1]))}"
+        return parent.key_place(key), f"unknown key '{shorten(key)}'{_meant_or_known(tree, location)}"
     if error["type"] == "missing":
         return _descend(tree, location[:-1]).place, f"{_where(location[:-1])} needs the key '{location[-1]}'"
     value = _descend(tree, location)
@@ -235,13 +243,18 @@ def _finding(tree: Map, error: Any) -> Finding | None:
             message = context["message"]
             return place, message if message.startswith(("unknown", "'")) else what + message
         case "list_type":
-            return place, f"{what}needs a list, got {kind(value)}"
+            return place, f"{what}needs a list, got {kind(value)}{_as_list(location[-1])}"
         case "model_type" | "dict_type":
-            return place, f"{what}needs keys and values, got {kind(value)}"
+            sizes = "; write it as {M: 1024, N: 4096}" if len(location) > 1 and location[-2] == "shapes" else ""
+            return place, f"{what}needs keys and values, got {kind(value)}{sizes}"
         case "too_short":
             return place, f"{what}needs at least one entry"
         case _:
             return place, f"{what}is wrong: {error['msg']}"
+
+
+def _as_list(key: object) -> str:
+    return "; write it as [M, N]" if key == "shape" else ""
 
 
 def _descend(tree: Tree, location: tuple[int | str, ...]) -> Tree:

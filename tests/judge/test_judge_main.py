@@ -62,7 +62,7 @@ def test_that_no_case_is_left_is_a_usage_error_of_one_line(test, argv, capsys):
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert captured.err.startswith(f"error: {argv[0]} ")
-    assert "no case is left of [7, 3] D=129 float16; " in captured.err
+    assert "no case is left; the cases are [7, 3] D=129 float16; " in captured.err
 
 
 def test_a_run_that_leaves_everything_out_fails(capsys, monkeypatch):
