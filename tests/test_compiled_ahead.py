@@ -144,3 +144,16 @@ def test_lanes_of_a_row_read_their_blocks_at_once_where_rows_of_the_result_have_
     for label, facts in found.items():
         size = 4 if "float32" in label else 2
         assert (facts.loads, facts.load_bytes, facts.store_bytes, facts.spill_bytes) == (2 * blocks, 4 * size, size, 0)
+
+
+@pytest.mark.parametrize("name", ["attention_window", "attention_alibi"])
+def test_float32_attention_of_heads_of_128_keeps_to_its_registers(compiler: Worker, tmp_path: Path, name: str) -> None:
+    """What spills has local memory for every thread that a GPU may run at once: 7 KB of it are 2 GB of an H100."""
+    spec = load_spec(SPECS[name])
+    path = tmp_path / f"{name}_triton.py"
+    path.write_text(render.triton_source(families.lower(spec, *frontend.trace(spec))), encoding="utf-8")
+    sizes = {"B": 1, "H": 2, "S": 40, "D": 128}
+    inputs = [[[sizes[str(s)] for s in t.shape], "float32"] for t in spec.inputs]
+    arguments = {"path": str(path), "function": name, "device": asdict(devices.find("cpu", "sm_90").facts)}
+    result = compiler.call("compile", {**arguments, "cases": [{"label": name, "inputs": inputs}]}, 300)
+    assert [facts_from_json(data).spill_bytes for _, data in result["facts"]] == [0]

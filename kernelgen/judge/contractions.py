@@ -3,18 +3,22 @@
 Of r = sum of K products p_k = a_k * b_k, computed at a precision, the error is taken for a random number
 
     e = N(0, 1) * sqrt(2/3 o**2 * sum(p_k**2)  +  u**2 * (K/2 * sum(p_k**2) + (K/3 + q * K**2/48) * r**2))
-        -  t * 3/2 o * r
+        +  t * (c - m * K/44 * u * r)
 
 u: the unit roundoff of the sum, 2**-24 in float32, also for operands in float16 and bfloat16 (2**-53 in float64);
 o: that of an operand as it is multiplied, 2**-11 where torch is set to TF32, 2**-8 where it is set to bfloat16, 0
 where all bits of the operands are multiplied (a kernel's own products follow the setting of CUDA's); t: 1 in every
-second oracle, where the bits that an operand loses are cut off instead of rounded, as matrix units do that read float32
-from memory; q: 1 where the products of a sum are equal, 0 elsewhere.
+second oracle, where bits are cut off instead of rounded; c: what the sum changes by where the operands' are, as by
+matrix units that read float32 from memory; m: 1 where matrix units add; q: 1 where the products of a sum are equal, 0
+elsewhere.
 
 Where they come from. A rounding is uniform within +-o, o**2/3 in the mean of squares, and a product has two of them.
 Cut off, an operand loses o * 0.72 on average (1/m over the mantissas 1 <= m < 2), a product twice that: all shrink
-alike. Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has
-the square k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
+alike, and equal operands by the same. Matrix units cut off partial sums too (Fasi, Higham, Mikaitis, Pranesh,
+"Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7, 2021), every 16 products: u * 0.72 of r/2 in the
+mean, K/16 times. That does not average out in a mean of many such sums.
+Each of the K partial sums is rounded, by u at most; the kth of terms of random signs around the mean r/K has the square
+k * mean(p**2) + (k/K * r)**2, which is summed over k. That errors add up in the square is the probabilistic
 bound sqrt(K) * u of Higham and Mary ("A New Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput.
 41, 2019); the sizes of the partial sums stand in it in the place of their largest, sum(|p_k|), which for terms of
 random signs is sqrt(K) times too much.
@@ -22,7 +26,10 @@ Of equal products all additions within a binade of the sum round alike: their er
 binade [2**j, 2**(j+1)) has 2**j / p additions, each off by the same number within +-u * 2**j, which is together
 u**2/3 * (4**j / p)**2 in the mean of squares. All binades up to that of r come to u**2 * K**2 * r**2 / 48 within a
 tenth, wherever in its own r is; 4000 such sums in float32, of 64 to 16384 products, came to 0.73 of that. Products
-count as equal where they differ by less than the sum is rounded by, u * r, in the mean of squares.
+count as equal where they differ by less than the sum is rounded by, u * r, in the mean of squares. Of R runs of equal
+products, eight at least in each, as two halves of equal elements make, each run's errors add up: K/R * u of a partial
+sum, which is g/R * sum(|p_k|) at the end of run g, and sum(|p_k|)**2 is at most K * sum(p_k**2). That comes to
+less than u**2 * K**2/(12 R) * K * sum(p_k**2).
 
 A library may be worse than this: some convolutions in float16 add parts of a sum in float16. What a call of torch's is
 off by is therefore measured as well (stored.py).
@@ -44,6 +51,9 @@ LOOSEST = 64.0
 """What is accepted of a product in float32 is at most so many times the largest error that torch's own has there, over
 POOL results or more: torch sums in blocks, and the errors of one sum after the other were seen to be 40 times theirs
 (4099 products, H200). A product of integers may be exact."""
+
+_RUN = 8
+"""Equal products that count as a run, in the mean."""
 
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution"])
 """What sums of products arrive as at the dispatcher."""
@@ -166,7 +176,7 @@ class Errors:
         drawn = torch.empty_like(exact).normal_(generator=self.generator)
         error = drawn * spread
         if self.truncating:
-            error -= 1.5 * at.operand * exact
+            error += self.known.of(f"cut {called.key} {at}", (a, b), lambda: (_cut(called, a, b, at, exact),))[0]
         error = torch.where(error.isfinite(), error, 0)
         found, most = _largest(error), float(largest)
         return error * (most / found) if found > most else error
@@ -181,11 +191,39 @@ def _spread(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision
     alike = (at.sum * exact) ** 2 * called.length
     are_alike = uneven <= alike
     variance += torch.where(are_alike, alike * (called.length / 48), 0)
+    runs = _runs(called, a, b)
+    if runs is not None:
+        in_runs = (runs * _RUN <= called.length) & ~are_alike
+        variance += torch.where(in_runs, at.sum**2 * called.length**3 / (12 * runs) * squares, 0)
+        are_alike |= in_runs
     most = math.inf
     # sums of equal products in pairs are exact: torch's own error tells nothing of others there
     if at == Precision(_FLOAT32) and exact.numel() >= POOL and not bool(are_alike.any()):
         most = LOOSEST / K * _largest(called.product(a.float(), b.float()).double() - exact)
     return exact, variance.clamp_(min=0).sqrt_(), torch.tensor(most, dtype=torch.float64)
+
+
+def _cut(called: Contraction, a: torch.Tensor, b: torch.Tensor, at: Precision, exact: torch.Tensor) -> torch.Tensor:
+    """What the sums change by where bits are cut off: of operands, and of partial sums in matrix units."""
+    lost = torch.zeros_like(exact)
+    if at.operand:
+        kept = -(2 ** round(24 + math.log2(at.operand)))
+        low = (x.float().view(torch.int32).bitwise_and(kept).view(torch.float32).double() for x in (a, b))
+        lost = called.product(*low) - exact
+    return lost - called.length / 44 * at.sum * exact if at.kept > at.sum else lost
+
+
+def _runs(called: Contraction, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
+    """How many runs of equal products each sum has, at most; None where that is not known."""
+    if called.window or called.summed != (0, a.ndim - 1) or called.length < _RUN:
+        return None
+    own, other = _changes(a, a.ndim - 1), _changes(b, -1 if "linear" in called.key else max(b.ndim - 2, 0))
+    return 1 + (own.unsqueeze(-1) + other.unsqueeze(-2) if a.ndim > 1 and b.ndim > 1 else own + other)
+
+
+def _changes(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """How often elements along a dimension differ from the one before them."""
+    return (x.diff(dim=dim) != 0).sum(dim).double()
 
 
 def _largest(errors: torch.Tensor) -> float:

@@ -440,3 +440,55 @@ def test_another_way_may_be_finite_where_the_reference_is_not():
     for also, right in ((lambda rounded, x: other(x), True), (None, False)):
         found = judged(by_another_way(other, also), {"M": 16, "L": 16}, "float16", distributions=("specials",))
         assert found.passed is right, found.message
+
+
+def in_runs(x, w):
+    """Products of float32 one after the other, each sum rounded."""
+    total = torch.zeros(*x.shape[:-1], w.shape[-1])
+    for k in range(x.shape[-1]):
+        total = (total.double() + x[..., k, None].double() * w[k].double()).float()
+    return total
+
+
+def test_errors_of_a_run_of_equal_products_add_up():
+    """Two halves of equal elements, as rotated rows have them, summed one after the other: what each addition is off by
+    is the same throughout a half. A sum in which no product equals the next is held to what such sums are off by."""
+    torch.manual_seed(0)
+    left = torch.randn(300, 2).abs().repeat_interleave(512, 1)
+    right = torch.randn(2, 16).abs().repeat_interleave(512, 0)
+    exact = left.double() @ right.double()
+    off = (in_runs(left, right).double() - exact).abs().max()
+    called = contractions.of_matrices(left)
+    spread = [contractions._spread(called, a.double(), b.double(), contractions.Precision(2.0**-24))[1]
+              for a, b in ((left, right), (left[:, torch.randperm(1024)], right))]  # fmt: skip
+    assert off < 4 * spread[0].max()
+    assert spread[0].mean() > 3 * spread[1].mean()
+
+
+def test_matrix_units_cut_partial_sums_off_and_a_mean_of_many_shows_it():
+    """Sums of one sign in float16, of which every 16 products are added and cut off: all shrink alike."""
+    torch.manual_seed(0)
+    a, b = torch.rand(64, 4096).half(), torch.rand(4096, 8).half()
+    exact, total = a.double() @ b.double(), torch.zeros(64, 8)
+    for k in range(0, 4096, 16):
+        new = total.double() + a[:, k : k + 16].double() @ b[k : k + 16].double()
+        total = new.float()
+        total = torch.where(total > new, total.nextafter(torch.zeros(())), total)  # towards zero
+    at = contractions.precision("mm", torch.float16, "cpu")
+    called = contractions.of_matrices(a)
+    lost = contractions._cut(called, a.double(), b.double(), at, exact).mean()
+    assert 0.7 < float((total.double() - exact).mean() / lost) < 1.4
+    assert not contractions._cut(called, a.double(), b.double(), contractions.Precision(2.0**-24), exact).any()
+
+
+def test_equal_taps_lose_the_same_bits(set_to_tf32):
+    """A weight that is the same at all places of a window, read by matrix units that cut bits off: what the places lose
+    adds up."""
+    x, w = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 1, 1).expand(4, 3, 3, 3).contiguous()
+    at = contractions.precision("convolution", torch.float32, "cpu")
+    args = (x.double(), w.double(), None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    called = contractions.contraction(torch.ops.aten.convolution.default, "convolution", args, {})
+    exact = convolution(*args[:2])
+    lost = contractions._cut(called, *args[:2], at, exact)
+    got = convolution(cut_off(x).double(), cut_off(w).double()) - exact
+    assert float((lost - got).abs().max()) < 0.01 * float(got.abs().max())

@@ -99,17 +99,18 @@ def first_table(body: AttentionBody) -> Table:
     if not sizes:
         return found
     last = _SPLIT if found[-1].schedule.variant == SPLIT else _TILES
-    last = _LIBRARY if body.library else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1)
+    last = _LIBRARY if body.library else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
     known = found[:-1] if found[-1].schedule == last else found
     return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
 
 
 def _table(body: AttentionBody) -> Table:
-    """Float32 takes half of the block, for its elements are twice as large, and so do heads beyond 128."""
+    """Heads beyond 128 take half of the block. Float32, which is multiplied without matrix units, holds in registers
+    what a thread multiplies: compiled for sm_90, tiles of 64 queries by 32 keys had 7 KB a thread in local memory."""
     head = max(power(body, "d") or 128, power(body, "e") or 128)
     best = _BOXES if body.boxed else _TILES
     best = best if head <= 128 else best.replace(BLOCK_N=32, num_stages=2)
-    wide = _TILES.replace(BLOCK_N=32 if head <= 128 else 16, num_stages=2)
+    wide = _TILES.replace(BLOCK_M=32 if head <= 128 else 16, BLOCK_N=16, num_warps=8, num_stages=1)
     best, wide = _fitting(body, best, 2), _fitting(body, wide, 4)
     few = table_row(best.replace(BLOCK_M=16), M=_ONE_TILE, itemsize=2)
     if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
