@@ -18,6 +18,13 @@ import triton.language as tl
 
 
 @triton.jit
+def _mul_rn(x, y):
+    # rounded before anything else: of x * y - z the compiler makes one operation, and a
+    # row's greatest product less itself would be what rounding took from it
+    return tl.fma(x, y, 0.0)
+
+
+@triton.jit
 def attention_decode_fp8_kernel(
     q_ptr,
     k_ptr,
@@ -92,7 +99,7 @@ def attention_decode_fp8_kernel(
             other=0.0,
         )
         products = tl.dot(q, k.to(q_ptr.dtype.element_ty).T)
-        logits = products * k_scale
+        logits = _mul_rn(products, k_scale)
         new_max = tl.maximum(row_max, tl.max(logits, axis=1))
         exponentials = tl.exp2((logits - new_max[:, None]) * scale_log2)
         correction = tl.exp2((row_max - new_max) * scale_log2)
@@ -127,7 +134,7 @@ def attention_decode_fp8_kernel(
             other=0.0,
         )
         products = tl.dot(q, k.to(q_ptr.dtype.element_ty).T)
-        logits = products * k_scale
+        logits = _mul_rn(products, k_scale)
         logits = tl.where(key_mask[None, :], logits, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(logits, axis=1))
         exponentials = tl.exp2((logits - new_max[:, None]) * scale_log2)

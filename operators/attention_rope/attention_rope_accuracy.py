@@ -14,13 +14,13 @@ OPERATOR = judge.Operator(
     baseline=attention_rope_baseline.attention_rope,
     reference=attention_rope_baseline.reference,
     inputs=(
-        judge.Tensor("q", ("B", "H", "S", 128), "T", rows=0),
-        judge.Tensor("k", ("B", "H", "S", 128), "T", rows=0),
-        judge.Tensor("v", ("B", "H", "S", 128), "T", rows=0),
+        judge.Tensor("q", ("B", "H", "S", 128), "T"),
+        judge.Tensor("k", ("B", "H", "S", 128), "T"),
+        judge.Tensor("v", ("B", "H", "S", 128), "T"),
         judge.Tensor("cos", ("S", 128), "T"),
         judge.Tensor("sin", ("S", 128), "T"),
     ),
-    outputs=(judge.Tensor("out", ("B", "H", "S", 128), "T", rows=0),),
+    outputs=(judge.Tensor("out", ("B", "H", "S", 128), "T"),),
     multiplied="T",  # the kernel rounds what it multiplies to it, and sums in float32
 )
 

@@ -2,45 +2,242 @@
 """attention_rope: Causal attention whose queries and keys are rotated by their
 positions first, half by half.
 
+No family takes all of it: there are 2 kernels, and query, key lie in memory between
+them.
+Of the kernels, the one that computes out moves the most bytes and is tuned; all run one
+after the other.
+Arithmetic in float32, rounded once where a result is stored or the reference casts;
+eager rounds every operation.
+An input whose dimensions cannot be merged without a copy is copied first (torch's
+reshape).
 The softmax is taken block after block of keys, with the maximum and the sum so far;
 what weights are divided by, their weighted sum is divided by at the end.
 Weights are rounded before they weigh values, as the reference rounds them, but
 undivided.
 Float32 is multiplied as torch does: in TF32 where
 torch.backends.cuda.matmul.fp32_precision is tf32.
-Arithmetic in float32, rounded once where a result is stored or the reference casts;
-eager rounds every operation.
 """
+
+import functools
 
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
-def attention_rope_kernel(
+def attention_rope_query_key_kernel(
     q_ptr,
+    k_ptr,
     cos_ptr,
     sin_ptr,
-    k_ptr,
+    query_ptr,
+    key_ptr,
+    N: tl.constexpr,  # a kernel for every row length
+    S: tl.constexpr,
+    stride_qm: tl.constexpr,
+    stride_q3: tl.constexpr,
+    stride_cos_s: tl.constexpr,
+    stride_cos_1: tl.constexpr,
+    stride_sin_s: tl.constexpr,
+    stride_sin_1: tl.constexpr,
+    stride_km: tl.constexpr,
+    stride_k3: tl.constexpr,
+    stride_query_m: tl.constexpr,
+    stride_key_m: tl.constexpr,
+    BLOCK_SIZE_M: tl.constexpr,
+    BLOCK_SIZE_N: tl.constexpr,
+    ROW_TILES: tl.constexpr,
+):
+    stride_qm = tl.cast(stride_qm, tl.int64)  # offsets may pass 2**31
+    stride_q3 = tl.cast(stride_q3, tl.int64)
+    stride_cos_s = tl.cast(stride_cos_s, tl.int64)
+    stride_cos_1 = tl.cast(stride_cos_1, tl.int64)
+    stride_sin_s = tl.cast(stride_sin_s, tl.int64)
+    stride_sin_1 = tl.cast(stride_sin_1, tl.int64)
+    stride_km = tl.cast(stride_km, tl.int64)
+    stride_k3 = tl.cast(stride_k3, tl.int64)
+    stride_query_m = tl.cast(stride_query_m, tl.int64)
+    stride_key_m = tl.cast(stride_key_m, tl.int64)
+    # a program has rows and columns of one plane
+    num_tiles_m = tl.cdiv(S, BLOCK_SIZE_M * ROW_TILES)
+    plane = tl.program_id(0) // num_tiles_m
+    pid_m = tl.program_id(0) % num_tiles_m
+    pid_n = tl.program_id(1)
+    # a lane has 8 neighbouring columns: what these share of a line is read once
+    first = pid_n * BLOCK_SIZE_N + 8 * tl.arange(0, BLOCK_SIZE_N // 8)
+    cols = first[:, None] + tl.arange(0, 8)[None, :]
+    col_mask = cols < N
+    cols_2 = cols + 64
+    octet = tl.arange(0, 8)
+    octet_mask = cols < N + 64
+    octets = cols + 64
+    octet_mask_2 = octets < N + 64
+    for tile in tl.static_range(ROW_TILES):
+        s = (pid_m * ROW_TILES + tile) * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
+        rows = plane.to(tl.int64) * S + s  # int64: rows * N may pass 2**31
+        row_mask = s < S
+        mask = row_mask[:, None, None] & col_mask[None, :, :]
+        q_at = q_ptr + rows[:, None] * stride_qm + first[None, :] * stride_q3
+        q = tl.load(
+            q_at[:, :, None] + octet[None, None, :] * stride_q3,
+            mask=row_mask[:, None, None] & octet_mask[None, :, :],
+        ).to(tl.float32)
+        q_2 = tl.load(
+            q_at[:, :, None] + (octet + 64)[None, None, :] * stride_q3,
+            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+        ).to(tl.float32)
+        cos_at = cos_ptr + s[:, None] * stride_cos_s + first[None, :] * stride_cos_1
+        cos = tl.load(
+            cos_at[:, :, None] + octet[None, None, :] * stride_cos_1,
+            mask=row_mask[:, None, None] & octet_mask[None, :, :],
+        ).to(tl.float32)
+        cos_2 = tl.load(
+            cos_at[:, :, None] + (octet + 64)[None, None, :] * stride_cos_1,
+            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+        ).to(tl.float32)
+        sin_at = sin_ptr + s[:, None] * stride_sin_s + first[None, :] * stride_sin_1
+        sin = tl.load(
+            sin_at[:, :, None] + octet[None, None, :] * stride_sin_1,
+            mask=row_mask[:, None, None] & octet_mask[None, :, :],
+        ).to(tl.float32)
+        sin_2 = tl.load(
+            sin_at[:, :, None] + (octet + 64)[None, None, :] * stride_sin_1,
+            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+        ).to(tl.float32)
+        k_at = k_ptr + rows[:, None] * stride_km + first[None, :] * stride_k3
+        k = tl.load(
+            k_at[:, :, None] + octet[None, None, :] * stride_k3,
+            mask=row_mask[:, None, None] & octet_mask[None, :, :],
+        ).to(tl.float32)
+        k_2 = tl.load(
+            k_at[:, :, None] + (octet + 64)[None, None, :] * stride_k3,
+            mask=row_mask[:, None, None] & octet_mask_2[None, :, :],
+        ).to(tl.float32)
+        # query = rotated(q, cos, sin)
+        query = q * cos + -q_2 * sin
+        query_2 = q_2 * cos_2 + q * sin_2
+        # key = rotated(k, cos, sin)
+        key = k * cos + -k_2 * sin
+        key_2 = k_2 * cos_2 + k * sin_2
+        tl.store(
+            query_ptr + rows[:, None, None] * stride_query_m + cols[None, :, :],
+            query,
+            mask=mask,
+        )
+        tl.store(
+            query_ptr + rows[:, None, None] * stride_query_m + cols_2[None, :, :],
+            query_2,
+            mask=mask,
+        )
+        tl.store(
+            key_ptr + rows[:, None, None] * stride_key_m + cols[None, :, :],
+            key,
+            mask=mask,
+        )
+        tl.store(
+            key_ptr + rows[:, None, None] * stride_key_m + cols_2[None, :, :],
+            key_2,
+            mask=mask,
+        )
+
+
+@triton.jit
+def attention_rope_out_kernel(
+    query_desc,
+    key_desc,
+    v_desc,
+    out_ptr,
+    M,
+    N,
+    D,
+    H,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    num_tiles = tl.cdiv(M, BLOCK_M)
+    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
+    batch_b = batch // H
+    batch_h = batch % H
+    # later rows see more keys: they begin first
+    tile_m = num_tiles - 1 - tl.program_id(0) % num_tiles
+    first_row = tile_m * BLOCK_M
+    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
+    row_mask = rows < M
+    dims = tl.arange(0, BLOCK_D).to(tl.int64)
+    query = query_desc.load(
+        [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), first_row, 0],
+    ).reshape(BLOCK_M, BLOCK_D)
+    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
+    # without any key the result is 0, and so it is divided by 1
+    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
+    out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    end = min(first_row + BLOCK_M, N)
+    # up to here every row of the tile sees every key
+    full_end = min(first_row + 1, N) // BLOCK_N * BLOCK_N
+    # return F.scaled_dot_product_attention(query, key, v, is_causal=True)
+    for start in range(0, full_end, BLOCK_N):
+        key = key_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        scores = tl.dot(query, key.T, input_precision=PRECISION)
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * 0.12751743082459868)
+        correction = tl.exp2((row_max - new_max) * 0.12751743082459868)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = v_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        out = out * correction[:, None]
+        out = tl.dot(
+            exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
+        )
+        row_max = new_max
+    # the block at the edge of the mask, and what is left
+    for start in range(full_end, end, BLOCK_N):
+        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
+        key = key_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        scores = tl.dot(query, key.T, input_precision=PRECISION)
+        scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        exponentials = tl.exp2((scores - new_max[:, None]) * 0.12751743082459868)
+        correction = tl.exp2((row_max - new_max) * 0.12751743082459868)
+        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
+        v = v_desc.load(
+            [tl.cast(batch_b, tl.int32), tl.cast(batch_h, tl.int32), start, 0],
+        ).reshape(BLOCK_N, BLOCK_D)
+        out = out * correction[:, None]
+        out = tl.dot(
+            exponentials.to(query_desc.dtype), v, out, input_precision=PRECISION
+        )
+        row_max = new_max
+    out = out / row_sum[:, None]
+    tl.store(
+        out_ptr
+        + batch_b * H * M * D
+        + batch_h * M * D
+        + rows[:, None] * D
+        + dims[None, :],
+        out,
+        mask=row_mask[:, None],
+    )
+
+
+@triton.jit
+def attention_rope_out_tiles_kernel(
+    query_ptr,
+    key_ptr,
     v_ptr,
     out_ptr,
     M,
     N,
     D,
     H,
-    stride_qb,
-    stride_qh,
-    stride_qm,
-    stride_qd,
-    stride_cos_m,
-    stride_cos_d,
-    stride_sin_m,
-    stride_sin_d,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
     stride_vb,
     stride_vh,
     stride_vn,
@@ -60,47 +257,15 @@ def attention_rope_kernel(
     rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
     row_mask = rows < M
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
-    q = tl.load(
-        q_ptr
-        + batch_b * stride_qb
-        + batch_h * stride_qh
-        + rows[:, None] * stride_qm
-        + dims[None, :] * stride_qd,
+    query = tl.load(
+        query_ptr
+        + batch_b * H * M * D
+        + batch_h * M * D
+        + rows[:, None] * D
+        + dims[None, :],
         mask=row_mask[:, None],
         other=0.0,
-    ).to(tl.float32)
-    cos = tl.load(
-        cos_ptr + rows[:, None] * stride_cos_m + dims[None, :] * stride_cos_d,
-        mask=row_mask[:, None],
-        other=0.0,
-    ).to(tl.float32)
-    # query = rotated(q, cos, sin)
-    is_less = dims < 64
-    q_2 = tl.load(
-        q_ptr
-        + batch_b * stride_qb
-        + batch_h * stride_qh
-        + rows[:, None] * stride_qm
-        + (dims + 64)[None, :] * stride_qd,
-        mask=row_mask[:, None] & (dims < 64)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    q_3 = tl.load(
-        q_ptr
-        + batch_b * stride_qb
-        + batch_h * stride_qh
-        + rows[:, None] * stride_qm
-        + (dims - 64)[None, :] * stride_qd,
-        mask=row_mask[:, None] & (dims >= 64)[None, :],
-        other=0.0,
-    ).to(tl.float32)
-    sin = tl.load(
-        sin_ptr + rows[:, None] * stride_sin_m + dims[None, :] * stride_sin_d,
-        mask=row_mask[:, None],
-        other=0.0,
-    ).to(tl.float32)
-    query = q * cos + tl.where(is_less[None, :], -q_2, q_3) * sin
-    query_tile = query.to(q_ptr.dtype.element_ty)
+    )
     row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     # without any key the result is 0, and so it is divided by 1
     row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
@@ -111,41 +276,14 @@ def attention_rope_kernel(
     # return F.scaled_dot_product_attention(query, key, v, is_causal=True)
     for start in range(0, full_end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
-        k = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_h * stride_kh
-            + keys[:, None] * stride_kn
-            + dims[None, :] * stride_kd,
-        ).to(tl.float32)
-        cos_2 = tl.load(
-            cos_ptr + keys[:, None] * stride_cos_m + dims[None, :] * stride_cos_d,
-        ).to(tl.float32)
-        k_2 = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_h * stride_kh
-            + keys[:, None] * stride_kn
-            + (dims + 64)[None, :] * stride_kd,
-            mask=(dims < 64)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        k_3 = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_h * stride_kh
-            + keys[:, None] * stride_kn
-            + (dims - 64)[None, :] * stride_kd,
-            mask=(dims >= 64)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        sin_2 = tl.load(
-            sin_ptr + keys[:, None] * stride_sin_m + dims[None, :] * stride_sin_d,
-        ).to(tl.float32)
-        # key = rotated(k, cos, sin)
-        key = k * cos_2 + tl.where(is_less[None, :], -k_2, k_3) * sin_2
-        key_tile = key.to(q_ptr.dtype.element_ty)
-        scores = tl.dot(query_tile, key_tile.T, input_precision=PRECISION)
+        key = tl.load(
+            key_ptr
+            + batch_b * H * N * D
+            + batch_h * N * D
+            + keys[:, None] * D
+            + dims[None, :],
+        )
+        scores = tl.dot(query, key.T, input_precision=PRECISION)
         new_max = tl.maximum(row_max, tl.max(scores, axis=1))
         exponentials = tl.exp2((scores - new_max[:, None]) * 0.12751743082459868)
         correction = tl.exp2((row_max - new_max) * 0.12751743082459868)
@@ -159,53 +297,26 @@ def attention_rope_kernel(
         )
         out = out * correction[:, None]
         out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
+            exponentials.to(query_ptr.dtype.element_ty),
+            v,
+            out,
+            input_precision=PRECISION,
         )
         row_max = new_max
     # the block at the edge of the mask, and what is left
     for start in range(full_end, end, BLOCK_N):
         keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
         key_mask = keys < N
-        k = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_h * stride_kh
-            + keys[:, None] * stride_kn
-            + dims[None, :] * stride_kd,
+        key = tl.load(
+            key_ptr
+            + batch_b * H * N * D
+            + batch_h * N * D
+            + keys[:, None] * D
+            + dims[None, :],
             mask=key_mask[:, None],
             other=0.0,
-        ).to(tl.float32)
-        cos_2 = tl.load(
-            cos_ptr + keys[:, None] * stride_cos_m + dims[None, :] * stride_cos_d,
-            mask=key_mask[:, None],
-            other=0.0,
-        ).to(tl.float32)
-        k_2 = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_h * stride_kh
-            + keys[:, None] * stride_kn
-            + (dims + 64)[None, :] * stride_kd,
-            mask=key_mask[:, None] & (dims < 64)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        k_3 = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_h * stride_kh
-            + keys[:, None] * stride_kn
-            + (dims - 64)[None, :] * stride_kd,
-            mask=key_mask[:, None] & (dims >= 64)[None, :],
-            other=0.0,
-        ).to(tl.float32)
-        sin_2 = tl.load(
-            sin_ptr + keys[:, None] * stride_sin_m + dims[None, :] * stride_sin_d,
-            mask=key_mask[:, None],
-            other=0.0,
-        ).to(tl.float32)
-        key = k * cos_2 + tl.where(is_less[None, :], -k_2, k_3) * sin_2
-        key_tile = key.to(q_ptr.dtype.element_ty)
-        scores = tl.dot(query_tile, key_tile.T, input_precision=PRECISION)
+        )
+        scores = tl.dot(query, key.T, input_precision=PRECISION)
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, axis=1))
         exponentials = tl.exp2((scores - new_max[:, None]) * 0.12751743082459868)
@@ -222,7 +333,10 @@ def attention_rope_kernel(
         )
         out = out * correction[:, None]
         out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
+            exponentials.to(query_ptr.dtype.element_ty),
+            v,
+            out,
+            input_precision=PRECISION,
         )
         row_max = new_max
     out = out / row_sum[:, None]
@@ -247,38 +361,76 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-# The most queries and bytes of an element that a line serves (None: any), its kernel,
-# and how to launch it.
-SCHEDULES = (
+@functools.cache
+def has_copy_engine(device: torch.device) -> bool:
+    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
+    if device.type == "cpu":
+        return True
+    return triton.runtime.driver.active.get_current_target().arch >= 90
+
+
+def fit_descriptors(*tensors: torch.Tensor) -> bool:
+    """Whether tiles of these tensors can be copied by descriptors.
+
+    Elements lie side by side, rows begin at multiples of 16 bytes.
+    """
+    return has_copy_engine(tensors[0].device) and all(
+        t.numel() > 0
+        and t.stride(-1) == 1
+        and t.data_ptr() % 16 == 0
+        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
+        for t in tensors
+    )
+
+
+# The most bytes of a row that a line serves, its kernel, and how to launch it.
+QUERY_KEY_SCHEDULES = (
     (
-        16,
-        2,
-        attention_rope_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
+        128,
+        attention_rope_query_key_kernel,
+        {"BLOCK_SIZE_M": 4, "BLOCK_SIZE_N": 64, "ROW_TILES": 4, "num_warps": 1},
     ),
     (
         None,
-        2,
-        attention_rope_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 2, "num_warps": 4},
-    ),
-    (
-        None,
-        None,
-        attention_rope_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        attention_rope_query_key_kernel,
+        {"BLOCK_SIZE_M": 2, "BLOCK_SIZE_N": 128, "ROW_TILES": 4, "num_warps": 1},
     ),
 )
 
 
-def pick_schedule(M: int, itemsize: int):
+# The most queries and bytes of an element that a line serves (None: any), its kernel,
+# and how to launch it.
+OUT_SCHEDULES = (
+    (
+        16,
+        2,
+        attention_rope_out_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        512,
+        2,
+        attention_rope_out_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
+        512,
+        None,
+        attention_rope_out_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+    ),
+    (None, None, torch.nn.functional.scaled_dot_product_attention, {}),
+)
+
+
+def pick_schedule(schedules, *sizes: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_itemsize, kernel, options in SCHEDULES:
-        if max_M is not None and M > max_M:
-            continue
-        if max_itemsize is not None and itemsize > max_itemsize:
-            continue
-        return kernel, options
+    for *limits, kernel, options in schedules:
+        for size, most in zip(sizes, limits, strict=True):
+            if most is not None and size > most:
+                break
+        else:
+            return kernel, options
 
 
 def check_inputs(
@@ -347,6 +499,133 @@ def check_inputs(
         )
 
 
+def compute_query_key(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """q[B, H, S, 128], k[B, H, S, 128], cos[S, 128], sin[S, 128] -> query[B, H, S,
+    128], key[B, H, S, 128]; float16, bfloat16, float32.
+    """
+    query = torch.empty_like(q, memory_format=torch.contiguous_format)
+    key = torch.empty_like(q, memory_format=torch.contiguous_format)
+    if query.numel() == 0 and key.numel() == 0:
+        return query, key
+    M = q.shape[:3].numel()
+    N = 64
+    S = q.shape[2]
+    if M > 2**30 or S > 2**26 or N > 8388480:
+        raise ValueError(
+            "attention_rope_query_key: at most 2**30 rows, 2**26 rows of a plane and "
+            f"8388480 columns, got {M}, {S} and {N}"
+        )
+    q_view = q.reshape(q.shape[:3].numel(), q.shape[3])
+    k_view = k.reshape(k.shape[:3].numel(), k.shape[3])
+    query_view = query.reshape(query.shape[:3].numel(), query.shape[3])
+    key_view = key.reshape(key.shape[:3].numel(), key.shape[3])
+    kernel, options = pick_schedule(QUERY_KEY_SCHEDULES, N * query.element_size())
+    grid = (
+        M // S * cdiv(S, options["BLOCK_SIZE_M"] * options["ROW_TILES"]),
+        cdiv(N, options["BLOCK_SIZE_N"]),
+    )
+    kernel[grid](
+        q_view,
+        k_view,
+        cos,
+        sin,
+        query,
+        key,
+        N=N,
+        S=S,
+        stride_qm=q_view.stride(0),
+        stride_q3=q_view.stride(1),
+        stride_cos_s=cos.stride(0),
+        stride_cos_1=cos.stride(1),
+        stride_sin_s=sin.stride(0),
+        stride_sin_1=sin.stride(1),
+        stride_km=k_view.stride(0),
+        stride_k3=k_view.stride(1),
+        stride_query_m=query_view.stride(0),
+        stride_key_m=key_view.stride(0),
+        **options,
+    )
+    return query, key
+
+
+def compute_out(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    v: torch.Tensor,
+) -> torch.Tensor:
+    """query[B, H, S, 128], key[B, H, S, 128], v[B, H, S, 128] -> out[B, H, S, 128];
+    float16, bfloat16, float32.
+    """
+    out = torch.empty_like(query)
+    if out.numel() == 0:
+        return out
+    H = query.shape[1]
+    M = query.shape[2]
+    N = key.shape[2]
+    D = v.shape[3]
+    BATCH = query.shape[:2].numel()
+    if max(BATCH, M, N, D) > 2**30 or D > 1024:
+        raise ValueError(
+            "attention_rope_out: at most 2**30 queries or keys and 1024 elements a "
+            f"head, got {BATCH}, {M}, {N}, {D}"
+        )
+    kernel, options = pick_schedule(OUT_SCHEDULES, M, query.element_size())
+    if kernel is attention_rope_out_kernel and not fit_descriptors(query, key, v):
+        kernel = attention_rope_out_tiles_kernel  # no boxes in memory
+    if kernel is attention_rope_out_kernel:
+        tiles_m = cdiv(M, options["BLOCK_M"])
+        query_desc = TensorDescriptor.from_tensor(
+            query, [1, 1, options["BLOCK_M"], 128]
+        )
+        key_desc = TensorDescriptor.from_tensor(key, [1, 1, options["BLOCK_N"], 128])
+        v_desc = TensorDescriptor.from_tensor(v, [1, 1, options["BLOCK_N"], 128])
+        kernel[(tiles_m * BATCH,)](
+            query_desc,
+            key_desc,
+            v_desc,
+            out,
+            M,
+            N,
+            D,
+            H,
+            BLOCK_D=128,
+            PRECISION=precision(),
+            **options,
+        )
+    elif kernel is attention_rope_out_tiles_kernel:
+        tiles_m = cdiv(M, options["BLOCK_M"])
+        kernel[(tiles_m * BATCH,)](
+            query,
+            key,
+            v,
+            out,
+            M,
+            N,
+            D,
+            H,
+            v.stride(0),
+            v.stride(1),
+            v.stride(2),
+            v.stride(3),
+            BLOCK_D=128,
+            PRECISION=precision(),
+            **options,
+        )
+    elif kernel is torch.nn.functional.scaled_dot_product_attention:
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query.detach(),
+            key.detach(),
+            v.detach(),
+            is_causal=True,
+        ).contiguous()
+    return out
+
+
 def attention_rope(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -358,51 +637,6 @@ def attention_rope(
     out[B, H, S, 128]; float16, bfloat16, float32.
     """
     check_inputs(q, k, v, cos, sin)
-    out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    if out.numel() == 0:
-        return out
-    H = q.shape[1]
-    M = q.shape[2]
-    N = k.shape[2]
-    D = v.shape[3]
-    BATCH = q.shape[:2].numel()
-    if max(BATCH, M, N, D) > 2**30 or D > 1024:
-        raise ValueError(
-            "attention_rope: at most 2**30 queries or keys and 1024 elements a head, "
-            f"got {BATCH}, {M}, {N}, {D}"
-        )
-    kernel, options = pick_schedule(M, q.element_size())
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
-        tiles_m = cdiv(M, options["BLOCK_M"])
-        kernel[(tiles_m * BATCH,)](
-            q,
-            cos,
-            sin,
-            k,
-            v,
-            out,
-            M,
-            N,
-            D,
-            H,
-            q.stride(0),
-            q.stride(1),
-            q.stride(2),
-            q.stride(3),
-            cos.stride(0),
-            cos.stride(1),
-            sin.stride(0),
-            sin.stride(1),
-            k.stride(0),
-            k.stride(1),
-            k.stride(2),
-            k.stride(3),
-            v.stride(0),
-            v.stride(1),
-            v.stride(2),
-            v.stride(3),
-            BLOCK_D=128,
-            PRECISION=precision(),
-            **options,
-        )
-    return out
+        query, key = compute_query_key(q, k, cos, sin)
+        return compute_out(query, key, v)
