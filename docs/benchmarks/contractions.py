@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import functools
+import gc
 import json
 import math
 import os
@@ -45,7 +46,9 @@ NAMES = (
 PREPARE_S, MEASURING_S = 300.0, 240.0
 """How long preparing may take, unless --prepare-s says otherwise, and measuring."""
 SLOW = 4.0
-"""What takes so many times as long as the kernel, called once, is timed no better."""
+"""What takes so many times as long as the kernel, called once, is timed no better,"""
+SHORT_US = 1000.0
+"""unless it is short, where a call is mostly launches."""
 RACING = 6
 """Other schedules that race beside the table's."""
 TOLERANCE = 0.05
@@ -264,7 +267,7 @@ class Worker(small.Worker):
 
         item = self.items.pop(key)
         us = _roughly(item)
-        near = {name: f for name, f in item.functions.items() if us[name] <= SLOW * us["kernel"]}
+        near = {name: f for name, f in item.functions.items() if us[name] <= max(SLOW * us["kernel"], SHORT_US)}
         race = timing.quick(list(near.values()), item.make_inputs, repetitions=5, seed=1)
         us |= {name: round(one.median_us, 3) for name, one in zip(near, race, strict=True)}
         found: dict[str, Any] = {}
@@ -306,12 +309,13 @@ def _roughly(item: Item) -> dict[str, float]:
     """Microseconds of a single call, launches included: the least of three."""
     import torch
 
+    event: Any = torch.cuda.Event
     inputs = item.make_inputs()
     found = {}
     for name, function in item.functions.items():
         times = []
         for _ in range(3):
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin, end = event(enable_timing=True), event(enable_timing=True)
             begin.record()
             function(*inputs)
             end.record()
@@ -323,8 +327,6 @@ def _roughly(item: Item) -> dict[str, float]:
 
 def _free() -> None:
     """Give back all that is not held, captured graphs that refer to themselves included."""
-    import gc
-
     import torch
 
     gc.collect()
