@@ -145,11 +145,14 @@ FORMS = {
         out="B S H*E",
     ),
     "rotated": attention(
-        "q, k = (x * c + torch.cat([-x[..., 16:], x[..., :16]], -1) * n for x in (q, k))\n" + SCORES + WEIGH,
+        "q = q * c + torch.cat([-q[..., 16:], q[..., :16]], -1) * n\n" + SCORES + WEIGH,
         {"q": "B H S 32", "k": "B H S 32", "v": "B H S 32", "c": "S 32", "n": "S 32"}, "B H S 32",
     ),
     "gated": attention(f"{SCORES}y = torch.softmax(s, -1).to(q.dtype) @ v\nreturn y * torch.sigmoid(g)", {"g": "B H S E"}),
 }  # fmt: skip
+
+
+ROTATED = "q, k = (x * c + torch.cat([-x[..., 16:], x[..., :16]], -1) * n for x in (q, k))\n"
 
 
 def kernel_of(found: Sample) -> KernelPlan:
@@ -319,3 +322,16 @@ def test_parts_without_keys_join_to_zero_whatever_the_scale_is(head: int) -> Non
     for schedule, op in wrappers(kernel_of(found)):
         q, k, v = (torch.randn(1, heads, length, head, device=DEVICE) for heads, length in ((6, 1), (2, 0), (2, 0)))
         assert not bool(as_tuple(op(q, k, v))[0].any()), schedule
+
+
+def test_keys_that_are_rotated_are_computed_before_all_queries_but_one() -> None:
+    """In the loop over keys every block of queries would rotate them anew; a single query reads each key once."""
+    turned = {"k": "B H L 32", "v": "B H L 32", "c": "L 32", "n": "L 32"}
+    many = attention(ROTATED + SCORES + WEIGH, {"q": "B H L 32", **turned}, "B H L 32")
+    plan = plan_of(many.spec())
+    assert {k.family for k in plan.kernels[:-1]} == {"pointwise"}
+    assert plan.kernels[-1].family == "attention"
+    op, tensors = load(render.triton_source(plan)).op, inputs_of(many, "float32")
+    torch.testing.assert_close(op(*tensors).double(), exact(many, tensors)[0], rtol=1e-4, atol=1e-5)
+    of_keys = "k = k * c + torch.cat([-k[..., 16:], k[..., :16]], -1) * n\n"
+    kernel_of(attention(of_keys + SCORES + WEIGH, {"q": "B H 1 32", **turned}, "B H 1 32"))
