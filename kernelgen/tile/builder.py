@@ -112,7 +112,7 @@ class Builder:
         value, written = self.lowered.values[i], self._written(i, tile)
         if value.op in ("const", "load"):
             return written
-        return ir.Part(written, self.names.of.get(i, ""), NOUNS.get(value.op, "part"), bool(value.name))
+        return ir.Part(written, self.names.of.get(i, ""), NOUNS.get(value.op, value.op), bool(value.name))
 
     def said(self, i: int) -> str:
         """The statement that a value begins, where it is not yet quoted."""

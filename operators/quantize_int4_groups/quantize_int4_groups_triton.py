@@ -88,14 +88,18 @@ def quantize_int4_groups_kernel(
     # scale = greatest.clamp(min=1e-05) / 7
     scale = _nan_maximum(greatest, 1e-5) / 7
     # low_level = (low / scale).round().clamp(-8, 7).to(torch.int32) + 8
-    low_level_converted_part_part = _quotient(x, scale[:, None])
-    low_level_converted_part = _rint_between(low_level_converted_part_part, -8.0, 7.0)
-    low_level_converted = low_level_converted_part.to(tl.int32)
+    low_level_converted_rounded_ratio = _quotient(x, scale[:, None])
+    low_level_converted_rounded = _rint_between(
+        low_level_converted_rounded_ratio, -8.0, 7.0
+    )
+    low_level_converted = low_level_converted_rounded.to(tl.int32)
     low_level = low_level_converted + 8
     # high_level = (high / scale).round().clamp(-8, 7).to(torch.int32) + 8
-    high_level_converted_part_part = _quotient(x_2, scale[:, None])
-    high_level_converted_part = _rint_between(high_level_converted_part_part, -8.0, 7.0)
-    high_level_converted = high_level_converted_part.to(tl.int32)
+    high_level_converted_rounded_ratio = _quotient(x_2, scale[:, None])
+    high_level_converted_rounded = _rint_between(
+        high_level_converted_rounded_ratio, -8.0, 7.0
+    )
+    high_level_converted = high_level_converted_rounded.to(tl.int32)
     high_level = high_level_converted + 8
     # packed = (low_level | high_level << 4).to(torch.uint8)
     packed = (low_level | high_level << 4).to(tl.uint8)

@@ -99,8 +99,8 @@ def segment_max_out_kernel(
     scattered = tl.load(scattered_ptr + offsets, mask=mask)
     x = tl.load(x_ptr + offsets, mask=mask)
     # return x.scatter_reduce(0, index, source, reduce='amax')
-    out_largest_part = _from_ordered((scattered - 2147483649).to(tl.int32))
-    out_largest = _nan_maximum(x, out_largest_part)
+    out_largest_value = _from_ordered((scattered - 2147483649).to(tl.int32))
+    out_largest = _nan_maximum(x, out_largest_value)
     out = tl.where(scattered > 0, out_largest, x)
     tl.store(out_ptr + offsets, out, mask=mask)
 
