@@ -116,6 +116,7 @@ def test_the_benchmark_page_is_made_from_its_data(monkeypatch: pytest.MonkeyPatc
     page = (folder / "README.md").read_text("utf-8")
     assert page == measure.table(data), "python docs/benchmarks/measure.py --table; a changed kernel is marked there"
     assert (folder / "h200.svg").read_text("utf-8") == measure.chart(data)
+    assert (folder / "anchors.svg").read_text("utf-8") == measure.chart(measure.anchored(data))
 
 
 def test_the_page_of_kernelbench_is_made_from_its_data(monkeypatch: pytest.MonkeyPatch) -> None:

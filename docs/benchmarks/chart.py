@@ -32,7 +32,7 @@ def chart(data: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{LABEL + int(WIDTH * MOST) + 70}" height="{height}" '
         f'font-family="sans-serif" font-size="11" fill="{INK}">',
         f'<rect width="100%" height="{height}" fill="white"/>',
-        f'<text x="10" y="20" font-size="13">Share of the floor on {escape(data["device"])}, float16</text>',
+        f'<text x="10" y="20" font-size="13">Share of the roofline on {escape(data["device"])}, float16</text>',
         f'<rect x="10" y="29" width="10" height="9" fill="{OURS}"/><text x="25" y="37">generated kernel</text>',
         f'<rect x="130" y="29" width="10" height="9" fill="{TORCH}"/>'
         '<text x="145" y="37">the best of eager, torch.compile and max-autotune</text>',

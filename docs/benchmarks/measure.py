@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from chart import chart
-from summary import ANCHORS, ASKED, summary
+from summary import ANCHORS, ASKED, anchored, summary
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -285,6 +285,7 @@ def main() -> None:
     data = json.loads((HERE / "h200.json").read_text())
     (HERE / "README.md").write_text(table(data))
     (HERE / "h200.svg").write_text(chart(data))
+    (HERE / "anchors.svg").write_text(chart(anchored(data)))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,13 @@ def measured(data: dict[str, Any]) -> list[Measured]:
     return rows
 
 
+def anchored(data: dict[str, Any]) -> dict[str, Any]:
+    """The data with the float16 rows alone that the summary names."""
+    known = set(ANCHORS.values())
+    rows = [r for r in data["rows"] if (r["operator"], r["case"]) in known and r["case"].endswith("float16")]
+    return {**data, "rows": rows}
+
+
 def summary(data: dict[str, Any]) -> list[str]:
     """The section as lines of Markdown."""
     rows = measured(data)

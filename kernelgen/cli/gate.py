@@ -113,7 +113,9 @@ class _Old:
         except FileNotFoundError:
             raise UsageError("--against: git is not installed; give a folder") from None
         if done.returncode != 0:
-            said = done.stderr.strip().partition("\n")[0] or "no such commit, and no such folder"
+            said = (
+                done.stderr.strip().partition("\n")[0].removeprefix("fatal: ") or "no such commit, and no such folder"
+            )
             raise UsageError(f"--against {self._ref}: {said}")
         return done.stdout
 
