@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelgen.backward.tape import Tape
-from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref, in_turn
+from kernelgen.frontend.graph import CALL, DOT, VIEWS, Arg, Graph, Node, Ref
 from kernelgen.frontend.parted import without_joins
 from kernelgen.frontend.products import unturned, with_products
 
@@ -54,8 +54,7 @@ class Attention:
 
 
 def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
-    """The graph with its attention as two products and a softmax, or with products that do not wait for one another;
-    itself where that is not all that it multiplies."""
+    """The graph with its products, of which two and a softmax may be attention; itself where other calls stay."""
     if not any(node.op == CALL for node in graph.nodes):
         return graph, None
     apart = unturned(without_joins(with_products(graph)))
@@ -65,7 +64,7 @@ def written_out(graph: Graph) -> tuple[Graph, Attention | None]:
         len(_refs(apart.nodes[i])) > 2 for i in products
     ):
         return graph, None
-    return (apart, found) if found or not in_turn(apart) else (graph, None)
+    return apart, found
 
 
 def _attention(graph: Graph, product: int) -> Attention | None:

@@ -131,8 +131,8 @@ def _parts(tape: Tape, i: int, node: Node, g: Ref, dtypes: Mapping[str, str]) ->
     elif node.op == "cumsum":
         yield refs[0].node, summed_from_end(tape, tape.view("expand", g, node.shape), int(node.attrs[0]))
     elif node.op == DOT:
-        if tape.node(g).op != "input" and not tape.multiplied_as:
-            tape.multiplied_as = _multiplied(tape, refs, dtypes)
+        tape.multiplied_as = tape.multiplied_as or _multiplied(tape, refs, dtypes)
+        if tape.node(g).op != "input":
             tape.handed = (*tape.handed, g.node)
         yield from zip(
             (r.node for r in refs), attention.products(tape, node.equation, refs[0], refs[1], g), strict=True

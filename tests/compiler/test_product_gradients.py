@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from test_backward import check, derived, of, references
 
-from kernelgen.errors import UnsupportedError
-
 TWO = {"a": "... D", "b": "D D"}
 LAYER = {"x": "... D", "w": "7 D", "c": "7"}
+GATED = {"x": "... D", "g": "7 D", "u": "7 D", "w": "5 7"}
 FORMS = {
     "a @ b": of("return a @ b", TWO, {"out": "... D"}),
     "linear": of("return F.linear(x, w, c)", LAYER, {"out": "... 7"}),
@@ -16,6 +17,8 @@ FORMS = {
     "scaled before and after": of("return (x * c @ w.t()) * 0.5", {"x": "... D", "c": "D", "w": "7 D"}, {"out": "... 7"}),
     "a residual": of("return r + F.linear(x, w)", {"x": "... D", "w": "7 D", "r": "... 7"}, {"out": "... 7"}),
     "gated": of("return F.silu(F.linear(x, g)) * F.linear(x, u)", {"x": "... D", "g": "7 D", "u": "7 D"}, {"out": "... 7"}),
+    "a chain": of("return F.linear(F.gelu(F.linear(x, w, c)), w.t())", LAYER, {"out": "... D"}),
+    "a gated chain": of("return F.linear(F.silu(F.linear(x, g)) * F.linear(x, u), w)", GATED, {"out": "... 5"}),
 }  # fmt: skip
 
 
@@ -48,6 +51,10 @@ def test_what_a_product_gets_is_computed_once() -> None:
     assert [part.gradients for part in rest] == [("x",), ("w",), ("c",)]
 
 
-def test_products_in_turn_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="the gradient of torch"):
-        derived(of("return F.linear(F.linear(x, w), w.t())", {"x": "... D", "w": "7 D"}, {"out": "... D"}).spec())
+def test_a_chain_hands_on_what_each_of_its_products_gets_and_multiplies_in_the_dtype_of_torch() -> None:
+    halves = replace(FORMS["a gated chain"], dtypes=(("T", ("float16", "float32")),))
+    first, *rest = derived(halves.spec()).parts
+    assert (first.gradients, len(first.spec.outputs)) == ((), 2)
+    assert [part.gradients for part in rest] == [("x",), ("g",), ("u",), ("w",)]
+    assert not any("@ w" in part.spec.reference for part in rest)
+    assert all(".to(dtype)" in part.spec.reference.rpartition("\n    return")[0] for part in rest)
