@@ -109,6 +109,17 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class ScheduleSet:
+    """Schedules that a family names together, to be looked at side by side."""
+
+    schedules: tuple[Schedule, ...]
+    dtypes: tuple[str, ...]
+    """Of the cases that they are for."""
+    sizes: tuple[tuple[str, int], ...] = ()
+    """The sizes by which these cases are told, such as D = 128."""
+
+
+@dataclass(frozen=True)
 class Product:
     """Sums of products that a kernel computes: rows of one operand by columns of another, in every batch."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from cli_process import kernelgen, refused
 from rounds_fakes import CASES, COMPILER, START, FakeEvaluator, make_plan, microseconds, row_of, run
 from rounds_fakes import legal as is_legal
 
+from kernelgen import families, generation
+from kernelgen.cli.sets import cases_of
 from kernelgen.diagnose import Advice, Diagnosis
 from kernelgen.errors import UsageError
 from kernelgen.evaluate import Candidate
@@ -26,7 +30,7 @@ from kernelgen.search.explore import BATCH
 from kernelgen.spec import find_spec, load_spec
 from kernelgen.strategies import Compiler, Context, History, Tuning
 from kernelgen.strategies.short import ladder, parse, restriction, short
-from kernelgen.strategies.space import Axes, meets, space_of, unread
+from kernelgen.strategies.space import Axes, axes_of, meets, space_of, unread
 from kernelgen.strategies.tune import check, search
 
 PARAMETERS = (
@@ -109,8 +113,6 @@ def test_short_forms_print_and_parse_back(text: str, schedule: Schedule) -> None
 
 
 def test_every_schedule_of_shipped_families_has_a_short_form_of_its_own() -> None:
-    from kernelgen import generation
-
     compiler = families_compiler()
     for name in ("softmax", "broadcast", "topk"):
         spec = load_spec(find_spec(name)[0])
@@ -344,3 +346,51 @@ def test_what_a_run_measured_becomes_a_recorded_space(tmp_path: Path, monkeypatc
     assert {file["configurations"] for file in files} == {file["of"] for file in files} == {len(spaces[0].points)}
     assert len(spaces[0].points) == 2 * 7 * 3 - 3, "four warps have more threads than 64 elements"
     assert {axis.name for axis in spaces[0].points.axes} >= {"variant", "num_warps", "EVICT"}
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "dtypes"),
+    [
+        ("tune", 80, ("float16", "bfloat16")),
+        ("prog", 7, ("float16",)),
+        ("progall", 56, ("float16",)),
+        ("64,64", 32, ("float16", "bfloat16")),
+    ],
+)
+def test_sets_of_attention_have_their_sizes_and_each_short_form_parses_back(
+    name: str, count: int, dtypes: tuple[str, ...]
+) -> None:
+    plan, compiler = generation.plan_of(load_spec(find_spec("attention")[0]), Path("nowhere")), families_compiler()
+    named = families.sets(plan)[name]
+    cases = cases_of(plan, named)
+    assert [case.dtype("T") for case in cases] == list(dtypes)
+    assert len(set(named.schedules)) * len(cases) == count
+    axes = axes_of(compiler, plan, compiler.row_of(plan, cases[0]), tuple(cases))
+    for schedule in named.schedules:
+        assert parse(short(schedule, axes[schedule.variant].parameters), axes) == schedule
+        assert all(compiler.legal(plan, schedule, case) is None for case in cases)
+
+
+def test_a_set_is_a_table_and_a_csv_file_and_predicted_without_a_gpu(tmp_path: Path) -> None:
+    variables = {"KERNELS": "64,32", "CUDA_VISIBLE_DEVICES": ""}
+    done = kernelgen("tune", "attention", "--dtype", "float16", "--device", "cpu", cwd=tmp_path, **variables)
+    assert done.returncode == 0, done.stderr
+    head, *lines = done.stdout.splitlines()
+    assert {"duration µs", "cycles", "registers", "L2 hit rate", "TFLOP/s", "TFLOP/s of products"} <= set(
+        re.split(r"  +", head.strip())
+    )
+    with (tmp_path / "logs" / "attention" / "64x32.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(lines) == len(rows) == 8
+    assert {row["source"] for row in rows} == {"predicted"}
+    assert all(float(row["duration_us"]) > 0 and int(row["registers"]) > 0 for row in rows)
+    assert "fastest" not in done.stdout
+
+
+def test_a_set_without_a_case_is_one_line(tmp_path: Path) -> None:
+    assert refused("tune", "attention", "--configs", "prog", "--only", "D=64", cwd=tmp_path) == (
+        "error: these configurations are for cases of D = 128 and float16, and none is among those chosen"
+    )
+    assert refused("tune", "topk", "--csv", "x.csv", cwd=tmp_path) == (
+        "error: --csv: of a set that the family names, such as attention's --configs tune"
+    )

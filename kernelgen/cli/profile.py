@@ -25,6 +25,7 @@ from kernelgen.spec.model import CUSTOM
 
 if TYPE_CHECKING:
     from kernelgen.evaluate import Candidate
+    from kernelgen.evaluate.cpu import CpuEvaluator
     from kernelgen.evaluate.cuda import CudaEvaluator
     from kernelgen.evaluate.kernels import KernelRow
     from kernelgen.spec.model import Case
@@ -34,7 +35,7 @@ Configs = Annotated[
     str | None,
     typer.Option(
         "--configs",
-        metavar="all|prog|SHORT|AXIS=VALUE,..",
+        metavar="all|prog|SHORT|AXIS=VALUE,..|SET",
         envvar="KERNELS",
         show_envvar=False,
         help="Which configurations; by default the current one. Also read from KERNELS.",
@@ -69,7 +70,9 @@ def profile(
     the compiled kernels, as far as these say them, and the row says `derived`.
     """
     from kernelgen import generation
+    from kernelgen.cli.sets import wanted_of_set
     from kernelgen.devices import find
+    from kernelgen.families import sets as sets_of
     from kernelgen.strategies import Tuning
 
     settings = resolve({"device": device, "jobs": jobs})
@@ -80,7 +83,8 @@ def profile(
     root = root_of(here)
     plan = generation.plan_of(written, root, generation.chip_of(here))
     plan = replace(plan, spec=replace(written, performance=cases))
-    wanted = wanted_of(context_of(plan, Tuning(configs or "tune")))
+    named = sets_of(plan).get(configs or "")
+    wanted = wanted_of_set(plan, named) if named else wanted_of(context_of(plan, Tuning(configs or "tune")))
     if not here.measures or here.name != "cuda":
         raise NoDeviceError("profile needs an NVIDIA GPU, and none is here; `kernelgen analyze` says what is predicted")
     quartet = Quartet(written.name, root / written.folder)
@@ -101,7 +105,12 @@ def profile(
         rows = list(profiled(run, wanted, keep.resolve() if keep else None))
         if trace is not None:
             _traced(run, wanted[0], trace.resolve())
-    _show(rows, csv_file, json)
+    if csv_file is not None:
+        write(rows, csv_file)
+    if json:
+        emit([asdict(row) for row in rows])
+    else:
+        print(table_of(rows))
     return 0
 
 
@@ -127,7 +136,7 @@ def wanted_of(context: Context) -> list[tuple[str, Candidate, Case]]:
 
 
 def profiled(
-    run: CudaEvaluator, wanted: Sequence[tuple[str, Candidate, Case]], keep: Path | None
+    run: CudaEvaluator | CpuEvaluator, wanted: Sequence[tuple[str, Candidate, Case]], keep: Path | None = None
 ) -> Iterator[KernelRow]:
     """The rows of every configuration; what cannot be profiled is a line on stderr, and why counters were not read is
     one line in all."""
@@ -162,17 +171,21 @@ def _traced(run: CudaEvaluator, wanted: tuple[str, Candidate, Case], path: Path)
     note(f"--trace {path}: {why}" if why else f"a trace of {label} on {case.label} is in {path}")
 
 
-def _show(rows: list[KernelRow], csv_file: Path | None, json: bool) -> None:
-    from kernelgen.evaluate.kernels import TITLES, shown, written
+def write(rows: list[KernelRow], file: Path) -> None:
+    """The rows as a CSV file. Raises UsageError where it cannot be written."""
+    from kernelgen.evaluate.kernels import written
 
-    if csv_file is not None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(written(rows))
-        try:
-            csv_file.write_text(text.getvalue(), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{csv_file}: cannot write: {error.strerror}") from None
-    if json:
-        emit([asdict(row) for row in rows])
-        return
-    print(table([tuple(TITLES.values()), *map(shown, rows)]))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(written(rows))
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text.getvalue(), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file}: cannot write: {error.strerror}") from None
+
+
+def table_of(rows: list[KernelRow]) -> str:
+    """The rows for a person."""
+    from kernelgen.evaluate.kernels import TITLES, shown
+
+    return table([tuple(TITLES.values()), *map(shown, rows)])

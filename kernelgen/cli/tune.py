@@ -49,12 +49,17 @@ Configs = Annotated[
     str | None,
     typer.Option(
         "--configs",
-        metavar="tune|all|prog|SHORT|AXIS=VALUE,..|all,AXIS=VALUE,..",
+        metavar="tune|all|prog|SHORT|AXIS=VALUE,..|all,AXIS=VALUE,..|SET",
         envvar="KERNELS",
         show_envvar=False,
         help="Which configurations: what the search chooses, all, one axis after the other, one by its short form, "
-        "what the search chooses among those with these values, or all of those. Also read from KERNELS.",
+        "what the search chooses among those with these values, or all of those; of a set of the family's, a table. "
+        "Also read from KERNELS.",
     ),
+]
+Csv = Annotated[
+    Path | None,
+    typer.Option("--csv", metavar="FILE", help="Where the table of a set goes; by default logs/NAME/SET.csv."),
 ]
 Effort = Annotated[
     str, typer.Option("--effort", metavar="none|quick|full", help="How much is measured before the search ends.")
@@ -83,6 +88,7 @@ def tune(
     ray: fleet.Ray = None,
     each_device: fleet.EachDevice = False,
     resume: fleet.Resume = False,
+    csv_file: Csv = None,
     force: Force = False,
     dry_run: DryRun = False,
     replay: Replay = None,
@@ -112,7 +118,7 @@ def tune(
 
     asked = _Asked(
         settings, find(settings.device, settings.arch), tuple(dtype or ()), tuple(only or ()), tuple(skip or ()), force,
-        fresh, dry_run, json, Wanted(configs or "tune", evaluations, patience),
+        fresh, dry_run, json, Wanted(configs or "tune", evaluations, patience), configs, csv_file,
     )  # fmt: skip
     return each_of(meant_specs(names, False, root_of(asked.device)), lambda name: _one(name, asked), json)
 
@@ -131,12 +137,17 @@ class _Asked:
     dry_run: bool
     json: bool
     tuning: Tuning
+    configs: str | None
+    """As they were asked for."""
+    csv_file: Path | None
 
 
 def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     """Search one operator's space, and print what was found or return it as the document."""
     from kernelgen import generation
     from kernelgen.cli.knowledge import told
+    from kernelgen.cli.sets import show, side_by_side
+    from kernelgen.families import sets as sets_of
     from kernelgen.optimization import Options as Given
 
     here, written = asked.device, load(name)
@@ -146,6 +157,14 @@ def _one(name: str, asked: _Asked) -> tuple[int, Any]:
     spec = replace(written, performance=cases, optimization_strategies=("tune",))
     root, chip = root_of(here), generation.chip_of(here)
     plan = replace(generation.plan_of(written, root, chip), spec=spec)
+    if named := sets_of(plan).get(asked.configs or ""):
+        name, jobs = str(asked.configs), asked.settings.jobs
+        code, document = side_by_side(plan, name, named, here, jobs, asked.csv_file, asked.dry_run)
+        if not asked.json:
+            show(document)
+        return code, document
+    if asked.csv_file is not None:
+        raise UsageError("--csv: of a set that the family names, such as attention's --configs tune")
     context = context_of(plan, asked.tuning)
     if asked.dry_run:
         return 0, _announce(context, asked.json)

@@ -6,7 +6,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -124,6 +124,10 @@ class Evaluator(ABC):
     def facts(self, candidate: Candidate, cases: Sequence[Case]) -> tuple[tuple[str, StaticFacts], ...]:
         """What the compiled kernels say of themselves, by case label. Raises Failed where it does not compile."""
         return facts_of(self._compiler.compile(candidate, cases))
+
+    def ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Compile what will be asked for, several at once; what does not compile says so when it is asked for."""
+        wait([self._pool.submit(self._compiler.compile, candidate, candidate.cases) for candidate in candidates])
 
     def search(self, candidates: Sequence[Candidate], current: Candidate) -> Iterator[tuple[Candidate, Evaluation]]:
         """Compile all, several at once, and time each against `current` as soon as it is compiled.

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 from kernelgen.analysis import floor_seconds
 from kernelgen.devices import DeviceFacts, ceilings
+from kernelgen.evaluate import kernels
 from kernelgen.evaluate.base import OPPONENTS, Evaluator, failed
 from kernelgen.evaluate.candidate import Candidate
 from kernelgen.evaluate.compiling import Compiled, facts_of
+from kernelgen.evaluate.kernels import KernelRow
 from kernelgen.outcomes import CaseTiming, Counters, Evaluation, Status
 from kernelgen.predict import Prediction, predict
 from kernelgen.spec.model import Case
@@ -71,6 +74,15 @@ class CpuEvaluator(Evaluator):
             achieved_occupancy=min(occupancies, default=None),
             sm_utilisation=work.arithmetic_seconds(facts) / predicted.seconds,
         )
+
+    def kernels(
+        self, candidate: Candidate, case: Case, configuration: str, keep: Path | None = None
+    ) -> tuple[list[KernelRow], str]:
+        """What the compiled kernels and a prediction say of each kernel of a call; nothing counts. Raises Failed."""
+        compiled = self._compiler.compile(candidate, [case])[case.label]
+        time_us = self._predict(case, compiled).seconds * 1e6
+        work, gpu = self.work(case), self.device.gpu
+        return kernels.derived(case.label, configuration, compiled.facts, time_us, work, gpu, kernels.PREDICTED), ""
 
     def _timings(
         self, cases: Sequence[Case], new: dict[str, Compiled], old: dict[str, Compiled]

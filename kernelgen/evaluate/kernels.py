@@ -13,7 +13,7 @@ from kernelgen.analysis import Work
 from kernelgen.devices import DeviceFacts
 from kernelgen.outcomes import StaticFacts
 
-NCU, DERIVED, SUM = "ncu", "derived", "sum"
+NCU, DERIVED, PREDICTED, SUM = "ncu", "derived", "predicted", "sum"
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class KernelRow:
     configuration: str
     kernel: str
     source: str
-    """`ncu`; `derived`: the judge's time, the bytes and the binary; `sum`: of the rows of a call."""
+    """`ncu`; `derived`: the judge's time, the bytes and the binary; `predicted`: the same with a time that nothing
+    took; `sum`: of the rows of a call."""
     duration_us: float | None = None
     cycles: float | None = None
     registers: float | None = None
@@ -113,22 +114,28 @@ def of_ncu(case: str, configuration: str, text: str, work: Work) -> list[KernelR
 
 
 def derived(
-    case: str, configuration: str, launches: Sequence[StaticFacts], time_us: float, work: Work, facts: DeviceFacts
+    case: str,
+    configuration: str,
+    launches: Sequence[StaticFacts],
+    time_us: float,
+    work: Work,
+    facts: DeviceFacts,
+    source: str = DERIVED,
 ) -> list[KernelRow]:
     """The same columns as far as time, bytes and the compiled kernels say them; of several kernels only the whole
-    call's time is known."""
+    call's time is known. `source`: DERIVED where the time was measured, else PREDICTED."""
     alone = len(launches) == 1
     moved = (work.bytes_read + work.bytes_written) / (time_us * 1e-6 * facts.dram_bytes_per_s)
     rows = [
         KernelRow(
-            case, configuration, one.kernel, DERIVED, duration_us=time_us if alone else None, registers=one.registers,
+            case, configuration, one.kernel, source, duration_us=time_us if alone else None, registers=one.registers,
             occupancy=one.occupancy, dram=moved if alone else None,
         )
         for one in launches
     ]  # fmt: skip
     if alone:
         return _rated(rows, work)
-    whole = KernelRow(case, configuration, f"{len(rows)} kernels", f"{SUM}, {DERIVED}", duration_us=time_us, dram=moved)
+    whole = KernelRow(case, configuration, f"{len(rows)} kernels", f"{SUM}, {source}", duration_us=time_us, dram=moved)
     return [*rows, _rate(whole, work)]
 
 

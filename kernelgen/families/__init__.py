@@ -36,7 +36,20 @@ from kernelgen.frontend.graph import CALL, SCANS, SELECTIONS, Graph
 from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search, with_searches
-from kernelgen.plan import Chip, KernelPlan, LoweredPlan, Parameter, Product, Schedule, StepsPlan, TableRow, table_row
+from kernelgen.plan import (
+    Chip,
+    KernelPlan,
+    LoweredPlan,
+    Parameter,
+    Plan,
+    Product,
+    Schedule,
+    ScheduleSet,
+    StepsPlan,
+    TableRow,
+    WrittenPlan,
+    table_row,
+)
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
@@ -307,6 +320,11 @@ def variants(plan: LoweredPlan, cases: Sequence[Case]) -> tuple[Schedule, ...]:
     most = max((rows(plan, case) for case in cases), default=1)
     found = dict.fromkeys(family_of(plan).starts(body_of(plan), most, shortest, plan.chip))
     return tuple(s for s in found if all(legal(plan, s, c) is None for c in cases)) or tuple(found)[-1:]
+
+
+def sets(plan: Plan) -> Mapping[str, ScheduleSet]:
+    """The schedules that a plan's family names together; a kernel that no family wrote has none."""
+    return {} if isinstance(plan, WrittenPlan) else family_of(plan).sets(body_of(plan))
 
 
 def space(plan: LoweredPlan, row: int, cases: Sequence[Case]) -> tuple[Parameter, ...]:

@@ -9,7 +9,7 @@ from typing import Protocol
 from kernelgen.families.forms import Form
 from kernelgen.families.kernel import Body
 from kernelgen.frontend.graph import Graph
-from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, TableRow
+from kernelgen.plan import Chip, Parameter, Product, Scalar, Schedule, ScheduleSet, TableRow
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.model import OperatorSpec
 from kernelgen.tile.ir import Step
@@ -131,6 +131,8 @@ class Family:
     """The bytes that the schedule table counts for an element of a row; None: those of its dtype."""
     own_helpers: Mapping[str, str] = field(default_factory=dict)
     """Device functions of `helpers.py.jinja` by those that they stand in for."""
+    sets: Callable[[Body], Mapping[str, ScheduleSet]] = lambda body: {}
+    """Schedules that it names together."""
     holds: Callable[[Body, Schedule, int], str | None] = lambda body, schedule, itemsize: None
     """Why a program of a GPU has no room for a schedule of these values, with elements of so many bytes, beyond what
     the variant says of any; None if it has."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelgen.families.attention import kernels, library, lowering, schedules
+from kernelgen.families.attention import kernels, library, lowering, schedules, sets
 from kernelgen.families.attention.lowering import AttentionBody, TilesBody
 from kernelgen.families.attention.writer import boxable, multiplies_float32
 from kernelgen.families.family import Family, Table
@@ -128,5 +128,5 @@ LONGEST_HEAD = 1024
 FAMILY = Family(
     NAME, takes, schedules.every(build), lambda body: schedules.variants(_own(body)), _first_table, _starts,
     body=_body, notes=_notes, too_large=too_large, sizes=sizes_of, products=_products,
-    holds=schedules.holds, of_nothing=True,
+    holds=schedules.holds, of_nothing=True, sets=lambda body: sets.sets(_own(body)),
 )  # fmt: skip
