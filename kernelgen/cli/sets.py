@@ -24,13 +24,14 @@ Wanted = list[tuple[str, "Candidate", "Case"]]
 
 def cases_of(plan: Plan, named: ScheduleSet) -> list[Case]:
     """The performance cases that a set is for. Raises UsageError where there is none."""
-    from kernelgen.families import problem_of
+    from kernelgen.optimization.bench import families_compiler
 
+    compiler = families_compiler()
     found = [
         case
         for case in plan.spec.performance
         if {kind for _, kind in case.dtypes} <= set(named.dtypes)
-        and all(problem_of(plan, case)[size] == value for size, value in named.sizes)
+        and all(compiler.problem_of(plan, case)[size] == value for size, value in named.sizes)
     ]
     if not found:
         of = " and ".join([*(f"{size} = {value}" for size, value in named.sizes), " or ".join(named.dtypes)])
