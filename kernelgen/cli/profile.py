@@ -107,10 +107,7 @@ def profile(
             _traced(run, wanted[0], trace.resolve())
     if csv_file is not None:
         write(rows, csv_file)
-    if json:
-        emit([asdict(row) for row in rows])
-    else:
-        print(table_of(rows))
+    emit([asdict(row) for row in rows]) if json else print(table_of(rows))
     return 0
 
 
