@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from references import DEVICE, Sample, load, plan_of, sample
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelgen import families, render
 from kernelgen.errors import SpecError
@@ -267,6 +268,16 @@ def test_the_last_line_of_the_table_has_heads_of_any_size(lines: str, queries: i
     )
     op = load(render.triton_source(plan)).op
     assert float((op(q, k, v).double() - exact(found, [q, k, v])[0]).abs().max()) <= 2e-5
+
+
+def test_scores_of_long_heads_are_hidden_whatever_they_are() -> None:
+    """torch's attention without a fused kernel adds minus infinity to them: of an infinite one that is NaN."""
+    found = attention(f"{PLACES}{SCORES}s = s.masked_fill(col > row, float('-inf'))\n{WEIGH}", SQUARE)
+    q, k, v = (torch.randn(1, 2, 5, 130, device=DEVICE) for _ in range(3))
+    k[:, :, 3] = torch.inf
+    with sdpa_kernel(SDPBackend.MATH):
+        out = load(render.triton_source(plan_of(found.spec()))).op(q, k, v)
+    assert bool(out[:, :, :3].isfinite().all())
 
 
 SCALES = {"a tensor": ("", ""), "a head": ("H 1 1", "H 1 1"), "a key and a column": ("H L 1", "H 1 E")}

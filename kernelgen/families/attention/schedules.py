@@ -99,9 +99,16 @@ def first_table(body: AttentionBody) -> Table:
     if not sizes:
         return found
     last = _SPLIT if found[-1].schedule.variant == SPLIT else _TILES
-    last = _LIBRARY if body.library else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
+    last = _LIBRARY if _calls_torch(body, 1024) else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
     known = found[:-1] if found[-1].schedule == last else found
     return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
+
+
+def _calls_torch(body: AttentionBody, head: int) -> bool:
+    """Whether torch's attention is named for long heads of that size. Beyond 128 none was measured, and what
+    torch falls back to adds minus infinity to hidden scores: of infinite or NaN ones that is NaN, where a mask hides
+    them."""
+    return bool(body.library) and (head <= 128 or not body.mask().bounds)
 
 
 def _table(body: AttentionBody) -> Table:
@@ -118,7 +125,7 @@ def _table(body: AttentionBody) -> Table:
         some = ((16, 32), (64, 16), (256, 8))
         rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
         return (*rows, table_row(_SPLIT.replace(**stages)))
-    if body.library:
+    if _calls_torch(body, head):
         return (few, table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY))
     return (few, table_row(best, itemsize=2), table_row(wide))
 
