@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernelgen import custom
@@ -17,9 +17,9 @@ from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import Plan, StepsPlan, WrittenPlan
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import SCALAR, OperatorSpec, TensorSpec
 from kernelgen.tile.scans import LARGEST_GROWTH
-from kernelgen.wrapper import checks, copied_back, file_text, results, sequence
+from kernelgen.wrapper import checks, copied_back, file_text, results, sequence, tensors_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -142,7 +142,10 @@ def quartet(plan: Plan) -> dict[str, str]:
 
 def interface_hash(spec: OperatorSpec) -> str:
     """Changes with the operator's interface or meaning, not with its schedules."""
-    parts = [repr((t.name, t.shape, t.dtype, t.role)) for t in (*spec.inputs, *spec.outputs)]
+    parts = [
+        repr((t.name, t.shape, t.dtype, t.role, *([t.default] if t.role == SCALAR else [])))
+        for t in (*spec.inputs, *spec.outputs)
+    ]
     parts += [c.text for c in spec.constraints] + ([] if spec.deterministic else ["any order"])
     parts += [f"{output} into {given}" for given, output in spec.written.items()]
     parts += [f"float32 by {spec.precision}"] if spec.precision else []
@@ -188,6 +191,7 @@ def _judged(
                 "is_ends": t.is_ends,
                 "uniform": False,
                 "finite": t.role == "scale",
+                "number": t.default,
                 "into": None,
                 "kept": False,
             }
@@ -205,6 +209,7 @@ def _judged(
                 "is_ends": False,
                 "uniform": t.name in uniform,
                 "finite": False,
+                "number": None,
                 "into": t.into,
                 "kept": t.name in kept,
             }
@@ -224,20 +229,35 @@ def _header(spec: OperatorSpec) -> str:
 
 
 def _common(spec: OperatorSpec) -> dict[str, Any]:
+    function, tensors = _function(spec, spec.name), tensors_of(spec)
+    given = [_parameter(t, False) for t in tensors]
+    checked = function["signature"] if len(tensors) == len(spec.inputs) else _signature("check_inputs", given, "None")
     return {
         "spec": spec, "header": _header(spec), "summary": _wrapped(spec.summary, len(spec.name) + 5),
-        "names": ", ".join(t.name for t in spec.inputs), "checks": checks(spec), **_function(spec, spec.name),
+        "names": ", ".join(t.name for t in spec.inputs), "tensor_names": ", ".join(t.name for t in tensors),
+        "tensors": checked, "checks": checks(spec), **function,
         "copies": copied_back(spec), "returned": results(spec),
     }  # fmt: skip
 
 
+def _parameter(tensor: TensorSpec, has_default: bool) -> str:
+    if tensor.role != SCALAR:
+        return f"{tensor.name}: torch.Tensor"
+    return f"{tensor.name}: float = {tensor.default!r}" if has_default else f"{tensor.name}: float"
+
+
+def _signature(name: str, parameters: Sequence[str], returns: str) -> str:
+    signature = ", ".join(parameters)
+    if len(f"def {name}({signature}) -> {returns}:") > LINE:
+        signature = "\n" + "".join(f"    {parameter},\n" for parameter in parameters)
+    return signature
+
+
 def _function(spec: OperatorSpec, name: str) -> dict[str, Any]:
     """What is printed of a function that takes and returns the tensors of a spec."""
-    names = [t.name for t in spec.inputs]
+    parameters = [_parameter(t, name == spec.name) for t in spec.inputs]
     returns = "torch.Tensor" if len(spec.outputs) == 1 else f"tuple[{', '.join(['torch.Tensor'] * len(spec.outputs))}]"
-    signature = ", ".join(f"{n}: torch.Tensor" for n in names)
-    if len(f"def {name}({signature}) -> {returns}:") > LINE:
-        signature = "\n" + "".join(f"    {n}: torch.Tensor,\n" for n in names)
+    signature = _signature(name, parameters, returns)
     return {
         "function": name, "signature": signature, "returns": returns,
         "results": ", ".join(o.name for o in spec.outputs), "contract": _contract(spec),
@@ -259,9 +279,15 @@ def _contract(spec: OperatorSpec) -> str:
 
     def show(tensor: Any) -> str:
         place = f" in {tensor.into}" if tensor.into else ""
+        if isinstance(tensor, TensorSpec) and tensor.role == SCALAR:
+            return str(tensor.name)
         return f"{tensor.name}[{', '.join(str(e) for e in tensor.shape)}]{place}"
 
-    fixed = [f"{t.name} {t.dtype}" for t in (*spec.inputs, *spec.outputs) if t.dtype not in dict(spec.dtypes)]
+    fixed = [
+        f"{t.name} {t.dtype}"
+        for t in (*spec.inputs, *spec.outputs)
+        if t.dtype not in dict(spec.dtypes) and t.role != SCALAR
+    ]
     kinds = [f"{', '.join(values)}" for _, values in spec.dtypes] + fixed
     text = (
         f"{', '.join(show(t) for t in spec.inputs)} -> {', '.join(show(t) for t in spec.outputs)}; {'; '.join(kinds)}."

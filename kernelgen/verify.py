@@ -174,7 +174,7 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
     def one(line: _Line) -> Failed | Literal["done", "not begun"]:
         if not line.needed and time.monotonic() > begun + ENOUGH_S:
             return "not begun"
-        shapes = [[line.case.shape(t.shape), line.case.dtype(t.dtype)] for t in line.spec.inputs]
+        shapes = [line.case.argument(t) for t in line.spec.inputs]
         cases = [{"label": line.case.label, "inputs": shapes}]
         request = {"path": _paths(line.spec, staged)["path"], "function": line.spec.name, "device": asdict(device.gpu)}
         try:

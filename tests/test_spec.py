@@ -627,3 +627,32 @@ def test_what_is_written_into_is_contiguous() -> None:
     spec = parse_spec(edited("shape: [..., D], dtype: T}\ndtypes", "shape: [..., D], dtype: T, into: x}\ndtypes"))
     assert spec.written == {"x": "out"}
     assert spec.constraints[-1].text == "x.is_contiguous()"
+
+
+NUMBER = "  - {name: weight, shape: [D], dtype: T}\n"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("{name: eps, scalar: §bool, default: 1}", "'bool' decides what is computed: give the parameter a default"),
+        ("{name: eps, scalar: §flaot, default: 1}", "unknown kind of number 'flaot'; did you mean 'float'?"),
+        ("{name: eps, scalar: §float}", "a number needs a default, as in 'scalar: float, default: 1e-6'"),
+        ("{name: eps, scalar: float, default: §small}", "'inputs[2].default' needs a number, got 'small'"),
+        ("{name: eps, scalar: float, default: 1, §shape: []}", "a number has no 'shape'"),
+        ("{name: eps, shape: [], dtype: T, default: §1}", "a default is that of a number, beside 'scalar: float'"),
+        ("§{name: eps, shape: []}", "'inputs[2]' needs the key 'dtype'"),
+    ],
+)
+def test_a_number_has_a_default_and_is_no_tensor(entry: str, message: str) -> None:
+    expect(edited(NUMBER, f"{NUMBER}  - {entry}\n").replace("x, weight)", "x, weight, eps)"), message)
+
+
+def test_numbers_stand_behind_tensors_and_have_no_gradients() -> None:
+    text = edited("inputs:\n", "inputs:\n  - §{name: eps, scalar: float, default: 1}\n").replace("(x,", "(eps, x,")
+    expect(text, "numbers stand behind the tensors: a call may leave them out")
+    text = edited(NUMBER, f"{NUMBER}  - {{name: eps, scalar: float, default: -1e-3}}\n")
+    spec = parse_spec(text.replace("x, weight)", "x, weight, eps)"))
+    assert (spec.inputs[2].role, spec.inputs[2].default) == ("scalar", -1e-3)
+    text = text.replace("x, weight)", "x, weight, eps)").replace("max_rounds", "backward: §true\nmax_rounds")
+    expect(text, "there are no gradients beside numbers yet; give the parameter a default without an input")

@@ -103,7 +103,7 @@ def _answers(
 
 
 def _described(spec: OperatorSpec, case: Case) -> dict[str, Any]:
-    return {"label": case.label, "inputs": [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]}
+    return {"label": case.label, "inputs": [case.argument(t) for t in spec.inputs]}
 
 
 def _distinct(cases: Sequence[Case]) -> Iterator[Case]:

@@ -54,10 +54,7 @@ class Compiler:
             "path": str(keep(candidate, self._store)),
             "function": self._spec.name,
             "device": asdict(self._facts),
-            "cases": [
-                {"label": case.label, "inputs": [[case.shape(t.shape), case.dtype(t.dtype)] for t in inputs]}
-                for case in cases
-            ],
+            "cases": [{"label": case.label, "inputs": [case.argument(t) for t in inputs]} for case in cases],
         }
         result = self._worker.call("compile", request, self._limit_s)
         try:

@@ -94,7 +94,7 @@ class LoweredEvaluator(CpuEvaluator):
 
 def case_of(spec: OperatorSpec, case: Case) -> dict[str, object]:
     """A case as workers are told of it."""
-    return {"label": case.label, "inputs": [[case.shape(t.shape), case.dtype(t.dtype)] for t in spec.inputs]}
+    return {"label": case.label, "inputs": [case.argument(t) for t in spec.inputs]}
 
 
 def compiled(launches: Sequence[dict[str, Any]], facts: NpuFacts) -> Compiled:

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelgen.export.folder import read
 from kernelgen.render import operator_context, render
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
 
 NAMESPACE = "kernelgen"
@@ -86,7 +86,9 @@ def _size(spec: OperatorSpec, entry: int | str) -> str:
 
 
 def _example(spec: OperatorSpec, tensor: TensorSpec) -> str:
-    """One input of the test, of the shape of the largest small case."""
+    """One input of the test, of the shape of the largest small case; a number's default."""
+    if tensor.role == SCALAR:
+        return repr(tensor.default)
     case = max(spec.accuracy, key=lambda case: (_elements(spec, case) < 4096) * _elements(spec, case))
     shape, dtype = case.shape(tensor.shape), case.dtype(tensor.dtype)
     if dtype == "bool":

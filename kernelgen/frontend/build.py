@@ -49,6 +49,8 @@ class Builder:
         self.statement: int | None = None
         self.notes: dict[str, None] = {}
         self.held: set[int] = set()
+        self.numbers: dict[Any, Ref] = {}
+        """torch's symbols for inputs that are numbers."""
         self.deviations: set[int] = set()
         self.shortcuts: list[tuple[int, str, tuple[Ref, ...]]] = []
         self.filled: dict[str, None] = {}

@@ -19,7 +19,7 @@ from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Refused
 from kernelgen.spec.cases import admits, usual_sizes
 from kernelgen.spec.constraints import check, written_sizes
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, SizeValue, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, Size, SizeValue, TensorSpec
 from kernelgen.spec.sizes import check_size, evaluate, is_expression, parts
 
 _PRIMES = (
@@ -125,7 +125,7 @@ def called(spec: OperatorSpec, reference: Reference, inputs: Sequence[Any]) -> A
     """What the reference returns for traced inputs."""
     from kernelgen.frontend.rewrites import Rewrites
 
-    joined = [joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
+    joined = [x.item() if t.role == SCALAR else joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
     with Rewrites(writes=reference.writes), _roots_of_sizes():
         return reference.function(*joined)
 

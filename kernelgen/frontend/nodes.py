@@ -20,7 +20,7 @@ from kernelgen.frontend.numbers_of_sizes import number_of
 from kernelgen.frontend.reference import Reference
 from kernelgen.frontend.rule import Call, NeedsArgument, Refused, Result, StaysCall
 from kernelgen.frontend.taken import check_slice
-from kernelgen.spec.model import OperatorSpec
+from kernelgen.spec.model import SCALAR, OperatorSpec
 
 _SYMBOLIC = ("SymInt", "SymFloat", "SymBool")
 _IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "sym_", "_guards", "sym_constrain")
@@ -40,6 +40,9 @@ def lower_node(
             values[node] = values[node.args[0]][node.args[1]]
             return
         meta = node.meta["val"]
+        if name == "aten.item.default" and (number := _number(spec, b, values.get(node.args[0]))):
+            values[node] = b.numbers[meta.node.expr] = number
+            return
         if not hasattr(meta, "shape") and not isinstance(meta, list | tuple):
             values[node] = _size_value(b, meta, symbols)
             return
@@ -71,6 +74,12 @@ def lower_node(
         raise unsupported(spec, line_of(reference, node), named(str(refusal), symbols)) from None
 
 
+def _number(spec: OperatorSpec, b: Builder, value: Any) -> Ref | None:
+    """A value that is an input, and a number of Python's; None for any other."""
+    names = {t.name for t in spec.inputs if t.role == SCALAR}
+    return value if isinstance(value, Ref) and b.node(value).op == "input" and b.node(value).name in names else None
+
+
 def _result(
     b: Builder, node: Any, call: Callable[[], Call], values: dict[Any, Any], symbols: dict[Any, Atom]
 ) -> Result:
@@ -85,6 +94,11 @@ def _result(
         except Refused as refused:
             refusal = refused
             b.back_to(before)
+        except TypeError:
+            if not b.numbers:
+                raise
+            said = f"{name.removeprefix('aten.')} of a number that a call gives (write the formula of it)"
+            raise Refused(said) from None
     if name in FUNCTIONS:
         in_memory(b, node, values)
         return torch_call(b, node, call())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from kernelgen.frontend import indices as ix
@@ -19,12 +20,16 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
         return int(expression) if expression.is_integer else float(expression)
     kind = type(expression).__name__
     if kind in ("Symbol", "ToFloat"):
+        if expression in b.numbers:
+            return b.numbers[expression]
         size = expression if kind == "Symbol" else expression.args[0]
         if size not in symbols:
             raise Refused(f"the number {expression}")
         return b.convert(b.place((), ix.size((symbols[size],))), "float")
+    if kind == "Add":
+        return _sum(b, expression.args, symbols)
     sides = [number_of(b, side, symbols) for side in expression.args]
-    if kind in ("Add", "Mul"):
+    if kind == "Mul":
         first, *rest = sides
         for side in rest:
             first = b.map(kind.lower(), first, side)
@@ -38,3 +43,13 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
     if kind in ("FloatPow", "Pow") and sides[1] == -1:
         return b.map("div", 1.0, sides[0])
     raise Refused(f"the number {expression}")
+
+
+def _sum(b: Builder, terms: Sequence[Any], symbols: dict[Any, Atom]) -> Arg:
+    """A sum as one writes it: what has a minus sign is subtracted."""
+    signed = [(bool(term.could_extract_minus_sign()), term) for term in terms]
+    (_, first), *rest = sorted(signed, key=lambda pair: pair[0])
+    found = number_of(b, first, symbols)
+    for negative, term in rest:
+        found = b.map("sub" if negative else "add", found, number_of(b, -term if negative else term, symbols))
+    return found

@@ -48,9 +48,10 @@ def accuracy_case(
     begin = time.perf_counter()
     trials: list[Trial] = []
     suite = Suite() if mutants and not case.hidden and not run_as else None
+    taken = operator.taking(kernel or operator.kernel)
     settings = (
         # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
-        trial.Setting(operator, ran, kernel or operator.kernel, device, *inputs_of, verbose,
+        trial.Setting(operator, ran, taken, device, *inputs_of, verbose,
                       repeat=device == "cuda" or not trials, first=not trials, suite=suite)
         for inputs_of in _planned(operator, ran, seeds, seed, device, distributions, trials)
     )  # fmt: skip

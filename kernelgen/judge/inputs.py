@@ -64,13 +64,23 @@ def make(operator: Operator, case: Case, *, distribution: str, seed: int, device
     """Fresh guarded inputs; the same arguments give the same values."""
     buffers = []
     for position, tensor in enumerate(operator.inputs):
-        buffer, target = allocate(case.shape(tensor), case.dtype(tensor), case.layout, device)
-        if not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
+        where = device if tensor.number is None else "cpu"
+        buffer, target = allocate(case.shape(tensor), case.dtype(tensor), case.layout, where)
+        if tensor.number is not None:
+            target.fill_(_number(tensor.number, distribution, derive_seed(seed, position)))
+        elif not tensor.like:  # a `like` input keeps its NaNs: nothing may read it
             generator = torch.Generator(device).manual_seed(derive_seed(seed, position))
             kind = _FINITE.get(distribution, distribution) if tensor.finite else distribution
             fill(tensor, case, target, kind, generator, operator.large)
         buffers.append(buffer)
     return tuple(buffers)
+
+
+def _number(default: float, distribution: str, seed: int) -> float:
+    """The default for the first and most telling inputs; else one of its order, between half of it and twice."""
+    if distribution in ("normal", "specials"):
+        return default
+    return (default or 1.0) * 2 ** (2 * (seed % 1024) / 1024 - 1)
 
 
 def storage_elements(shape: Sequence[int], layout: Layout) -> int:

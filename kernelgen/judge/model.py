@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Literal
 
 import torch
@@ -41,6 +41,8 @@ class Tensor:
     """All elements of an output are the same, whatever the inputs."""
     finite: bool = False
     """No element of an input is NaN or infinite."""
+    number: float | None = None
+    """Of an input that is a number of Python's: its default. The judge holds it as a tensor of the host."""
     into: str | None = None
     """Of an output: the input that it is written into, and is returned."""
     kept: bool = False
@@ -150,6 +152,16 @@ class Operator:
     """Results are sums of elements of the inputs in whatever order, as atomics make them: two calls may differ, each by
     as much as the worst order costs."""
 
+    def __post_init__(self) -> None:
+        if self.numbers:
+            for name in ("kernel", "baseline", "reference"):
+                object.__setattr__(self, name, given_numbers(getattr(self, name), self.numbers))
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The inputs that are numbers."""
+        return frozenset(i for i, t in enumerate(self.inputs) if t.number is not None)
+
     @property
     def written(self) -> dict[int, int]:
         """The outputs that are written into inputs, by number, each with that input's."""
@@ -159,7 +171,29 @@ class Operator:
     @property
     def pure(self) -> Function:
         """The reference on copies of what it may write into."""
-        return _on_copies(self.reference, frozenset(self.written.values())) if self.written else self.reference
+        return self.on_copies(self.reference)
+
+    def on_copies(self, function: Function) -> Function:
+        """A function on copies of what it may write into."""
+        return _on_copies(function, frozenset(self.written.values())) if self.written else function
+
+    def taking(self, function: Function) -> Function:
+        """A wrapper that is given tensors of the host for the numbers that it takes."""
+        return given_numbers(function, self.numbers)
+
+
+@cache
+def given_numbers(function: Function, numbers: frozenset[int]) -> Function:
+    """A function that takes numbers, as one that may be given tensors of the host for them."""
+    if not numbers:
+        return function
+
+    @wraps(function)
+    def called(*arguments: torch.Tensor) -> Any:
+        taken = (i in numbers and isinstance(x, torch.Tensor) for i, x in enumerate(arguments))
+        return function(*(x.item() if is_number else x for x, is_number in zip(arguments, taken, strict=True)))
+
+    return called
 
 
 @cache

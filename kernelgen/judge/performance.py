@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import math
 import types
@@ -61,7 +62,7 @@ def performance_case(
             devices.empty_cache()
             comparisons[name] = compare(
                 opponent(operator, name, case),
-                kernel or operator.kernel,
+                operator.taking(kernel or operator.kernel),
                 make_inputs(operator, case, seed=seed),
                 time_cap_s=time_cap_s,
                 half_width=half_width,
@@ -84,7 +85,10 @@ def opponent(operator: Operator, name: str, case: Case) -> Function:
 
     Each case is compiled for its own shape, as a user with fixed shapes would have it, once a process.
     """
-    return operator.reference if name == "eager" else _compiled(operator.reference, name, case.label)
+    if name == "eager":
+        return operator.reference
+    compiled = _compiled(inspect.unwrap(operator.reference), name, case.label)
+    return operator.taking(compiled)
 
 
 @functools.cache
@@ -109,6 +113,9 @@ def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, devi
         number = next(counter)
         arguments = []
         for position, tensor in enumerate(operator.inputs):
+            if tensor.number is not None:
+                arguments.append(torch.tensor(tensor.number))
+                continue
             x = torch.empty(case.shape(tensor), dtype=case.dtype(tensor), device=made_on)
             if not tensor.like:
                 generator = torch.Generator(made_on).manual_seed(inputs.derive_seed(base, number, position))

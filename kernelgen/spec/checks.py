@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from kernelgen.spec import constraints, leaves, module, reference
 from kernelgen.spec.declared import Declared, DeclaredTensor
 from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, STRATEGIES, Place
-from kernelgen.spec.nearest import hint
+from kernelgen.spec.nearest import hint, nearest
 from kernelgen.spec.sizes import is_expression, is_multiple, names_in
 from kernelgen.spec.tree import Finding, Map, Seq, Text, Tree
 
@@ -21,6 +21,7 @@ def cross_check(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findin
     yield from _dtypes(tree, parts)
     yield from _indices(tree, parts)
     yield from _written(tree, parts)
+    yield from _numbers(tree)
     for key in ("accuracy", "performance"):
         yield from _cases(tree.child(key), parts)
     yield from _limits(tree.child("performance"), parts)
@@ -135,6 +136,33 @@ def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
             yield bounds[-1].place, f"offsets are a tensor of one dimension, and {tensor.name} has {len(tensor.shape)}"
         if checked is not None and not bounds:
             yield checked.place, "checked: of what? It goes with below, offsets or ends"
+
+
+def _numbers(tree: Map) -> Iterator[Finding]:
+    """What is a number has a default and nothing that only tensors have, and stands behind the tensors."""
+    entries = [entry for entry in tree.entries("inputs") if isinstance(entry, Map)]
+    scalars = [entry for entry in entries if entry.text("scalar") is not None]
+    for position, entry in enumerate(entries):
+        scalar = entry.text("scalar")
+        if scalar is None:
+            for key in ("shape", "dtype"):
+                if key not in entry and all(nearest(str(other), [key]) is None for other in entry):
+                    yield entry.place, f"'inputs[{position}]' needs the key '{key}'"
+            if (default := entry.text("default")) is not None:
+                yield default.place, "a default is that of a number, beside 'scalar: float'"
+            continue
+        if entry.text("default") is None:
+            yield scalar.place, "a number needs a default, as in 'scalar: float, default: 1e-6'"
+        for key in ("shape", "dtype", "role", "below", "offsets", "ends", "checked"):
+            if key in entry:
+                yield entry.key_place(key), f"a number has no '{key}'"
+        if any(other.text("scalar") is None for other in entries[position + 1 :]):
+            yield entry.place, "numbers stand behind the tensors: a call may leave them out"
+    backward = tree.text("backward")
+    if scalars and backward == "true":
+        yield backward.place, "there are no gradients beside numbers yet; give the parameter a default without an input"
+    if scalars and tree.text("family") == CUSTOM:
+        yield scalars[0].place, "with 'family: custom' inputs are tensors"
 
 
 def _written(tree: Map, parts: Declared) -> Iterator[Finding]:

@@ -81,6 +81,8 @@ def declared(tree: Map) -> Declared:
 def _tensor(entry: Tree) -> DeclaredTensor:
     if not isinstance(entry, Map):
         return DeclaredTensor(entry.place, None, None, None)
+    if entry.text("scalar") is not None:
+        return DeclaredTensor(entry.place, _name(entry, "name"), (), Text("float32", entry.place))
     shape = entry.get(Text("shape", entry.place))
     return DeclaredTensor(entry.place, _name(entry, "name"), _shape(shape), _name(entry, "dtype", leaves.tensor_dtype))
 

@@ -124,6 +124,22 @@ def number(value: object, high: float = math.inf) -> float:
     return result
 
 
+def any_number(value: object) -> float:
+    """A finite number; `1e-3` is what it looks like."""
+    if not isinstance(value, Text) or not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?", value):
+        raise fail(value, f"needs a number, got {_kind(value)}")
+    if not math.isfinite(float(value)):
+        raise fail(value, f"is too large: {_kind(value)}")
+    return float(value)
+
+
+def scalar(value: object) -> str:
+    """`float`: what else decides what a kernel is, and not what it computes with."""
+    if value in ("int", "bool"):
+        raise fail(value, f"'{value}' decides what is computed: give the parameter a default without an input")
+    return one_of(value, "kind of number", ("float",))
+
+
 def one_of(value: object, what: str, known: Iterable[str]) -> str:
     """One of a fixed set of words."""
     word = _name(value)

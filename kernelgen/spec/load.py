@@ -224,6 +224,8 @@ def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
             return replace(found, into=entry.into)
         if not isinstance(entry, InputEntry):
             return found
+        if entry.scalar is not None:
+            return replace(found, role="scalar", default=entry.default)
         return replace(found, below=entry.below, offsets=entry.offsets or entry.ends,
             is_ends=entry.ends is not None, checked=entry.checked,
         )  # fmt: skip

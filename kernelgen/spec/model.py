@@ -43,6 +43,8 @@ CUSTOM = "custom"
 PRECISIONS = ("ieee", "tf32x3", "tf32")
 """How products of float32 are made: of all bits; as three products on tensor cores, with errors no larger; as one, of
 operands of 10 bits behind the first."""
+SCALAR = "scalar"
+"""The role of an input that is a number of Python's, which each call may give another value."""
 ROLES = ("data", "like", "parameter", "constant", "scale")
 
 DTYPES = (
@@ -68,7 +70,7 @@ class TensorSpec:
     """Sizes from the outermost dimension to the innermost; `()` is a zero-dimensional tensor."""
     dtype: str
     """A name of DTYPES or a variable declared under `dtypes`."""
-    role: Literal["data", "like", "parameter", "constant", "scale"] = "data"
+    role: Literal["data", "like", "parameter", "constant", "scale", "scalar"] = "data"
     """`like`: only shape, dtype and device are read, never the elements. `parameter`: a module's weight or buffer.
     `constant`: data that has no gradient. `scale`: finite numbers, of which a sum may be a multiple instead of each of
     its summands."""
@@ -81,6 +83,8 @@ class TensorSpec:
     """Whether these are the ends alone, without the 0 that the first part begins at."""
     checked: bool = False
     """Whether the wrapper looks if the elements are so."""
+    default: float | None = None
+    """Of a number: its value where a call gives none."""
     into: str | None = None
     """Of an output: the input that it is written into, in its memory; None: it has memory of its own."""
 
@@ -159,6 +163,10 @@ class Case:
             value = self.size(entry)
             sizes.extend(value if isinstance(value, tuple) else (value,))
         return tuple(sizes)
+
+    def argument(self, tensor: TensorSpec) -> tuple[tuple[int, ...], str]:
+        """An input as processes that compile are told of it: its shape, and its dtype or "number"."""
+        return self.shape(tensor.shape), "number" if tensor.role == SCALAR else self.dtype(tensor.dtype)
 
     def to_json(self) -> dict[str, object]:
         return {

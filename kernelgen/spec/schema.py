@@ -35,6 +35,8 @@ Role = Annotated[str, *_leaf(leaves.role, enum=list(ROLES))]
 Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
 Speedup = Annotated[float, *_leaf(leaves.number, type="number", exclusiveMinimum=0)]
 Fraction = Annotated[float, *_leaf(partial(leaves.number, high=1.0), type="number", exclusiveMinimum=0, maximum=1)]
+Scalar = Annotated[str, *_leaf(leaves.scalar, enum=["float"])]
+Number = Annotated[float, *_leaf(leaves.any_number, type="number")]
 SizeEntry = Annotated[
     int | str,
     *_leaf(
@@ -53,20 +55,30 @@ class _Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+_SHAPE = (
+    "Sizes from the outermost dimension to the innermost: names, numbers, and one '...' for any number of dimensions. "
+    "[] is a zero-dimensional tensor."
+)
+_DTYPE = "A dtype, or a variable declared under dtypes."
+
+
 class TensorEntry(_Entry):
     """A tensor that goes in or comes out."""
 
     name: Name = Field(description="The tensor's name; an input's is the parameter's name in the reference.")
-    shape: list[SizeEntry] = Field(
-        description="Sizes from the outermost dimension to the innermost: names, numbers, and one '...' "
-        "for any number of dimensions. [] is a zero-dimensional tensor."
-    )
-    dtype: TensorDtype = Field(description="A dtype, or a variable declared under dtypes.")
+    shape: list[SizeEntry] = Field(description=_SHAPE)
+    dtype: TensorDtype = Field(description=_DTYPE)
 
 
 class InputEntry(TensorEntry):
-    """A tensor that goes in."""
+    """A tensor that goes in, or a number."""
 
+    shape: list[SizeEntry] = Field(default=[], description=f"{_SHAPE} A number has none.")
+    dtype: TensorDtype = Field(default="float32", description=f"{_DTYPE} A number has none.")
+    scalar: Scalar | None = Field(
+        default=None, description="float: a number of Python's, an argument of the function with a default."
+    )
+    default: Number | None = Field(default=None, description="The value of a number where a call gives none.")
     role: Role = Field(
         default="data",
         description="like: only shape, dtype and device are read. parameter: a weight of a module. constant: data "

@@ -113,7 +113,10 @@ def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
         launches.append(Launch(kernel, tuple(int(n) for n in size), scalars))
         return kernel
 
-    tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for shape, dtype in inputs]
+    tensors = [
+        0.5 if dtype == "number" else torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        for shape, dtype in inputs
+    ]
     JITFunction.run = compile_only
     try:
         wrapper(*tensors)

@@ -56,9 +56,9 @@ def race(
     operator, one = _operator(folder, name), judge.Case.from_json(case)
     if left_out := _left_out(operator, one):
         return {"left_out": left_out}
-    new, old = load.candidate(path, name), load.candidate(current, name)
+    new, old = operator.taking(load.candidate(path, name)), operator.taking(load.candidate(current, name))
     make = judge.make_inputs(operator, one)
-    _check_against(old, new, make())
+    _check_against(operator.on_copies(old), operator.on_copies(new), make())
     device.empty_cache()
     before, after = judge.quick((old, new), make, repetitions=RACE_REPETITIONS, heats=heats)
     return {"left_out": "", "time_us": after.median_us, "against_us": before.median_us}
@@ -69,7 +69,7 @@ def compare(folder: str, name: str, path: str, current: str, case: dict[str, Any
     operator, one = _operator(folder, name), judge.Case.from_json(case)
     if left_out := _left_out(operator, one):
         return {"left_out": left_out}
-    new, old = load.candidate(path, name), load.candidate(current, name)
+    new, old = operator.taking(load.candidate(path, name)), operator.taking(load.candidate(current, name))
     device.empty_cache()
     return {"left_out": "", **_figures(judge.compare(old, new, judge.make_inputs(operator, one), time_cap_s=cap_s))}
 

@@ -20,7 +20,7 @@ def main() -> None:
     said = sys.argv[1]
     request = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
     operator = load.quartet(request["folder"], request["name"], "accuracy").OPERATOR
-    wrapper = load.candidate(request["path"], request["name"])
+    wrapper = operator.taking(load.candidate(request["path"], request["name"]))
     where = request.get("device", "cuda")
     inputs = judge.make_inputs(operator, judge.Case.from_json(request["case"]), device=where, seed=0)()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelgen.spec.constraints import conjuncts, failing, message
-from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, multiple, renamed
 
 
@@ -25,10 +25,15 @@ def checks(spec: OperatorSpec) -> tuple[Check, ...]:
     return tuple({check.condition: check for check in reversed(found)}.values())[::-1]
 
 
+def tensors_of(spec: OperatorSpec) -> tuple[TensorSpec, ...]:
+    """The inputs that are no numbers."""
+    return tuple(tensor for tensor in spec.inputs if tensor.role != SCALAR)
+
+
 def _dtype_checks(spec: OperatorSpec) -> list[Check]:
     found: list[Check] = []
     first: dict[str, str] = {}
-    for tensor in spec.inputs:
+    for tensor in tensors_of(spec):
         name = tensor.name
         choices = dict(spec.dtypes).get(tensor.dtype, (tensor.dtype,))
         known = first.setdefault(tensor.dtype, name)
@@ -41,7 +46,7 @@ def _dtype_checks(spec: OperatorSpec) -> list[Check]:
             wanted = f"be {', '.join(choices[:-1])} or {choices[-1]}"
         found.append(Check(condition, f"{spec.name}: {name} must {wanted}, got {{{name}.dtype}}"))
     first_name = spec.inputs[0].name
-    for tensor in spec.inputs[1:]:
+    for tensor in tensors_of(spec)[1:]:
         message = f"{spec.name}: {tensor.name} must be on {{{first_name}.device}}, got {{{tensor.name}.device}}"
         found.append(Check(f"{tensor.name}.device != {first_name}.device", message))
     return found
@@ -56,7 +61,7 @@ def _shape_checks(spec: OperatorSpec) -> list[Check]:
         for position, entry in enumerate(tensor.shape)
         if isinstance(entry, str) and not is_expression(entry)
     }
-    for number, tensor in enumerate(spec.inputs):
+    for number, tensor in enumerate(tensors_of(spec)):
         whole = _whole_check(spec, tensor, spec.inputs[:number], known)
         if whole is not None:
             found.append(whole)

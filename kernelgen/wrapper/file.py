@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kernelgen.backends import ascend, triton
@@ -14,10 +14,11 @@ from kernelgen.families.access import group_sizes
 from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
 from kernelgen.families.kernel import body_of
 from kernelgen.plan import KernelPlan
-from kernelgen.spec.model import ELLIPSIS
+from kernelgen.spec.model import ELLIPSIS, SCALAR
 from kernelgen.spec.sizes import renamed
 from kernelgen.tile import ir
 from kernelgen.tile.in_place import overwriting
+from kernelgen.tile.numbers import with_numbers
 from kernelgen.wrapper import launch
 from kernelgen.wrapper.flavours import flavour, flavours, options
 from kernelgen.wrapper.launch import (
@@ -59,8 +60,9 @@ def file_text(plan: KernelPlan) -> FileText:
     texts = flavours(plan)
     made, last = [family.kernels(spec, body, schedule, name) for schedule, name in texts.values()], _last(plan)
     over = overwritten(plan, [(*steps, *last) for steps in made])
-    sequences = _once([_over(steps, over) for steps in made])
-    of_flavour, last = dict(zip(texts, sequences, strict=True)), _over(last, over)
+    numbers = frozenset(t.name for t in spec.inputs if t.role == SCALAR)
+    sequences = _once([_over(steps, over, numbers) for steps in made])
+    of_flavour, last = dict(zip(texts, sequences, strict=True)), _over(last, over, numbers)
     launches = [step for step in (*itertools.chain(*sequences), *last) if isinstance(step, ir.Kernel)]
     kernels = tuple({k.name: k for k in launches}.values())
     check_beside(spec, {k.name for k in kernels})
@@ -96,8 +98,9 @@ def file_text(plan: KernelPlan) -> FileText:
     )  # fmt: skip
 
 
-def _over(steps: tuple[ir.Step, ...], over: Mapping[str, str]) -> tuple[ir.Step, ...]:
-    return tuple(overwriting(step, over) if isinstance(step, ir.Kernel) else step for step in steps)
+def _over(steps: tuple[ir.Step, ...], over: Mapping[str, str], numbers: Collection[str]) -> tuple[ir.Step, ...]:
+    """The kernels with what lies in inputs' memory, and with numbers as arguments."""
+    return tuple(with_numbers(overwriting(s, over), numbers) if isinstance(s, ir.Kernel) else s for s in steps)
 
 
 def _printed(plan: KernelPlan, kernels: Iterable[ir.Kernel]) -> tuple[tuple[Printed, ...], tuple[str, ...]]:

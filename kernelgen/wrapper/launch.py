@@ -13,7 +13,7 @@ from kernelgen.families.kernel import Body, body_of
 from kernelgen.plan import Chip, KernelPlan, LoweredPlan
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import facts_of, failing, message
-from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, SCALAR, Constraint, OperatorSpec, Size, TensorSpec
 from kernelgen.spec.sizes import is_expression, is_multiple, multiple, renamed
 from kernelgen.tile import ir
 from kernelgen.tile.in_place import may_overwrite
@@ -328,7 +328,7 @@ def prepared(plan: KernelPlan) -> tuple[str, ...]:
     return tuple(
         f"{t.name} = {t.name}.contiguous()"
         for t in plan.spec.inputs
-        if t.name in run and t.name not in facts_of(plan.spec).contiguous
+        if t.name in run and t.role != SCALAR and t.name not in facts_of(plan.spec).contiguous
     )
 
 

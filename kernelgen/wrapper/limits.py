@@ -15,6 +15,7 @@ from kernelgen.frontend.indices import Expr
 from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import KernelPlan, Schedule
 from kernelgen.schedule.problem import ROW_BYTES, ROWS, TENSOR_BYTES
+from kernelgen.spec.model import SCALAR
 from kernelgen.wrapper.own_names import with_own
 
 _FIELD = re.compile(r"\{[^}]*\}")
@@ -138,7 +139,8 @@ def _too_many(plan: KernelPlan, own: Mapping[str, str]) -> tuple[str, str]:
     """Where every offset is kept in int32, the largest tensor bounds what can be numbered."""
     body = body_of(plan)
     read = {a.tensor for a in body.layout.accesses}
-    names = [t.name for t in (*plan.spec.inputs, *plan.spec.outputs) if t.name in read or t in plan.spec.outputs]
+    tensors = [t for t in plan.spec.inputs if t.name in read and t.role != SCALAR]
+    names = [t.name for t in (*tensors, *plan.spec.outputs)]
     large = f"{names[0]}.numel() > 2**30"
     if len(names) > 1:
         large = f"any(t.numel() > 2**30 for t in ({', '.join(names)}))"

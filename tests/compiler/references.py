@@ -185,6 +185,7 @@ def _tensors(plan: Plan) -> dict[str, tuple[judge.Tensor, ...]]:
                 below=t["below"],
                 offsets=t["offsets"],
                 into=t["into"],
+                number=t["number"],
             )
             for t in declared[kind]
         )
