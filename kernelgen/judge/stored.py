@@ -71,7 +71,7 @@ class Stored(EagerMode):
         self._dtype, self._ours, self._called, self._known = storing.dtype, storing.ours, storing.called, storing.known
         self._errors, self._wrong, self._rounded = storing.errors, storing.wrong, storing.rounded
         self._noted, self._hidden = storing.noted, iter(storing.hidden)
-        self._on_cuda, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
+        self._multiplies, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._attends = False
 
@@ -83,14 +83,14 @@ class Stored(EagerMode):
             adds = name == "add" and not self._attends
             result = self._added(func, args, kwargs) if adds else func(*args, **kwargs)
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
-        device = "cuda" if self._on_cuda else next(x.device.type for x in args if isinstance(x, torch.Tensor))
+        device = "cuda" if self._multiplies else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
         args, kwargs = tree_map_only(torch.Tensor, lambda x: self._read(x, at), (args, kwargs))
         called = contraction(func, name, args, kwargs)
         a, b = (args[place] for place in called.places)
         if self._called:
             next(self._hidden, None)  # torch sums what a mask hides as well
-            if not (self._ours and called.adds):
+            if not (self._multiplies and called.adds):
                 return self._own(func, args, kwargs)
             # a kernel adds to what torch's product stored
             added = self._exact(func, args, kwargs) - called.product(a, b)
@@ -111,7 +111,7 @@ class Stored(EagerMode):
     ) -> torch.Tensor:
         """softmax(query @ key.mT * scale + mask) @ value as one call computes it: the scores are never stored, the
         weights are rounded as they are multiplied. Without dropout, which no oracle has."""
-        at = precision("matmul", self._dtype, "cuda" if self._on_cuda else query.device.type)
+        at = precision("matmul", self._dtype, "cuda" if self._multiplies else query.device.type)
         query, key, value = (self._read(x, at) for x in (query, key, value))
         self._attends = True
         try:

@@ -130,7 +130,8 @@ def test_a_cpu_adds_a_transposed_convolution_in_float16(channels):
     assert found.told.keys() >= ALWAYS - {"a product in lower precision"} | {"a product with what is added to it twice"}
 
 
-def test_a_kernel_may_add_to_what_torchs_product_stored():
+@pytest.mark.parametrize("stored", ["", "T"])
+def test_a_kernel_may_add_to_what_torchs_product_stored(stored):
     """A bias that takes away most of a sum of several units leaves what it was rounded by in float16."""
 
     def after(y):
@@ -145,7 +146,7 @@ def test_a_kernel_may_add_to_what_torchs_product_stored():
     shapes = {"x": ("B", "I", "H", "W"), "w": ("I", "O", 3, 3), "b": ("O",)}
     inputs = [judge.Tensor(name, shape, "T") for name, shape in shapes.items()]
     out = (judge.Tensor("out", ("B", "O"), "T"),)
-    op = judge.Operator("o", kernel, function, function, inputs, out, multiplied="T")
+    op = judge.Operator("o", kernel, function, function, inputs, out, stored=stored, multiplied="T")
     for seed, sizes in ((2, {"I": 64, "O": 16, "H": 2, "W": 2}), (9, {"I": 64, "O": 64, "H": 2, "W": 8})):
         found = judged(op, {"B": 1, **sizes}, "float16", ("equal rows",), seed=seed, mutants=False)
         assert found.passed, found.message
