@@ -34,9 +34,14 @@ class CpuEvaluator(Evaluator):
         return ceilings.applied(self.device.gpu)
 
     @property
+    def _measured(self) -> str:
+        """Where the ceilings are from that predictions use, in words; empty where these are estimates."""
+        return self._ceilings[1]
+
+    @property
     def predicts_from(self) -> str:
         """Whose ceilings the predictions use, in words."""
-        return f"predicted, {self._ceilings[1] or 'ceilings estimated'}"
+        return f"predicted, {self._measured or 'ceilings estimated'}"
 
     def _race(
         self, candidate: Candidate, compiled: dict[str, Compiled], current: Candidate, before: dict[str, Compiled]
@@ -69,7 +74,7 @@ class CpuEvaluator(Evaluator):
         moved = work.bytes_read + work.bytes_written
         occupancies = [one.occupancy for one in compiled[case.label].facts]
         return Counters(
-            source=self.predicts_from if self._ceilings[1] else SOURCE,
+            source=self.predicts_from if self._measured else SOURCE,
             dram_utilisation=moved / (predicted.seconds * facts.dram_bytes_per_s),
             achieved_occupancy=min(occupancies, default=None),
             sm_utilisation=work.arithmetic_seconds(facts) / predicted.seconds,
