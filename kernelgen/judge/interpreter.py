@@ -22,7 +22,7 @@ import torch
 def as_on_a_gpu() -> None:
     """Mend the interpreter for the whole process: CUDA's library, scans, casts to and from bfloat16 and float8 and what
     it computes with these, products of matrices, comparisons, sums and complements of bools, fused multiply-adds,
-    NaN in extremes."""
+    NaN in extremes, bounds of loops."""
     import triton.language as tl
     from triton.runtime import interpreter
 
@@ -43,6 +43,7 @@ def as_on_a_gpu() -> None:
     builder.create_minnumf = _number("fmin")
     tl.flip = _flip
     _have_library()
+    interpreter._patch_lang_tensor = _counting(interpreter._patch_lang_tensor)
     prepared = set[Any]()
     interpreter._patch_lang = _once(interpreter._patch_lang, prepared)
     interpreter.GridExecutor.__call__ = _launched(interpreter.GridExecutor.__call__, prepared)
@@ -87,6 +88,17 @@ def _once(prepare: Callable[..., Any], prepared: set[Any]) -> Callable[..., Any]
         return prepare(function)
 
     return prepare_once
+
+
+def _counting(prepare: Callable[..., None]) -> Callable[..., None]:
+    """A scalar counts as a number, as in the bounds of a loop. Triton 3.6 has it as an array of one element, of which
+    NumPy 2.5 makes no number."""
+
+    def prepare_counting(tensor: Any, scope: Any) -> None:
+        prepare(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda scalar: int(scalar.handle.data.item()))
+
+    return prepare_counting
 
 
 def _launched(launch: Callable[..., Any], prepared: set[Any]) -> Callable[..., Any]:

@@ -271,6 +271,19 @@ def test_tensor_descriptors_pad_with_zeros_and_store_no_more_than_the_tensor(dty
 
 
 @triton.jit
+def loops_kernel(x_ptr, first, steps, STEP: tl.constexpr):
+    for k in tl.range(first, tl.load(x_ptr) + steps, STEP):
+        tl.store(x_ptr + 1, tl.load(x_ptr + 1) + k)
+
+
+@pytest.mark.filterwarnings("error")  # NumPy before 2.5 warns where 2.5 raises
+def test_a_loop_runs_between_numbers_that_the_kernel_is_given_and_loads():
+    x = torch.tensor([3, 0], device=DEVICE)
+    loops_kernel[(1,)](x, 1, 7, STEP=2)
+    assert x.tolist() == [3, 1 + 3 + 5 + 7 + 9]
+
+
+@triton.jit
 def _twice(x):
     return x + x
 
