@@ -285,6 +285,14 @@ SCHEDULES = (
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        128,
+        128,
+        2,
+        attention_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
         512,
         128,
         128,
@@ -298,7 +306,7 @@ SCHEDULES = (
         128,
         None,
         attention_tiles_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
     (None, None, None, None, torch.nn.functional.scaled_dot_product_attention, {}),
 )

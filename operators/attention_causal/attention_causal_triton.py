@@ -286,6 +286,13 @@ SCHEDULES = (
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        128,
+        2,
+        attention_causal_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
         512,
         128,
         2,
@@ -297,9 +304,16 @@ SCHEDULES = (
         128,
         None,
         attention_causal_tiles_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
-    (None, None, None, torch.nn.functional.scaled_dot_product_attention, {}),
+    (None, 128, None, torch.nn.functional.scaled_dot_product_attention, {}),
+    (
+        None,
+        None,
+        None,
+        attention_causal_tiles_kernel,
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
+    ),
 )
 
 

@@ -282,7 +282,7 @@ SCHEDULES = (
         None,
         None,
         attention_decode_fp8_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 8},
     ),
 )
 

@@ -317,7 +317,7 @@ SCHEDULES = (
         None,
         None,
         attention_paged_decode_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 8},
     ),
 )
 

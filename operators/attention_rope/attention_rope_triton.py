@@ -408,6 +408,12 @@ OUT_SCHEDULES = (
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        2,
+        attention_rope_out_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
         512,
         2,
         attention_rope_out_kernel,
@@ -417,7 +423,7 @@ OUT_SCHEDULES = (
         512,
         None,
         attention_rope_out_tiles_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
     (None, None, torch.nn.functional.scaled_dot_product_attention, {}),
 )

@@ -312,6 +312,13 @@ SCHEDULES = (
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        128,
+        2,
+        attention_sinks_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
         None,
         128,
         2,
@@ -323,14 +330,14 @@ SCHEDULES = (
         128,
         None,
         attention_sinks_tiles_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
     (
         None,
         None,
         None,
         attention_sinks_tiles_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
 )
 

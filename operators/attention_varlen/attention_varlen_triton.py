@@ -223,14 +223,14 @@ SCHEDULES = (
         128,
         None,
         attention_varlen_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
     (
         None,
         None,
         None,
         attention_varlen_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
 )
 

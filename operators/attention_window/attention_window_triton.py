@@ -240,6 +240,13 @@ SCHEDULES = (
         {"BLOCK_M": 16, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
     ),
     (
+        256,
+        128,
+        2,
+        attention_window_tiles_kernel,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
+    ),
+    (
         None,
         128,
         2,
@@ -251,14 +258,14 @@ SCHEDULES = (
         128,
         None,
         attention_window_tiles_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 32, "num_stages": 2, "num_warps": 4},
+        {"BLOCK_M": 32, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
     (
         None,
         None,
         None,
         attention_window_tiles_kernel,
-        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 4},
+        {"BLOCK_M": 16, "BLOCK_N": 16, "num_stages": 1, "num_warps": 8},
     ),
 )
 

@@ -271,7 +271,7 @@ def depthwise_separable_out_boxes_kernel(
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
     blocks = tl.cdiv(C, BLOCK_K)
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     # return torch.relu(F.conv2d(y, pointwise))
     for step in range(blocks):
         first_channel = step % blocks * BLOCK_K
@@ -279,7 +279,8 @@ def depthwise_separable_out_boxes_kernel(
             [first_image, first_h, first_w, first_channel],
         ).reshape(BLOCK_M, BLOCK_K)
         pointwise = pointwise_desc.load([first_col, step * BLOCK_K]).T
-        product = tl.dot(y, pointwise, product, input_precision=PRECISION)
+        product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
+    product = product.T
     out = _nan_maximum(product, 0.0)
     tl.store(
         out_ptr
@@ -352,67 +353,6 @@ def depthwise_separable_out_pointers_kernel(
             mask=col_mask[None, :],
             other=0.0,
         )
-        product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
-    product = product.T
-    out = _nan_maximum(product, 0.0)
-    tl.store(
-        out_ptr
-        + images[:, None] * stride_out_b
-        + cols[None, :] * stride_out_j
-        + out_h[:, None] * stride_out_h
-        + out_w[:, None] * stride_out_w,
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def depthwise_separable_out_boxes_swap_kernel(
-    y_desc,
-    pointwise_desc,
-    out_ptr,
-    N,
-    B,
-    H,
-    W,
-    C,
-    stride_out_b,
-    stride_out_j,
-    stride_out_h,
-    stride_out_w,
-    BLOCK_M: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_W: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_h = tl.cdiv(H, BLOCK_H)
-    tiles_w = tl.cdiv(W, BLOCK_W)
-    tiles_m = tl.cdiv(B, BLOCK_B) * tiles_h * tiles_w
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tl.cdiv(N, BLOCK_N), GROUP_M)
-    first_image = tile_m // tiles_w // tiles_h * BLOCK_B
-    first_h = tile_m // tiles_w % tiles_h * BLOCK_H
-    first_w = tile_m % tiles_w * BLOCK_W
-    pixels = tl.arange(0, BLOCK_M)
-    images = (first_image + pixels // BLOCK_W // BLOCK_H).to(tl.int64)
-    out_h = (first_h + pixels // BLOCK_W % BLOCK_H).to(tl.int64)
-    out_w = (first_w + pixels % BLOCK_W).to(tl.int64)
-    row_mask = (images < B) & (out_h < H) & (out_w < W)
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    blocks = tl.cdiv(C, BLOCK_K)
-    product = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    # return torch.relu(F.conv2d(y, pointwise))
-    for step in range(blocks):
-        first_channel = step % blocks * BLOCK_K
-        y = y_desc.load(
-            [first_image, first_h, first_w, first_channel],
-        ).reshape(BLOCK_M, BLOCK_K)
-        pointwise = pointwise_desc.load([first_col, step * BLOCK_K]).T
         product = tl.dot(pointwise.T, y.T, product, input_precision=PRECISION)
     product = product.T
     out = _nan_maximum(product, 0.0)
@@ -576,18 +516,18 @@ OUT_SCHEDULES = (
         {
             "BLOCK_H": 8,
             "BLOCK_K": 64,
-            "BLOCK_M": 128,
+            "BLOCK_M": 256,
             "BLOCK_N": 128,
             "BLOCK_W": 8,
             "GROUP_M": 1,
-            "num_stages": 3,
+            "num_stages": 4,
             "num_warps": 8,
         },
     ),
     (
         None,
         None,
-        depthwise_separable_out_boxes_swap_kernel,
+        depthwise_separable_out_boxes_kernel,
         {
             "BLOCK_H": 8,
             "BLOCK_K": 32,
@@ -742,10 +682,7 @@ def compute_out(y: torch.Tensor, pointwise: torch.Tensor) -> torch.Tensor:
         )
     kernel, options = pick_schedule(OUT_SCHEDULES, C, y.element_size())
     fits = fit_channels(y, pointwise)
-    if not fits and kernel in (
-        depthwise_separable_out_boxes_kernel,
-        depthwise_separable_out_boxes_swap_kernel,
-    ):
+    if not fits and kernel is depthwise_separable_out_boxes_kernel:
         kernel = depthwise_separable_out_pointers_kernel  # no boxes in memory
     if kernel is torch.nn.functional.conv2d:
         convolved = torch.nn.functional.conv2d(y.detach(), pointwise.detach())
@@ -771,48 +708,6 @@ def compute_out(y: torch.Tensor, pointwise: torch.Tensor) -> torch.Tensor:
             **options,
         )
     elif kernel is depthwise_separable_out_boxes_kernel:
-        block_h = options["BLOCK_H"]
-        block_w = options["BLOCK_W"]
-        block_b = options["BLOCK_M"] // (block_h * block_w)
-        tiles_images = cdiv(B, block_b)
-        tiles_h = cdiv(H, block_h)
-        tiles_w = cdiv(W, block_w)
-        tiles_m = tiles_images * tiles_h * tiles_w
-        tiles_n = cdiv(N, options["BLOCK_N"])
-        y_last = channels_last(y)
-        pointwise_rows = packed_weight(pointwise, options["BLOCK_K"])
-        y_desc = TensorDescriptor.from_tensor(
-            y_last.movedim(1, -1), [block_b, block_h, block_w, options["BLOCK_K"]]
-        )
-        pointwise_desc = TensorDescriptor.from_tensor(
-            pointwise_rows, [options["BLOCK_N"], options["BLOCK_K"]]
-        )
-        grid = (tiles_m * tiles_n,)
-        kernel[grid](
-            y_desc,
-            pointwise_desc,
-            out,
-            N,
-            B,
-            H,
-            W,
-            C,
-            out.stride(0),
-            out.stride(1),
-            out.stride(2),
-            out.stride(3),
-            BLOCK_B=block_b,
-            BLOCK_H=block_h,
-            BLOCK_W=block_w,
-            PRECISION=convolution_precision(),
-            BLOCK_M=options["BLOCK_M"],
-            BLOCK_N=options["BLOCK_N"],
-            BLOCK_K=options["BLOCK_K"],
-            GROUP_M=options["GROUP_M"],
-            num_stages=options["num_stages"],
-            num_warps=options["num_warps"],
-        )
-    elif kernel is depthwise_separable_out_boxes_swap_kernel:
         block_h = options["BLOCK_H"]
         block_w = options["BLOCK_W"]
         block_b = options["BLOCK_M"] // (block_h * block_w)

@@ -430,7 +430,7 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
 # The most rows, columns and bytes of an element that a line serves (None: any), its
 # kernel, and how to launch it.
 SCHEDULES = (
-    (2, None, None, gated_mlp_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4}),
+    (2, None, None, gated_mlp_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         16,
         None,
@@ -521,13 +521,13 @@ SCHEDULES = (
         None,
         None,
         2,
-        gated_mlp_boxes_kernel,
+        gated_mlp_tiles_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
-            "BLOCK_N": 128,
+            "BLOCK_N": 64,
             "GROUP_M": 8,
-            "num_stages": 2,
+            "num_stages": 3,
             "num_warps": 8,
         },
     ),

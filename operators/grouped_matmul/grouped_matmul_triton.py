@@ -317,7 +317,7 @@ SCHEDULES = (
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
-            "BLOCK_N": 128,
+            "BLOCK_N": 256,
             "GROUP_M": 8,
             "num_stages": 4,
             "num_warps": 8,

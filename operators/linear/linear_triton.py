@@ -366,7 +366,7 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
 # The most rows, columns and bytes of an element that a line serves (None: any), its
 # kernel, and how to launch it.
 SCHEDULES = (
-    (2, None, None, linear_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4}),
+    (2, None, None, linear_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         4,
         None,

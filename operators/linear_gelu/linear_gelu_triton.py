@@ -488,7 +488,7 @@ SCHEDULES = (
         None,
         None,
         linear_gelu_kernel,
-        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4},
+        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2},
     ),
     (
         16,

@@ -326,6 +326,41 @@ def linear_int8_pointers_kernel(
 
 
 @triton.jit
+def linear_int8_boxes_plain_kernel(
+    x_desc,
+    weight_desc,
+    scale_ptr,
+    out_desc,
+    M,
+    N,
+    K,
+    stride_scale_n,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr,
+):
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
+    first_row = tile_m * BLOCK_M
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    # product = F.linear(x, weight.to(x.dtype))
+    for start in range(0, K, BLOCK_K):
+        x = x_desc.load([first_row, start])
+        weight = weight_desc.load([first_col, start]).T
+        right = weight.to(x_desc.dtype)
+        product = tl.dot(x, right, product)
+    scale = tl.load(scale_ptr + cols * stride_scale_n, mask=col_mask, other=0.0)
+    # return (product.float() * scale).to(x.dtype)
+    out = product * scale[None, :]
+    out_desc.store([first_row, first_col], out.to(out_desc.dtype))
+
+
+@triton.jit
 def linear_int8_tiles_kernel(
     x_ptr,
     weight_ptr,
@@ -412,7 +447,7 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
 # The most rows and bytes of an element that a line serves (None: any), its kernel, and
 # how to launch it.
 SCHEDULES = (
-    (2, None, linear_int8_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4}),
+    (2, None, linear_int8_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         16,
         2,
@@ -470,13 +505,13 @@ SCHEDULES = (
     (
         None,
         2,
-        linear_int8_boxes_kernel,
+        linear_int8_boxes_plain_kernel,
         {
             "BLOCK_K": 64,
-            "BLOCK_M": 256,
+            "BLOCK_M": 128,
             "BLOCK_N": 128,
             "GROUP_M": 8,
-            "num_stages": 3,
+            "num_stages": 4,
             "num_warps": 8,
         },
     ),
@@ -570,7 +605,10 @@ def linear_int8(
     x_view = x if x.ndim == 2 else x.reshape(M, K)
     kernel, options = pick_schedule(M, x.element_size())
     fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel is linear_int8_boxes_kernel:
+    if not fits and kernel in (
+        linear_int8_boxes_kernel,
+        linear_int8_boxes_plain_kernel,
+    ):
         kernel = linear_int8_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_int8_kernel:
@@ -652,6 +690,30 @@ def linear_int8(
                 SPLITS=options["SPLITS"],
             )
         elif kernel is linear_int8_boxes_kernel:
+            tiles_m = cdiv(M, options["BLOCK_M"])
+            tiles_n = cdiv(N, options["BLOCK_N"])
+            x_desc = TensorDescriptor.from_tensor(
+                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
+            )
+            weight_desc = TensorDescriptor.from_tensor(
+                weight, [options["BLOCK_N"], options["BLOCK_K"]]
+            )
+            out_desc = TensorDescriptor.from_tensor(
+                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
+            )
+            grid = (tiles_m * tiles_n,)
+            kernel[grid](
+                x_desc,
+                weight_desc,
+                scale,
+                out_desc,
+                M,
+                N,
+                K,
+                scale.stride(0),
+                **options,
+            )
+        elif kernel is linear_int8_boxes_plain_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
             x_desc = TensorDescriptor.from_tensor(

@@ -458,7 +458,7 @@ SCHEDULES = (
         None,
         None,
         linear_residual_kernel,
-        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4},
+        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2},
     ),
     (
         16,
@@ -546,20 +546,7 @@ SCHEDULES = (
             "num_warps": 8,
         },
     ),
-    (
-        None,
-        None,
-        2,
-        linear_residual_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 4,
-            "num_warps": 8,
-        },
-    ),
+    (None, None, 2, torch.addmm, {}),
     (None, None, None, torch.addmm, {}),
 )
 

@@ -252,7 +252,7 @@ SCHEDULES = (
             "BLOCK_N": 256,
             "GROUP_M": 8,
             "num_stages": 4,
-            "num_warps": 8,
+            "num_warps": 4,
         },
     ),
     (

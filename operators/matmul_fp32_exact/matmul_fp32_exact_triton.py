@@ -297,58 +297,9 @@ def matmul_fp32_exact_tiles_kernel(
     )
 
 
-@triton.jit
-def matmul_fp32_exact_boxes_persistent_kernel(
-    a_desc,
-    b_desc,
-    out_ptr,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-        row_mask = rows < M
-        first_col = tile_n * BLOCK_N
-        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-        col_mask = cols < N
-        out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # return a @ b
-        for start in range(0, K, BLOCK_K):
-            a = a_desc.load([first_row, start])
-            b = b_desc.load([start, first_col])
-            out = tl.dot(a, b, out, input_precision=PRECISION)
-        tl.store(
-            out_ptr + rows[:, None] * N + cols[None, :],
-            out,
-            mask=row_mask[:, None] & col_mask[None, :],
-        )
-
-
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
-
-
-@functools.cache
-def num_programs(device: torch.device) -> int:
-    """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
-    if device.type == "cpu":
-        return 1
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
-    return properties["multiprocessor_count"]
 
 
 @functools.cache
@@ -381,7 +332,7 @@ SCHEDULES = (
         None,
         None,
         matmul_fp32_exact_kernel,
-        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4},
+        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2},
     ),
     (
         16,
@@ -473,13 +424,13 @@ SCHEDULES = (
         None,
         None,
         2,
-        matmul_fp32_exact_boxes_persistent_kernel,
+        matmul_fp32_exact_boxes_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
             "BLOCK_N": 256,
             "GROUP_M": 8,
-            "num_stages": 3,
+            "num_stages": 4,
             "num_warps": 8,
         },
     ),
@@ -552,11 +503,7 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             f"elements, got {M}, {N}, {K}"
         )
     kernel, options = pick_schedule(M, N, a.element_size())
-    fits = fit_descriptors(a, b)
-    if not fits and kernel in (
-        matmul_fp32_exact_boxes_kernel,
-        matmul_fp32_exact_boxes_persistent_kernel,
-    ):
+    if kernel is matmul_fp32_exact_boxes_kernel and not fit_descriptors(a, b):
         kernel = matmul_fp32_exact_tiles_kernel  # no boxes in memory
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is matmul_fp32_exact_kernel:
@@ -651,27 +598,6 @@ def matmul_fp32_exact(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
                 N,
                 K,
                 PRECISION="tf32x3",
-                **options,
-            )
-        elif kernel is matmul_fp32_exact_boxes_persistent_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            a_desc = TensorDescriptor.from_tensor(
-                a, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            b_desc = TensorDescriptor.from_tensor(
-                b, [options["BLOCK_K"], options["BLOCK_N"]]
-            )
-            grid = (min(num_programs(a.device), tiles_m * tiles_n),)
-            kernel[grid](
-                a_desc,
-                b_desc,
-                out,
-                M,
-                N,
-                K,
-                PRECISION="tf32x3",
-                NUM_PROGRAMS=num_programs(a.device),
                 **options,
             )
         elif kernel is matmul_fp32_exact_tiles_kernel:

@@ -56,7 +56,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 # The most columns that a line serves, its kernel, and how to launch it.
-SCHEDULES = ((None, matvec_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4}),)
+SCHEDULES = ((None, matvec_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),)
 
 
 def pick_schedule(size: int):

@@ -27,7 +27,10 @@ _LIBRARY = Schedule.make(LIBRARY)
 _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, LIBRARY: _LIBRARY}
 _ONE_TILE = 16
 """Queries that one tile holds: their keys are divided among programs, 4 a head for 512 heads of a batch (H200, 8192
-keys: 505 us, 4.25 TB/s), more for fewer."""
+keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks over all keys (474 us)."""
+_SHORT = 256
+"""Queries up to which tiles are loaded by pointers: of 17 and of 130 that took 0.89 of the time, of 1000 1.2 times as
+long (H200, docs/benchmarks/contractions.json)."""
 _LONG = 512
 """Queries from which on torch's attention is named where it can be told everything. Of 4096 queries of heads of 128 in
 float16 the kernels here reach 0.84 (causal) and 0.83 (full) of cuDNN's speed, of heads of 64 0.92: cuDNN's kernels
@@ -98,7 +101,7 @@ def first_table(body: AttentionBody) -> Table:
     sizes = {body.extent(name).size: 128 for name in "de" if power(body, name) is None}
     if not sizes:
         return found
-    last = _SPLIT if found[-1].schedule.variant == SPLIT else _TILES
+    last = _SPLIT if any(row.schedule.variant == SPLIT for row in found) else _TILES
     last = _LIBRARY if _calls_torch(body, 1024) else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
     known = found[:-1] if found[-1].schedule == last else found
     return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
@@ -120,14 +123,17 @@ def _table(body: AttentionBody) -> Table:
     wide = _TILES.replace(BLOCK_M=32 if head <= 128 else 16, BLOCK_N=16, num_warps=8, num_stages=1)
     best, wide = _fitting(body, best, 2), _fitting(body, wide, 4)
     few = table_row(best.replace(BLOCK_M=16), M=_ONE_TILE, itemsize=2)
+    short = [table_row(_TILES, M=_SHORT, itemsize=2)] if best == _BOXES else []
     if (length(body, "m") or _ONE_TILE + 1) <= _ONE_TILE:
         stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
         some = ((16, 32), (64, 16), (256, 8))
         rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
-        return (*rows, table_row(_SPLIT.replace(**stages)))
+        # more heads than programs run at once; keys of float8 are converted, and split all the same
+        whole = [table_row(best, itemsize=2)] if best == _BOXES else []
+        return (*rows, *whole, table_row(_SPLIT.replace(**stages)))
     if _calls_torch(body, head):
-        return (few, table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY))
-    return (few, table_row(best, itemsize=2), table_row(wide))
+        return (few, *short, table_row(best, M=_LONG, itemsize=2), table_row(wide, M=_LONG), table_row(_LIBRARY))
+    return (few, *short, table_row(best, itemsize=2), table_row(wide))
 
 
 def starts(body: AttentionBody) -> tuple[Schedule, ...]:

@@ -52,7 +52,7 @@ _TILES = Schedule.make(TILES, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, n
 _SPLIT = Schedule.make(
     SPLIT, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, GROUP_M=1, SPLITS=2, num_warps=4, num_stages=4, swap=True
 )
-_VECTOR = Schedule.make(VECTOR, BLOCK_N=2, BLOCK_K=2048, num_warps=4)
+_VECTOR = Schedule.make(VECTOR, BLOCK_N=2, BLOCK_K=2048, num_warps=2)
 _LIBRARY = Schedule.make(LIBRARY)
 _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, LIBRARY: _LIBRARY}
 
@@ -155,7 +155,7 @@ def _first_table(body: ProductBody) -> Table:
         wide = whole.replace(BLOCK_K=32, num_stages=2)
         if BOXES not in own:
             return (table_row(whole, itemsize=2), table_row(wide))
-        few = _fitting(body, _BOXES.replace(BLOCK_M=64, BLOCK_N=width, num_warps=whole.int("num_warps")))
+        few = _fitting(body, _BOXES.replace(BLOCK_M=64, BLOCK_N=width, num_warps=4 if width <= 256 else 8))
         many = _fitting(body, _PERSISTENT.replace(BLOCK_M=64 if width > 256 else 128, BLOCK_N=width))
         first = () if few == many else (table_row(few, M=_EVERY_SM, itemsize=2),)
         return (*first, table_row(many, itemsize=2), table_row(wide))
@@ -227,7 +227,8 @@ def _too_much(schedule: Schedule, itemsize: int, beside: int, firsts: int = 1, s
 
 
 def _boxes_table(body: ProductBody) -> Table:
-    """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192."""
+    """From H200 figures in float16: linear layers of 1 to 512 rows by 4096 and 8192 squared, squares of 512 to 8192; of
+    thousands of rows what docs/benchmarks/contractions.md has."""
     small = _BOXES.replace(BLOCK_M=64, BLOCK_N=64, num_warps=4)
     if is_converted(body):
         small = small.replace(swap=True)
@@ -236,7 +237,7 @@ def _boxes_table(body: ProductBody) -> Table:
             table_row(_SPLIT.replace(BLOCK_N=32, BLOCK_K=256, swap=False), M=16, itemsize=2),
             table_row(_SPLIT.replace(BLOCK_M=64), M=64, itemsize=2),
             table_row(small, M=128, itemsize=2), table_row(small.replace(BLOCK_N=128), M=512, itemsize=2),
-            table_row(_BOXES.replace(BLOCK_M=256, BLOCK_N=128, num_stages=3, swap=True), itemsize=2),
+            table_row(_BOXES.replace(BLOCK_N=128), itemsize=2),
             table_row(_TILES.replace(BLOCK_K=32)),
         )  # fmt: skip
     if body.is_library and not _loaded_tiles(body):
@@ -254,9 +255,17 @@ def _boxes_table(body: ProductBody) -> Table:
         table_row(small.replace(num_stages=5), M=1024, N=1024, itemsize=2),
         table_row(small.replace(BLOCK_N=128), M=512, itemsize=2),
         table_row(_BOXES.replace(num_stages=3), M=2048, N=2048, itemsize=2),
-        table_row(_fitting(body, _PERSISTENT), itemsize=2),
+        table_row(_many_rows(body), itemsize=2),
     ]
     return (*found, table_row(_LIBRARY if body.library else _TILES.replace(BLOCK_K=32)))
+
+
+def _many_rows(body: ProductBody) -> Schedule:
+    """Programs stay, but where a tile is loaded beside their factors: torch's product and a kernel after it is faster
+    than programs that leave. Of products that share a factor pointers were."""
+    if len(body.dots) > 1:
+        return _TILES
+    return _LIBRARY if body.library and _loaded_tiles(body) else _fitting(body, _PERSISTENT)
 
 
 def _parts_table(body: ProductBody) -> Table:
@@ -274,7 +283,7 @@ def _parts_table(body: ProductBody) -> Table:
 
 
 def _groups_table(body: ProductBody) -> Table:
-    """Groups have a part of the rows each. Compiled and not measured."""
+    """Groups have a part of the rows each. Few rows: compiled and not measured."""
     wide = table_row(_TILES.replace(BLOCK_K=32))
     if not body.boxed:
         return (table_row(_TILES, itemsize=2), wide)
@@ -282,7 +291,7 @@ def _groups_table(body: ProductBody) -> Table:
     few = small.replace(BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, swap=True)
     return (
         table_row(few, M=128, itemsize=2), table_row(small, M=8192, itemsize=2),
-        table_row(_BOXES.replace(BLOCK_N=128), itemsize=2), wide,
+        table_row(_BOXES, itemsize=2), wide,
     )  # fmt: skip
 
 

@@ -323,7 +323,7 @@ SCHEDULES = (
         None,
         None,
         matmul_backward_kernel,
-        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 4},
+        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2},
     ),
     (
         4,
