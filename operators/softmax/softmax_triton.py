@@ -137,9 +137,9 @@ def softmax_looped_rows_kernel(
 def softmax_looped_kernel(
     x_ptr,
     out_ptr,
-    N,
     stride_xm,
     stride_xn,
+    N: tl.constexpr,  # a kernel for every row length
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
@@ -397,9 +397,9 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
             kernel[(M,)](
                 x_view,
                 out,
-                N,
                 x_view.stride(0),
                 x_view.stride(1),
+                N=N,
                 **options,
             )
         elif kernel is softmax_cooperative_kernel:
