@@ -39,6 +39,8 @@ class Storing:
     """Of the sums; None: the sums are exact."""
     called: bool = False
     """Calls give what torch gives in that dtype on this device."""
+    whole: bool = False
+    """Calls add what the reference has them add, before they round; otherwise a kernel adds it to what they stored."""
     wrong: Wronged | None = None
     """What they are in a mutant."""
     ours: bool = False
@@ -73,6 +75,7 @@ class Stored(EagerMode):
         self._noted, self._hidden = storing.noted, iter(storing.hidden)
         self._multiplies, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
+        self._adds_itself = not storing.whole and self._multiplies
         self._attends = False
 
     def __torch_dispatch__(
@@ -90,11 +93,10 @@ class Stored(EagerMode):
         a, b = (args[place] for place in called.places)
         if self._called:
             next(self._hidden, None)  # torch sums what a mask hides as well
-            if not (self._multiplies and called.adds):
+            if not (self._adds_itself and called.adds):
                 return self._own(func, args, kwargs)
-            # a kernel adds to what torch's product stored
             added = self._exact(func, args, kwargs) - called.product(a, b)
-            return self._own(called.product, (a, b), {}) + added
+            return self._own(called.product, (a, b), {}, called.key) + added
         result = self._exact(func, args, kwargs)
         return self._written(self._off(result, called, a, b, at), called) if result.dtype == torch.float64 else result
 
@@ -162,19 +164,21 @@ class Stored(EagerMode):
         (result,) = self._known.of(f"{func} {rest}", operands, lambda: (func(*args, **kwargs),))
         return result.clone()  # what follows may write to it
 
-    def _own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        """What a call gives in the dtype that is stored, where the kernel's calls run."""
+    def _own(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], named: str = "") -> torch.Tensor:
+        """What a call gives in the dtype that is stored, where the kernel's calls run. `named`: which call it is, where
+        its function does not say."""
 
         def lowered(*operands: torch.Tensor) -> torch.Tensor:
             left = iter(operands)
-            given, named = tree_map_only(torch.Tensor, lambda _: next(left), (args, kwargs))
-            result: torch.Tensor = func(*given, **named)
+            given, options = tree_map_only(torch.Tensor, lambda _: next(left), (args, kwargs))
+            result: torch.Tensor = func(*given, **options)
             return result
 
         operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         narrow = [x.to(self._dtype) if x.dtype == torch.float64 else x for x in operands]
-        result: torch.Tensor = devices.there(lowered)(*narrow)
-        return result.double() if result.dtype.is_floating_point else result
+        rest = [x for x in tree_leaves((args, kwargs)) if not isinstance(x, torch.Tensor)]
+        (result,) = self._known.of(f"own {named or func} {rest}", narrow, lambda: (devices.there(lowered)(*narrow),))
+        return result.double() if result.dtype.is_floating_point else result.clone()
 
     def _summed(self, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
         return self._off(torch.matmul(a, b), of_matrices(a), a, b, at)

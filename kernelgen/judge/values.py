@@ -266,7 +266,8 @@ def _storing(run: _Run, probes: int, generator: torch.Generator) -> Sequence[Sto
     errors = [Errors(generator, truncating=n % 2 > 0, known=run.known) for n in range(max(probes, 2))]
     # a kernel's own products may be torch's at some sizes: its schedule table says where
     called = replace(products, called=True)
-    return [products, called, *(replace(products, errors=drawn) for drawn in errors)]
+    ways = [called, replace(called, whole=True)] if products.ours or products.multiplies else [called]
+    return [products, *ways, *(replace(products, errors=drawn) for drawn in errors)]
 
 
 def _other_way(

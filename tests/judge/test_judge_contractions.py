@@ -152,6 +152,29 @@ def test_a_kernel_may_add_to_what_torchs_product_stored(stored):
         assert found.passed, found.message
 
 
+def test_torchs_product_may_add_before_it_rounds():
+    """Where hardswish begins, what torch rounded its sum by is most of what is left, and is not what it would have
+    rounded the product by."""
+
+    def after(y, a):
+        return (y + a) * F.hardswish(y + a)
+
+    def function(x, w, b, a):
+        return after(F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1), a)
+
+    def kernel(x, w, b, a):
+        y = F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1)
+        return after(y.float(), a.float()).to(x.dtype)
+
+    shapes = {"x": ("B", 3, 2, 3), "w": (3, "O", 3, 3), "b": ("O",), "a": ("B", "O", 4, 6)}
+    inputs = [judge.Tensor(name, shape, "T") for name, shape in shapes.items()]
+    out = (judge.Tensor("out", ("B", "O", 4, 6), "T"),)
+    op = judge.Operator("o", kernel, function, function, inputs, out, multiplied="T")
+    for seed in range(8):
+        found = judged(op, {"B": 31, "O": 3}, "bfloat16", ("normal", "equal rows"), seed=seed, mutants=False)
+        assert found.passed, found.message
+
+
 @pytest.mark.filterwarnings("ignore:.*only once for all operators")
 @pytest.mark.parametrize("function", [lambda x, w: (x @ w).clamp(-1, 1), lambda x, w: (x @ w - 9).sigmoid()])
 def test_what_torchs_own_call_is_off_by_is_no_fault_of_the_kernels_around_it(function):
