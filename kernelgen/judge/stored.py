@@ -25,6 +25,8 @@ from .known import Known
 from .masks import sums_of_the_seen
 from .wrong_products import Wronged
 
+_STEPS = frozenset(["add", "div", "mul", "sub"])
+"""What a kernel does to a product before it stores it for the next one, as PyTorch stores every step."""
 _TF32_BITS = 13
 """Bits of a float32's mantissa that the matrix units leave out."""
 
@@ -40,7 +42,8 @@ class Storing:
     called: bool = False
     """Calls give what torch gives in that dtype on this device."""
     whole: bool = False
-    """Calls add what the reference has them add, before they round; otherwise a kernel adds it to what they stored."""
+    """Calls add what the reference has them add, before they round; otherwise a kernel adds it to what they stored.
+    What a kernel makes of that in a step is stored too, unless it is the kernel that sums."""
     wrong: Wronged | None = None
     """What they are in a mutant."""
     ours: bool = False
@@ -76,6 +79,8 @@ class Stored(EagerMode):
         self._multiplies, self._as_tf32 = storing.ours or storing.multiplies, storing.as_tf32
         self._inputs = {x.untyped_storage().data_ptr() for x in inputs}
         self._adds_itself = not storing.whole and self._multiplies
+        self._stores_step = storing.whole and not storing.ours
+        self._product: torch.Tensor | None = None
         self._attends = False
 
     def __torch_dispatch__(
@@ -85,6 +90,8 @@ class Stored(EagerMode):
         if name not in PRODUCTS or self._attends:
             adds = name == "add" and not self._attends
             result = self._added(func, args, kwargs) if adds else func(*args, **kwargs)
+            if self._stores_step and name in _STEPS and any(x is self._product for x in args):
+                result.copy_(self._rounded(result))
             return result if self._wrong is None else self._wrong.after(name, result, args, kwargs)
         device = "cuda" if self._multiplies else next(x.device.type for x in args if isinstance(x, torch.Tensor))
         at = precision(name, self._dtype, device, as_tf32=self._as_tf32)
@@ -94,7 +101,8 @@ class Stored(EagerMode):
         if self._called:
             next(self._hidden, None)  # torch sums what a mask hides as well
             if not (self._adds_itself and called.adds):
-                return self._own(func, args, kwargs)
+                self._product = self._own(func, args, kwargs)
+                return self._product
             added = self._exact(func, args, kwargs) - called.product(a, b)
             return self._own(called.product, (a, b), {}, called.key) + added
         result = self._exact(func, args, kwargs)

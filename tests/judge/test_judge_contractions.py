@@ -175,6 +175,27 @@ def test_torchs_product_may_add_before_it_rounds():
         assert found.passed, found.message
 
 
+def test_what_is_added_to_a_product_may_be_stored_with_it():
+    """Rows that are nearly equal differ, after a norm, by what they were rounded by when they were stored."""
+
+    def sums(x, w, b, a):
+        return F.conv_transpose2d(x, w, b, stride=2, padding=1, output_padding=1) + a
+
+    def function(x, w, b, a):
+        return F.layer_norm(sums(x, w, b, a), (6,))
+
+    def kernel(x, w, b, a):
+        return F.layer_norm(sums(x, w, b, a).float(), (6,)).to(x.dtype)
+
+    shapes = {"x": ("B", 3, 2, 3), "w": (3, "O", 3, 3), "b": ("O",), "a": ()}
+    inputs = [judge.Tensor(name, shape, "T") for name, shape in shapes.items()]
+    out = (judge.Tensor("out", ("B", "O", 4, 6), "T"),)
+    op = judge.Operator("o", kernel, function, function, inputs, out, stored="T", multiplied="T")
+    for seed in range(8):
+        found = judged(op, {"B": 20, "O": 3}, "bfloat16", ("equal rows",), seed=seed, mutants=False)
+        assert found.passed, found.message
+
+
 @pytest.mark.filterwarnings("ignore:.*only once for all operators")
 @pytest.mark.parametrize("function", [lambda x, w: (x @ w).clamp(-1, 1), lambda x, w: (x @ w - 9).sigmoid()])
 def test_what_torchs_own_call_is_off_by_is_no_fault_of_the_kernels_around_it(function):
