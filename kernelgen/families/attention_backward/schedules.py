@@ -18,6 +18,12 @@ MEANING = (
     "again from the logsumexp of every row"
 )
 _WALK = Schedule.make(WALK, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=2)
+_SINGLE = _WALK.replace(BLOCK_M=32, BLOCK_N=16, num_warps=8)
+_LONG_HALF = _WALK.replace(BLOCK_M=32, BLOCK_N=32, num_warps=8, num_stages=1)
+_LONG_SINGLE = _WALK.replace(BLOCK_M=16, BLOCK_N=16, num_warps=8)
+"""Float32, which is multiplied without matrix units, and heads beyond 128 take smaller tiles, for the registers there
+are: compiled for sm_90, 32 by 32 of float32 and 64 by 64 of float16 in heads of 129 had 1.1 and 3.5 KB a thread of
+local memory. None of the three was measured."""
 
 
 def space() -> tuple[Parameter, ...]:
@@ -36,12 +42,16 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 
 def first_table(body: GradientBody) -> Table:
-    """Float32 takes half of the block, for its elements are twice as large, and so do heads beyond 128."""
-    head = max(power(body, "d") or 128, power(body, "e") or 128)
-    block = {"m": "BLOCK_N", "n": "BLOCK_M"}[body.kept]
-    best = _WALK if head <= 128 else _WALK.replace(**{block: 32, "num_stages": 1})
-    wide = _WALK.replace(BLOCK_M=32, BLOCK_N=32) if head <= 128 else _WALK.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1)
-    return table_row(best, itemsize=2), table_row(wide)
+    """Of heads whose size is no number, rows of up to 128 elements come first; what holds all others follows."""
+    known = [power(body, name) for name in "de"]
+    if max(size or 0 for size in known) > 128:
+        return _rows(_LONG_HALF, _LONG_SINGLE)
+    sizes = {body.extent(name).size: 128 for name, size in zip("de", known, strict=True) if size is None}
+    return (*_rows(_WALK, _SINGLE, **sizes), *(_rows(_LONG_HALF, _LONG_SINGLE) if sizes else ()))
+
+
+def _rows(half: Schedule, single: Schedule, **upto: int) -> Table:
+    return table_row(half, itemsize=2, **upto), table_row(single, **upto)
 
 
 def starts(body: GradientBody) -> tuple[Schedule, ...]:
