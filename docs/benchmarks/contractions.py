@@ -390,6 +390,9 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _failures(data: dict[str, Any]) -> Iterator[str]:
+    missing = [name for name in NAMES if not any(row.get("operator") == name for row in data["rows"])]
+    if missing:
+        yield f"Not ready in time in this run: {', '.join(missing)}."
     for row in data["rows"]:
         if "error" in row:
             yield f"Not measured: {row}"
