@@ -100,12 +100,6 @@ def test_columns_alone_are_as_many_as_a_grid_has_programs() -> None:
 
 
 REFUSED = {
-    "broadcast": (
-        "return s.expand(x.shape).sum(-1) + x.sum(-1)",
-        "x: [A, D] T; s: [A, 1] T",
-        "out: [A] T",
-        "does not vary",
-    ),
     "constant scan": (
         "return torch.ones_like(x).cumsum(-1) * x",
         "x: [A, D] T",
