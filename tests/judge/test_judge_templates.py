@@ -27,6 +27,9 @@ def tensor(name, shape, **kwargs):
         "offsets": None,
         "is_ends": False,
         "uniform": False,
+        "number": None,
+        "into": None,
+        "kept": False,
         "finite": False,
         **kwargs,
     }

@@ -96,8 +96,9 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 def first_table(body: ConvolutionBody) -> Table:
     """From H200 figures beside cuDNN: boxes 1.08 of its speed for 3x3 with bias and relu in float16, 1.05 to 1.7 for
-    float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, 0.67 in float32 in three dimensions,
-    and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product took 0.65 to 0.72 of the time.
+    float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, 0.66 in float32 in three dimensions
+    (a search takes torch's call), and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product
+    took 0.65 to 0.72 of the time.
     """
     if reduces(body):
         width = max(16, 1 << (columns(body) - 1).bit_length())
@@ -108,7 +109,7 @@ def first_table(body: ConvolutionBody) -> Table:
     if not boxable(body) or few:
         return (table_row(_LIBRARY),)
     half = _LIBRARY if body.is_library else _BOXES if body.rank == 1 else _SWAPPED
-    rows = [table_row(half, itemsize=2), table_row(_LIBRARY if body.rank == 3 else _wide(body))]
+    rows = [table_row(half, itemsize=2), table_row(_wide(body))]
     return tuple(rows if few is False else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
 
 
