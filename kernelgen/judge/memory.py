@@ -18,9 +18,9 @@ SHRUNKEN_ELEMENTS = 2**15
 """The same of larger cases, which run with smaller sizes."""
 FIXED_ELEMENTS = 2**24
 """The same where the spec fixes the sizes, as those of a module's weights; time limits these (patience.py)."""
-TILE_COPIES = 4
+TILE_COPIES = 8
 """Times the fp64 inputs and outputs of one tile are held at the worst moment: those of the oracle, and those of the
-disturbed one with the step that is under way."""
+disturbed one with the steps that are under way. With PIECE_COPIES 24 on an H100, for a softmax."""
 CALL_COPIES = 4
 """The same beside these where sums of products are disturbed: squares of what they read, their errors, and results."""
 PIECE_COPIES = 16

@@ -18,7 +18,7 @@ HEAD = """\
 # Trust
 
 Who writes a kernel has no say in whether it is right or fast. A candidate from a language model is data: the text of
-`@triton.jit` functions, a schedule and a declarative launch. Its text is held against an allow-list, its expressions have a
+`@triton.jit` functions, a schedule and a declarative launch. Its text is checked against an allow-list, its expressions have a
 grammar of their own, and the wrapper is always kernelgen's. What is left is device code, which the judge holds against a
 float64 reference on secret inputs ([measuring.md](measuring.md)) in a process that is confined.
 
