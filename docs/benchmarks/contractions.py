@@ -27,6 +27,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -334,15 +335,12 @@ def _free() -> None:
     torch.cuda.empty_cache()
 
 
-class _alone:
+@contextmanager
+def _alone() -> Iterator[None]:
     """One process at a time, for what takes most of the memory."""
-
-    def __enter__(self) -> None:
-        self.file = open(Path(tempfile.gettempdir()) / "contractions.lock", "w")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
+    with (Path(tempfile.gettempdir()) / "contractions.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 # The page -------------------------------------------------------------------------------------------------------------
