@@ -41,7 +41,7 @@ NAMES = (
     *("linear_int8", "linear_int4_groups", "matmul_fp32_exact", "matmul_lower_triangular", "grouped_matmul"),
     *("linear_cross_entropy", "attention", "attention_causal", "attention_gqa", "attention_gqa_decode"),
     *("attention_paged_decode", "attention_decode_fp8", "attention_alibi", "attention_softcap", "attention_window"),
-    *("attention_sinks", "attention_rope", "attention_varlen", "attention_varlen_causal", "conv_bias_relu"),
+    *("attention_sinks", "attention_rope", "attention_varlen", "attention_varlen_causal", "conv2d_bias_relu"),
     *("conv2d_bn_relu", "conv1d_gelu", "conv3d_bias", "conv_transpose2d_bias", "depthwise_separable"),
 )
 PREPARE_S, MEASURING_S = 300.0, 240.0

@@ -30,7 +30,7 @@ MAIN = "import sys; from kernelgen.cli.app import main; sys.exit(main())"
 ENDING_S = 30.0
 """For an interrupted run to leave what it has."""
 FIRST = (
-    "softmax", "matmul", "attention", "layer_norm", "gelu_tanh", "sum_dim0", "transpose", "cumsum", "conv_bias_relu",
+    "softmax", "matmul", "attention", "layer_norm", "gelu_tanh", "sum_dim0", "transpose", "cumsum", "conv2d_bias_relu",
     "sum_all", "cross_entropy", "index_add", "topk", "max_pool2d", "quantize_int8_rows", "linear_gelu", "rotary_half",
     "broadcast",
 )  # fmt: skip
