@@ -64,19 +64,26 @@ def examine(change: Change, start: Start, margin: float = MARGIN) -> Finding:
         return Finding(name, "not comparable", "its interface changed")
     if change.old == change.new:
         return Finding(name, "unchanged", "the same text")
-    old, new = _candidate(change, change.old), _candidate(change, change.new)
     with start(change) as evaluator:
-        verified = evaluator.verify(new)
+        verified = evaluator.verify(_candidate(change, change.new))
         if verified.status is not Status.OK:
             return Finding(name, "wrong", f"{verified.status}: {verified.message}")
-        first = evaluator.final(new, old, change.cases)
-        if first.status is not Status.OK:
-            return Finding(name, "wrong", f"it failed while it was timed: {first.status}: {first.message}")
-        if not first.timings:
-            why = next((f"{case}: {why}" for case, why in first.left_out), "there is no performance case")
-            return Finding(name, "not comparable", why)
-        moved = [case for case in change.cases if _moved(_of(first.timings, case.label), margin)]
-        second = evaluator.final(new, old, moved).timings if moved else ()
+        return timed(change, evaluator, margin)
+
+
+def timed(change: Change, evaluator: Evaluator, margin: float = MARGIN) -> Finding:
+    """Judge the speed of a kernel that there was and is, and that is right."""
+    assert change.old is not None
+    assert change.new is not None
+    name, old, new = change.operator, _candidate(change, change.old), _candidate(change, change.new)
+    first = evaluator.final(new, old, change.cases)
+    if first.status is not Status.OK:
+        return Finding(name, "wrong", f"it failed while it was timed: {first.status}: {first.message}")
+    if not first.timings:
+        why = next((f"{case}: {why}" for case, why in first.left_out), "there is no performance case")
+        return Finding(name, "not comparable", why)
+    moved = [case for case in change.cases if _moved(_of(first.timings, case.label), margin)]
+    second = evaluator.final(new, old, moved).timings if moved else ()
     again = {t.case: t for t in second}
     timings = tuple(_nearer(t, again.get(t.case)) for t in first.timings)
     verdicts = {t.case: _moved(t, margin) for t in timings}

@@ -2,8 +2,9 @@
 
 import importlib
 import json
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 from kernelgen import generation, judge
+from kernelgen.evaluate import Candidate
 from kernelgen.optimization.bench import families_compiler
+from kernelgen.outcomes import CaseTiming, Evaluation, Interval, Status
 from kernelgen.spec import find_spec, load_spec
+from kernelgen.spec.model import Case
 from kernelgen.strategies.short import restriction
 from kernelgen.strategies.space import axes_of, space_of
 
@@ -248,3 +252,38 @@ def test_the_spaces_of_the_tuner_are_there(monkeypatch: pytest.MonkeyPatch) -> N
             space = space_of(compiler, plan, compiler.row_of(plan, case), (case,), restriction(configs, axes))
             assert 24 <= len(space.schedules) <= 200
             assert not space.sampled
+
+
+class Clock:
+    """An evaluator on which a kernel takes as long as its rows are many."""
+
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+
+    def verify(self, candidate: Candidate) -> Evaluation:
+        return Evaluation(candidate.source_hash, Status.OK)
+
+    def final(self, candidate: Candidate, current: Candidate, cases: Sequence[Case]) -> Evaluation:
+        more = 1.03 if "M + M * 3 // 100" in candidate.source else 1.0
+        ratio = self.rng.gauss(1 / more, 0.002)
+        interval = Interval(ratio, ratio - 0.003, ratio + 0.003)
+        timings = [CaseTiming(c.label, "measured", 65 * more, "current", 65, ratio, interval) for c in cases]
+        return Evaluation(candidate.source_hash, Status.OK, timings=tuple(timings))
+
+
+def test_what_the_gate_calls_is_counted_and_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    tried = importlib.import_module("gate")
+    source, slowed, same = (text.splitlines() for text in tried.texts())
+    assert sum(a != b for a, b in zip(source, slowed, strict=True)) == 2
+    assert same[:-1] == source
+    case = next(c for c in load_spec(find_spec("softmax")[0]).performance if c.label == tried.CASE)
+    tried.compare(Clock(), case, {"device": "a GPU"}, 20, 60.0, tmp_path)
+    row = json.loads((tmp_path / "gate.json").read_text())
+    assert (row["planted"]["slower"], row["planted"]["runs"]) == (20, 20)
+    assert (row["same"]["unchanged"], row["same"]["runs"]) == (20, 20)
+    said = tried.page("<!-- gate.json -->\n?\n<!-- end of gate.json -->\n", row)
+    assert "called slower in 20 of 20" in " ".join(said.split())
+    kept = FOLDER / "gate.json"
+    ci = (FOLDER.parent / "ci.md").read_text("utf-8")
+    assert not kept.exists() or tried.page(ci, json.loads(kept.read_text())) == ci
