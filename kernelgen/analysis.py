@@ -13,7 +13,7 @@ from kernelgen.families.kernel import Body, body_of
 from kernelgen.families.values import Use
 from kernelgen.frontend.graph import DOT, REDUCTIONS
 from kernelgen.frontend.operations import OPERATIONS, RECURRENT
-from kernelgen.plan import Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
+from kernelgen.plan import ChoicesPlan, Operand, Plan, Product, StepsPlan, TorchCall, WrittenPlan
 from kernelgen.spec.model import Case
 
 
@@ -107,6 +107,8 @@ def work(plan: Plan, case: Case) -> Work:
     family has lowered the operations are not known, and the bytes alone set the floor. Where operations stay calls of
     torch's, what lies in memory between them and the kernels is written and read.
     """
+    if isinstance(plan, ChoicesPlan):
+        return work(plan.at(case), case)
     if isinstance(plan, StepsPlan):
         parts = [work(kernel, case) for kernel in plan.kernels]
         read, written, operations = (

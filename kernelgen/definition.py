@@ -13,8 +13,9 @@ from kernelgen.families.kernel import Body, body_of, has_products
 from kernelgen.families.naming import COLUMN, FULL, ROW
 from kernelgen.frontend.graph import REDUCTIONS, SCANS
 from kernelgen.frontend.operations import OPERATIONS
-from kernelgen.plan import KernelPlan, LoweredPlan, Plan, StepsPlan, TorchCall, WrittenPlan
-from kernelgen.spec.model import CUSTOM, Case, OperatorSpec, TensorSpec
+from kernelgen.plan import ChoicesPlan, KernelPlan, LoweredPlan, Plan, StepsPlan, TorchCall, WrittenPlan
+from kernelgen.spec.choices import deciding
+from kernelgen.spec.model import CUSTOM, OPTION, SCALAR, Case, OperatorSpec, TensorSpec
 
 REFERENCE_ARCH = "sm_90"
 """The device whose peaks the roofline is drawn for; the text names it."""
@@ -33,6 +34,8 @@ MEANINGS = {
 
 def step_notes(plan: Plan) -> tuple[str, ...]:
     """What a reviewer should know of an operator of several kernels, and of operations that stay calls of torch's."""
+    if isinstance(plan, ChoicesPlan):
+        return _choice_notes(plan)
     if not isinstance(plan, StepsPlan):
         return ()
     cases = [step_works(plan, case) for case in plan.spec.performance or plan.spec.accuracy]
@@ -53,6 +56,16 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
     if not plan.calls:
         return (several, tuned) if len(plan.kernels) > 1 else ()
     return (*lines, tuned if len(plan.kernels) > 1 else "the kernel alone is tuned")
+
+
+def _choice_notes(plan: ChoicesPlan) -> tuple[str, ...]:
+    """What decides which kernels run, and which of them have the schedules that are tuned."""
+    names = [t.name for t in deciding(plan.spec)]
+    chosen = f"{' and '.join(names)} decide{'s' * (len(names) == 1)} which kernels run"
+    apart = " and ".join(one.choice.spec.name for one in plan.alternatives if not one.is_tuned)
+    if not apart:
+        return (f"{chosen}; all have the schedules that are tuned",)
+    return (f"{chosen}; those of {apart} have schedules of their own, which are not tuned",)
 
 
 def _given(spec: OperatorSpec) -> set[str]:
@@ -139,7 +152,7 @@ def _size(text: str) -> float:
 
 def _kernels(plan: Plan) -> str:
     """How many kernels, of which families, and what stays torch's."""
-    if not isinstance(plan, StepsPlan):
+    if not isinstance(plan, StepsPlan | ChoicesPlan):
         return f"1, {plan.family}"
     families_of = Counter(kernel.family for kernel in plan.kernels)
     shown = ", ".join(f"{count} {name}" if count > 1 else name for name, count in families_of.items())
@@ -182,12 +195,16 @@ def _written_by_a_model(plan: WrittenPlan) -> dict[str, Any]:
 
 def _tensor(plan: Plan, tensor: TensorSpec) -> dict[str, str]:
     kinds = dict(plan.spec.dtypes).get(tensor.dtype, (tensor.dtype,))
+    if tensor.role in (SCALAR, OPTION):
+        values = " or ".join(map(repr, tensor.values)) or f"any {tensor.kind}"
+        reads = f"{values}; {tensor.default!r} where a call gives none"
+        return {"name": tensor.name, "shape": "", "dtypes": tensor.kind, "reads": reads}
     reads = "shape, dtype and device only" if tensor.role == "like" else "elements"
     return {
         "name": tensor.name,
         "shape": f"[{', '.join(map(str, tensor.shape))}]",
         "dtypes": ", ".join(kinds),
-        "reads": reads,
+        "reads": f"{reads}, or left out" if tensor.optional else reads,
     }
 
 
@@ -254,6 +271,8 @@ def _flow(plan: LoweredPlan) -> list[str]:
     if isinstance(plan, StepsPlan):
         parts = [[_reads(s)] if isinstance(s, TorchCall) else _flow(s) for s in plan.steps]
         return [line for part in parts for line in part]
+    if isinstance(plan, ChoicesPlan):
+        return list(dict.fromkeys(line for one in plan.alternatives for line in _flow(one.plan)))
     body = body_of(plan)
     names = {
         FULL: "once an element",

@@ -31,6 +31,7 @@ from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, Plan, TableRow
 from kernelgen.spec import find_spec
+from kernelgen.spec.choices import choices
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 if TYPE_CHECKING:
@@ -113,8 +114,7 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     """
     if spec.family == CUSTOM:
         return _custom(spec, root, chip)
-    graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
-    plan: LoweredPlan = families.lower(spec, graph, notes)
+    plan = _lowered(spec, derived=derived)
     folder = folder_of(spec, root)
     manifest = read_manifest(folder)
     chip = chip or (manifest.chip if manifest else None)
@@ -136,6 +136,14 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
             raise damaged(folder, f"schedules[{number}].upto: {plan.family} has no size {name!r}")
     chosen = plan.with_table(fitted)
     return chosen if all(families.has_room(chosen, case) for case in spec.performance) else plan
+
+
+def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:
+    """The plan of a spec with its first schedules."""
+    if ways := choices(spec):
+        return families.joined(spec, [(way, families.lower(way.spec, *frontend.trace(way.spec))) for way in ways])
+    graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
+    return families.lower(spec, graph, notes)
 
 
 def _saved(folder: Path) -> tuple[TableRow, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kernelgen.spec.model import CUSTOM, OperatorSpec, Size, TensorSpec
+from kernelgen.spec.choices import Choice
+from kernelgen.spec.model import CUSTOM, Case, OperatorSpec, Size, TensorSpec
 
 Scalar = int | str | bool
 
@@ -276,6 +277,61 @@ class StepsPlan:
 
 
 @dataclass(frozen=True)
+class Alternative:
+    """What is launched in one way of calling an operator."""
+
+    choice: Choice
+    plan: KernelPlan | StepsPlan
+    is_tuned: bool
+    """Whether it has the schedule table that is tuned."""
+
+
+@dataclass(frozen=True)
+class ChoicesPlan:
+    """An operator of which options and optional inputs decide what is launched. One schedule table serves all that can
+    have it: those whose kernels are of the family and the variants of the first, which is tuned."""
+
+    spec: OperatorSpec
+    alternatives: tuple[Alternative, ...]
+    notes: tuple[str, ...] = ()
+
+    def at(self, case: Case) -> KernelPlan | StepsPlan:
+        """What is launched for a case."""
+        return next(one.plan for one in self.alternatives if one.choice.serves(case))
+
+    @property
+    def main(self) -> KernelPlan:
+        return self.alternatives[0].plan.main
+
+    @property
+    def family(self) -> str:
+        return self.main.family
+
+    @property
+    def table(self) -> tuple[TableRow, ...]:
+        return self.main.table
+
+    @property
+    def chip(self) -> None:
+        return None
+
+    @property
+    def kernels(self) -> tuple[KernelPlan, ...]:
+        return tuple(kernel for one in self.alternatives for kernel in one.plan.kernels)
+
+    @property
+    def calls(self) -> tuple[TorchCall, ...]:
+        return tuple(call for one in self.alternatives for call in one.plan.calls)
+
+    def with_table(self, table: tuple[TableRow, ...]) -> ChoicesPlan:
+        alternatives = (replace(a, plan=a.plan.with_table(table)) if a.is_tuned else a for a in self.alternatives)
+        return replace(self, alternatives=tuple(alternatives))
+
+    def with_schedule(self, row: int, schedule: Schedule) -> ChoicesPlan:
+        return self.with_table(changed(self.table, row, schedule))
+
+
+@dataclass(frozen=True)
 class WrittenPlan:
     """An operator whose kernel a language model writes: nothing is lowered, and its schedule holds the kernel."""
 
@@ -308,6 +364,13 @@ def changed(table: tuple[TableRow, ...], row: int, schedule: Schedule) -> tuple[
 
 
 Step = KernelPlan | TorchCall
-LoweredPlan = KernelPlan | StepsPlan
+OnePlan = KernelPlan | StepsPlan
+"""What families make of one reference."""
+LoweredPlan = OnePlan | ChoicesPlan
 """What families made."""
-Plan = KernelPlan | StepsPlan | WrittenPlan
+Plan = LoweredPlan | WrittenPlan
+
+
+def at(plan: LoweredPlan, case: Case) -> OnePlan:
+    """What is launched for a case."""
+    return plan.at(case) if isinstance(plan, ChoicesPlan) else plan

@@ -16,10 +16,10 @@ from kernelgen.families import independent_dims, kept_inputs, multiplied_dtype, 
 from kernelgen.families.kernel import body_of
 from kernelgen.families.line import LINE, fit
 from kernelgen.frontend.masks import OPERATION
-from kernelgen.plan import Plan, StepsPlan, WrittenPlan
-from kernelgen.spec.model import SCALAR, OperatorSpec, TensorSpec
+from kernelgen.plan import ChoicesPlan, Plan, StepsPlan, WrittenPlan
+from kernelgen.spec.model import OPTION, SCALAR, OperatorSpec, TensorSpec
 from kernelgen.tile.scans import LARGEST_GROWTH
-from kernelgen.wrapper import checks, copied_back, file_text, results, sequence, tensors_of
+from kernelgen.wrapper import checks, copied_back, file_text, results, sequence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,6 +36,7 @@ def environment() -> Environment:
     )  # fmt: skip
     env.filters["suffix"] = lambda text, end: f"{text}{end}"
     env.filters["spaced"] = _spaced
+    env.filters["python"] = lambda value: repr(value).replace("'", '"')
     env.filters["quoted"] = lambda text: f'"{text}"'
     env.globals.update(
         condition=_condition, raise_error=_raise_error, fit=fit, comment=_comment,
@@ -62,7 +63,7 @@ def triton_source(plan: Plan) -> str:
 
     said = (*step_notes(plan), *_written(plan.spec), *plan.notes)
     notes = [wrapped for note in said for wrapped in textwrap.wrap(_sentence(note), LINE)]
-    if isinstance(plan, StepsPlan):
+    if isinstance(plan, StepsPlan | ChoicesPlan):
         return render("calls.py.jinja", **_common(plan.spec), sequence=_sequence(plan), notes=notes)
     return render("triton.py.jinja", **_common(plan.spec), file=file_text(plan), notes=notes)
 
@@ -73,19 +74,18 @@ def _written(spec: OperatorSpec) -> list[str]:
     return [f"writes into {names}, which no other input may share memory with"] if given else []
 
 
-def _sequence(plan: StepsPlan) -> dict[str, Any]:
-    """The kernels and calls of a file in which some operations stay torch's; each kernel has a function of its own."""
+def _sequence(plan: StepsPlan | ChoicesPlan) -> dict[str, Any]:
+    """The kernels and calls of a file of several kernels, each of which has a function of its own."""
     found = sequence(plan)
     several_keys = any(len(g.file.key.names) > 1 for g in found.groups)
     groups = [_function(g.spec, g.function) | {"file": g.file, "table": g.table} for g in found.groups]
     return {
         "groups": groups,
         "several_keys": several_keys,
-        "lines": found.lines,
+        "bodies": [_function(b.spec, b.function) | {"lines": b.lines, "filled": b.filled} for b in found.bodies],
         "helpers": found.helpers,
         "functions": found.functions,
         "imports": found.imports,
-        "filled": found.filled,
         "guard": found.guard,
     }
 
@@ -142,23 +142,27 @@ def quartet(plan: Plan) -> dict[str, str]:
 
 def interface_hash(spec: OperatorSpec) -> str:
     """Changes with the operator's interface or meaning, not with its schedules."""
-    parts = [
-        repr((t.name, t.shape, t.dtype, t.role, *([t.default] if t.role == SCALAR else [])))
-        for t in (*spec.inputs, *spec.outputs)
-    ]
+    parts = [repr((t.name, t.shape, t.dtype, t.role, *_interface(t))) for t in (*spec.inputs, *spec.outputs)]
     parts += [c.text for c in spec.constraints] + ([] if spec.deterministic else ["any order"])
     parts += [f"{output} into {given}" for given, output in spec.written.items()]
     parts += [f"float32 by {spec.precision}"] if spec.precision else []
     return hashlib.sha256("\n".join([spec.name, *parts]).encode()).hexdigest()[:16]
 
 
+def _interface(tensor: TensorSpec) -> tuple[object, ...]:
+    """What a parameter is beside a tensor that every call gives."""
+    kind = () if tensor.kind == "float" else (tensor.kind, tensor.values)
+    return ("optional",) if tensor.optional else (tensor.default, *kind) if tensor.role in (SCALAR, OPTION) else ()
+
+
 def _operator(plan: Plan) -> dict[str, Any]:
     if isinstance(plan, WrittenPlan):  # nothing is known of the reference but what it returns: it is judged whole
         return _whole(plan.spec)
-    body = body_of(plan)
-    exact = body.exact and not isinstance(plan, StepsPlan)
+    plans = [one.plan for one in plan.alternatives] if isinstance(plan, ChoicesPlan) else [plan]
+    exact = all(body_of(one).exact and not isinstance(one, StepsPlan) for one in plans)
     rows, kept = independent_dims(plan), kept_inputs(plan).values()
-    judged = _judged(plan.spec, rows, exact, uniform_outputs(plan), kept) | {"any_order": body.any_order}
+    judged = _judged(plan.spec, rows, exact, uniform_outputs(plan), kept)
+    judged["any_order"] = any(body_of(one).any_order for one in plans)
     return (
         judged
         | {"stored": stored_dtype(plan), "has_calls": bool(plan.calls), "multiplied": multiplied_dtype(plan)}
@@ -191,11 +195,12 @@ def _judged(
                 "is_ends": t.is_ends,
                 "uniform": False,
                 "finite": t.role == "scale",
-                "number": t.default,
+                "number": t.default if t.role == SCALAR else None,
                 "into": None,
                 "kept": False,
             }
             for t in spec.inputs
+            if t.role != OPTION
         ],
         "outputs": [
             {
@@ -229,21 +234,23 @@ def _header(spec: OperatorSpec) -> str:
 
 
 def _common(spec: OperatorSpec) -> dict[str, Any]:
-    function, tensors = _function(spec, spec.name), tensors_of(spec)
-    given = [_parameter(t, False) for t in tensors]
-    checked = function["signature"] if len(tensors) == len(spec.inputs) else _signature("check_inputs", given, "None")
+    function, given = _function(spec, spec.name), [_parameter(t, False) for t in spec.inputs]
+    checked = function["signature"] if spec.inputs == spec.tensors else _signature("check_inputs", given, "None")
     return {
         "spec": spec, "header": _header(spec), "summary": _wrapped(spec.summary, len(spec.name) + 5),
-        "names": ", ".join(t.name for t in spec.inputs), "tensor_names": ", ".join(t.name for t in tensors),
+        "names": ", ".join(t.name for t in spec.inputs),
         "tensors": checked, "checks": checks(spec), **function,
         "copies": copied_back(spec), "returned": results(spec),
     }  # fmt: skip
 
 
 def _parameter(tensor: TensorSpec, has_default: bool) -> str:
-    if tensor.role != SCALAR:
-        return f"{tensor.name}: torch.Tensor"
-    return f"{tensor.name}: float = {tensor.default!r}" if has_default else f"{tensor.name}: float"
+    kind, default = "torch.Tensor" + " | None" * tensor.optional, "None"
+    if tensor.role in (SCALAR, OPTION):
+        kind, default = tensor.kind, repr(tensor.default).replace("'", '"')
+    elif not tensor.optional:
+        return f"{tensor.name}: {kind}"
+    return f"{tensor.name}: {kind} = {default}" if has_default else f"{tensor.name}: {kind}"
 
 
 def _signature(name: str, parameters: Sequence[str], returns: str) -> str:
@@ -279,14 +286,15 @@ def _contract(spec: OperatorSpec) -> str:
 
     def show(tensor: Any) -> str:
         place = f" in {tensor.into}" if tensor.into else ""
-        if isinstance(tensor, TensorSpec) and tensor.role == SCALAR:
+        if isinstance(tensor, TensorSpec) and tensor.role in (SCALAR, OPTION):
             return str(tensor.name)
-        return f"{tensor.name}[{', '.join(str(e) for e in tensor.shape)}]{place}"
+        left_out = " or None" if tensor.optional else ""
+        return f"{tensor.name}[{', '.join(str(e) for e in tensor.shape)}]{place}{left_out}"
 
     fixed = [
         f"{t.name} {t.dtype}"
         for t in (*spec.inputs, *spec.outputs)
-        if t.dtype not in dict(spec.dtypes) and t.role != SCALAR
+        if t.dtype not in dict(spec.dtypes) and t.role not in (SCALAR, OPTION)
     ]
     kinds = [f"{', '.join(values)}" for _, values in spec.dtypes] + fixed
     text = (

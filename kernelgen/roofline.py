@@ -10,7 +10,7 @@ from kernelgen.analysis import Work, floor_seconds, step_works, work
 from kernelgen.devices.facts import DeviceFacts
 from kernelgen.families.kernel import body_of
 from kernelgen.frontend.graph import DOT, REDUCTIONS, SCANS, SCATTERS, SELECTIONS
-from kernelgen.plan import KernelPlan, Plan, Schedule, TorchCall, WrittenPlan
+from kernelgen.plan import KernelPlan, Plan, Schedule, TorchCall, WrittenPlan, at
 from kernelgen.spec.model import Case
 
 MEMORY, MATRIX, LANES, LAUNCH = "memory bandwidth", "matrix units", "arithmetic", "launch overhead"
@@ -81,7 +81,8 @@ def _bound(plan: Plan, case: Case, one: Work, facts: DeviceFacts) -> Bound:
         bottleneck = "calls of torch's"
     if floor < facts.launch_latency_s:
         bottleneck = LAUNCH
-    served = None if isinstance(plan, WrittenPlan) else plan.table[families.row_of(plan, case)].schedule
+    used = None if isinstance(plan, WrittenPlan) else at(plan, case)
+    served = used.table[families.row_of(used, case)].schedule if used else None
     return Bound(
         case.label, one.bytes_read, one.bytes_written, one.all_flops, one.intensity, peak / facts.dram_bytes_per_s,
         bottleneck, moved * 1e6, computed * 1e6, called * 1e6, floor * 1e6, str(served or ""),
@@ -93,6 +94,7 @@ def _stages(plan: Plan, case: Case) -> tuple[Stage, ...]:
     if isinstance(plan, WrittenPlan):
         named = ", ".join(t.name for t in plan.spec.outputs)
         return (Stage(named, "a kernel that a language model writes", "the spec says family: custom", 1.0, 1.0),)
+    plan = at(plan, case)
     if isinstance(plan, KernelPlan):
         return (_kernel(plan, plan.table[families.row_of(plan, case)].schedule, 1.0, 1.0),)
     shares = step_works(plan, case)

@@ -29,7 +29,7 @@ from kernelgen.plan import LoweredPlan, Plan, TableRow, WrittenPlan
 from kernelgen.schedule.problem import limits_text
 from kernelgen.spec.cases import admits
 from kernelgen.spec.cases import label as label_of
-from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, Given, OperatorSpec
 from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
@@ -107,13 +107,13 @@ def _once_started(start: Future[None], work: Callable[..., _Found], *arguments: 
 
 
 def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
-    """The smallest case of every operator in Triton's interpreter, judged as `check` judges it."""
+    """The smallest case of every operator in Triton's interpreter, of one with options in every way of calling it,
+    judged as `check` judges it."""
     ends = time.monotonic() + LIMIT_S
     ran: list[str] = []
     left_out: list[str] = []
     wrong: list[str] = []
-    for spec, plan, _ in made:
-        case = _smallest(spec)
+    for spec, plan, case in [(one, plan, case) for one, plan, _ in made for case in _smallest(one)]:
         if plan.chip is not None or case is None:
             why = (
                 f"made for {plan.chip.name}" if plan.chip is not None else "every case is too large for the interpreter"
@@ -233,12 +233,16 @@ def _said(label: str, what: str, error: Failed) -> str:
     return f"{what}: {label}: {why}; use `kernelgen check {label.partition(' ')[0]}`"
 
 
-def _smallest(spec: OperatorSpec) -> Case | None:
-    """The smallest case that says something; None where all are too large."""
-    sizes = {case: max(prod(case.shape(t.shape)) for t in (*spec.inputs, *spec.outputs)) for case in spec.accuracy}
-    fit = sorted((n, i) for i, n in enumerate(sizes.values()) if 0 < n <= MOST)
-    chosen = next((i for n, i in fit if n >= FEW), fit[-1][1] if fit else None)
-    return None if chosen is None else spec.accuracy[chosen]
+def _smallest(spec: OperatorSpec) -> list[Case | None]:
+    """The smallest case that says something, of every way of calling; None where all are too large."""
+    found: list[Case | None] = []
+    for given in dict.fromkeys(case.given for case in spec.accuracy):
+        cases = [case for case in spec.accuracy if case.given == given]
+        sizes = [max(prod(case.shape(t.shape)) for t in (*spec.inputs, *spec.outputs)) for case in cases]
+        fit = sorted((n, i) for i, n in enumerate(sizes) if 0 < n <= MOST)
+        chosen = next((i for n, i in fit if n >= FEW), fit[-1][1] if fit else None)
+        found.append(None if chosen is None else cases[chosen])
+    return found
 
 
 def covering(plan: Plan) -> list[Case]:
@@ -247,9 +251,9 @@ def covering(plan: Plan) -> list[Case]:
     if isinstance(plan, WrittenPlan):
         return list(plan.spec.performance[:1])
     listed = (*plan.spec.performance, *plan.spec.accuracy)
-    found: dict[int, Case] = {}
+    found: dict[tuple[Given, int], Case] = {}
     for case in (*listed, *(c for row in plan.table for c in _at_limits(plan, row, listed))):
-        found.setdefault(families.row_of(plan, case), case)
+        found.setdefault((case.given, families.row_of(plan, case)), case)
     return list(found.values())
 
 
@@ -266,7 +270,7 @@ def _at_limits(plan: LoweredPlan, row: TableRow, listed: Sequence[Case]) -> Iter
                 sizes[free] = (limit // each,) if free == ELLIPSIS else limit // each
         found = tuple(sizes.items())
         if admits(plan.spec, found):
-            yield Case(found, case.dtypes, label_of(found, case.dtypes), derived=True)
+            yield Case(found, case.dtypes, label_of(found, case.dtypes, case.given), True, case.given)
 
 
 def _line(plan: Plan, case: Case) -> str:

@@ -635,12 +635,26 @@ NUMBER = "  - {name: weight, shape: [D], dtype: T}\n"
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("{name: eps, scalar: §bool, default: 1}", "'bool' decides what is computed: give the parameter a default"),
+        ("{name: eps, scalar: bool, default: §1}", "unknown word '1'"),
+        ("{name: eps, scalar: §bool}", "an option needs a default, as in 'scalar: bool, default: false'"),
+        ("{name: eps, scalar: bool, default: true, §values: [true]}", "values are those of an option of int or str"),
+        ("{name: eps, scalar: int, default: §1.5}", "'inputs[2].default' needs a whole number, got '1.5'"),
+        (
+            "{name: eps, scalar: int, default: 2, values: [2, §two]}",
+            "'inputs[2].values' needs a whole number, got 'two'",
+        ),
+        ("{name: eps, scalar: int, default: §1, values: [2, 4]}", "the default 1 is none of the 'values'"),
+        ("{name: eps, scalar: int, default: 2, values: [2, §2]}", "the value 2 is listed twice"),
+        ("{name: eps, scalar: §str, default: mean}", "a str is one of the 'values' that it may be"),
+        (
+            "{name: eps, scalar: str, default: mean, values: [mean, §'a b']}",
+            "'inputs[2].values' needs a word, got 'a b'",
+        ),
         ("{name: eps, scalar: §flaot, default: 1}", "unknown kind of number 'flaot'; did you mean 'float'?"),
         ("{name: eps, scalar: §float}", "a number needs a default, as in 'scalar: float, default: 1e-6'"),
         ("{name: eps, scalar: float, default: §small}", "'inputs[2].default' needs a number, got 'small'"),
         ("{name: eps, scalar: float, default: 1, §shape: []}", "a number has no 'shape'"),
-        ("{name: eps, shape: [], dtype: T, default: §1}", "a default is that of a number, beside 'scalar: float'"),
+        ("{name: eps, shape: [], dtype: T, §default: 1}", "a tensor has no 'default'; it is that of a number"),
         ("§{name: eps, shape: []}", "'inputs[2]' needs the key 'dtype'"),
     ],
 )
@@ -650,7 +664,7 @@ def test_a_number_has_a_default_and_is_no_tensor(entry: str, message: str) -> No
 
 def test_numbers_stand_behind_tensors_and_have_no_gradients() -> None:
     text = edited("inputs:\n", "inputs:\n  - §{name: eps, scalar: float, default: 1}\n").replace("(x,", "(eps, x,")
-    expect(text, "numbers stand behind the tensors: a call may leave them out")
+    expect(text, "numbers and options stand behind the tensors: a call may leave them out")
     text = edited(NUMBER, f"{NUMBER}  - {{name: eps, scalar: float, default: -1e-3}}\n")
     spec = parse_spec(text.replace("x, weight)", "x, weight, eps)"))
     assert (spec.inputs[2].role, spec.inputs[2].default) == ("scalar", -1e-3)

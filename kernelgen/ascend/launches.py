@@ -73,7 +73,10 @@ def caught(take: Callable[[Launch], None], target: str) -> Iterator[None]:
 def recorded(wrapper: Callable[..., Any], inputs: list[Any], target: str) -> list[Launch]:
     """The launches that a wrapper makes for inputs of these shapes and dtypes, none of them run."""
     launches: list[Launch] = []
-    tensors = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for shape, dtype in inputs]
+    tensors = [
+        said if dtype == "value" else torch.empty(said, dtype=getattr(torch, dtype), device="meta")
+        for said, dtype in inputs
+    ]
     simulated.install()
     with caught(launches.append, target):
         wrapper(*map(simulated.NpuTensor, tensors))

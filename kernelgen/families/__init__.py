@@ -37,9 +37,12 @@ from kernelgen.frontend.indices import Expr, leaves
 from kernelgen.frontend.products import with_products
 from kernelgen.frontend.searches import is_search, with_searches
 from kernelgen.plan import (
+    Alternative,
     Chip,
+    ChoicesPlan,
     KernelPlan,
     LoweredPlan,
+    OnePlan,
     Parameter,
     Plan,
     Product,
@@ -48,11 +51,13 @@ from kernelgen.plan import (
     StepsPlan,
     TableRow,
     WrittenPlan,
+    at,
     table_row,
 )
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import NamedSize, Problem
 from kernelgen.spec import model
+from kernelgen.spec.choices import Choice
 from kernelgen.spec.constraints import facts_of
 from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, TensorSpec
 from kernelgen.tile.in_place import may_overwrite
@@ -80,13 +85,25 @@ _RESERVED = frozenset([*_FUNCTIONS, "SCHEDULES", "reference"])
 """What a wrapper or a baseline finds in its file, which an input of that name would hide."""
 
 
-def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> LoweredPlan:
+def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> OnePlan:
     """The plan of a graph with its first schedules. Raises UnsupportedError where there is none."""
     plan = _chosen(spec, graph, notes)
     if spec.precision and not _multiplies(plan):
         message = "precision says how kernels multiply float32 matrices, and here none does, or torch multiplies them"
         raise SpecError([Mistake(spec.path, spec.precision_place.line, spec.precision_place.column, message)])
     return plan
+
+
+def joined(spec: OperatorSpec, plans: Sequence[tuple[Choice, OnePlan]]) -> ChoicesPlan:
+    """The plan of an operator from those of the operators that its options make of it."""
+    first = plans[0][1].main
+    wanted = (first.family, family_of(first).variants(body_of(first)))
+    alternatives = []
+    for choice, plan in plans:
+        is_tuned = wanted == (plan.family, family_of(plan).variants(body_of(plan.main)))
+        alternatives.append(Alternative(choice, plan.with_table(first.table) if is_tuned else plan, is_tuned))
+    notes = dict.fromkeys(note for _, plan in plans for note in plan.notes)
+    return ChoicesPlan(spec, tuple(alternatives), tuple(notes))
 
 
 def _multiplies(plan: LoweredPlan) -> bool:
@@ -97,7 +114,7 @@ def _multiplies(plan: LoweredPlan) -> bool:
     return own and "float32" in kinds
 
 
-def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> LoweredPlan:
+def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
     """The plan of a graph with its first schedules: one kernel where a family takes it, several where families take its
     parts. Torch's attention is written out where one kernel then computes it, with the searches that bound its keys,
     and stays a call otherwise. Raises UnsupportedError where none do."""
@@ -116,7 +133,7 @@ def _chosen(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> Lowered
     return _lowered(spec, graph, notes)
 
 
-def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> LoweredPlan:
+def _lowered(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...]) -> OnePlan:
     if calls.has_calls(graph):
         return _in_steps(spec, graph, notes)
     refused: UnsupportedError | None = None
@@ -401,6 +418,9 @@ def legal(plan: LoweredPlan, schedule: Schedule, case: Case) -> str | None:
 def legality(plan: LoweredPlan, cases: Sequence[Case]) -> Callable[[Schedule], str | None]:
     """Why a schedule cannot serve all of some cases; None if it can. For many schedules: what it depends on of the
     cases is found once."""
+    if isinstance(plan, ChoicesPlan):
+        each = [legality(one.plan.main, cases) for one in plan.alternatives if one.is_tuned]
+        return lambda schedule: next(filter(None, (refused(schedule) for refused in each)), None)
     family, body, chip = family_of(plan), body_of(plan), plan.chip
     rows_of = sorted({(columns(plan, case), itemsize(plan, case)) for case in cases}, reverse=True)
 
@@ -417,6 +437,7 @@ def legality(plan: LoweredPlan, cases: Sequence[Case]) -> Callable[[Schedule], s
 
 def has_room(plan: LoweredPlan, case: Case) -> bool:
     """Whether a program of a GPU has room for the line of the table that serves a case."""
+    plan = at(plan, case)
     schedule = plan.table[row_of(plan, case)].schedule
     return plan.chip is not None or family_of(plan).holds(body_of(plan), schedule, itemsize(plan, case)) is None
 
@@ -427,6 +448,9 @@ def retarget(plan: LoweredPlan, chip: Chip) -> KernelPlan:
     if plan.calls:
         functions = ", ".join(dict.fromkeys(c.function for c in plan.calls))
         message = f"unsupported on this chip: calls of torch's beside kernels ({functions})"
+        raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
+    if isinstance(plan, ChoicesPlan):
+        message = "unsupported on this chip: options and optional inputs, which choose between kernels"
         raise UnsupportedError([Mistake(plan.spec.path, place.line, place.column, message)])
     if isinstance(plan, StepsPlan):
         message = f"unsupported on this chip: an operator of {len(plan.kernels)} kernels, each with a launch of its own"
@@ -506,6 +530,8 @@ def _narrowest(dtypes: list[str], kinds: Mapping[str, tuple[str, ...]]) -> str:
 def uniform_outputs(plan: LoweredPlan) -> frozenset[str]:
     """The outputs of which all elements are the same number, whatever the inputs: one is computed and shown
     everywhere."""
+    if isinstance(plan, ChoicesPlan):
+        return frozenset.intersection(*(uniform_outputs(one.plan) for one in plan.alternatives))
     if isinstance(plan, StepsPlan) or plan.then is not None:
         return frozenset()
     lowered = body_of(plan).lowered
@@ -535,6 +561,11 @@ def independent_dims(plan: LoweredPlan) -> dict[str, int | None]:
 
     That dimension is the outermost of the outputs: a judge may check the operator slice by slice along it.
     """
+    if isinstance(plan, ChoicesPlan):
+        each = [independent_dims(one.plan) for one in plan.alternatives]
+        names = dict.fromkeys(name for known in each for name in known)
+        said = {name: {known[name] for known in each if name in known} for name in names}
+        return {name: next(iter(dims)) if len(dims) == 1 else None for name, dims in said.items()}
     body = body_of(plan)
     found: dict[str, int | None] = {}
     split = body.lowered.space.outer > 0

@@ -39,7 +39,7 @@ def accuracy_case(
     `verbose` also locates the worst element where a trial passes.
     `mutants`: find out as well, in cases that the spec lists and with their sizes, which wrong results would pass.
     """
-    device = device or devices.find()
+    device, operator = device or devices.find(), operator.at(case)
     seed = inputs.secret_seed() if seed is None else seed
     ran = memory.shrunken(operator, case, device)
     run_as = "" if ran is case else replace(ran, label="").label
@@ -48,7 +48,7 @@ def accuracy_case(
     begin = time.perf_counter()
     trials: list[Trial] = []
     suite = Suite() if mutants and not case.hidden and not run_as else None
-    taken = operator.taking(kernel or operator.kernel)
+    taken = operator.taking(kernel) if kernel else operator.kernel
     settings = (
         # the interpreter is slow and runs programs one by one: two calls differ only by memory left uninitialised
         trial.Setting(operator, ran, taken, device, *inputs_of, verbose,

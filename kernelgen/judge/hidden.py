@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import re
 from collections import Counter
@@ -35,14 +36,14 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
     """
     if not cases:
         return []
-    bindings = list({tuple(c.dtypes.items()): c.dtypes for c in cases}.values())
+    bindings = list({str((c.dtypes, c.given)): (c.dtypes, c.given) for c in cases}.values())
     names = _names(operator)
     derived = list(_tiny(names) if device == "cpu" else _all(names))
     if operator.multiplied:
         derived += _products(operator, names, few=device == "cpu")
     result = [
-        Case(sizes, bindings[i % len(bindings)], layout=layout, hidden=True)
-        for i, (sizes, layout) in enumerate(derived)
+        Case(sizes, dtypes, layout=layout, hidden=True, given=given)
+        for (sizes, layout), (dtypes, given) in zip(derived, itertools.cycle(bindings), strict=False)
     ]
     result = [case for case in result if _has_indices(operator, case)]
     if device == "cuda":
@@ -50,8 +51,8 @@ def hidden_cases(operator: Operator, cases: Sequence[Case], device: str, *, larg
     if device == "cuda" and large is not False:
         room = devices.free_bytes("cuda") // 4
         result += [c for c in _large(operator, cases) if large or memory.accuracy_bytes(operator, c) <= room]
-    listed = {str(c.sizes) + str(c.dtypes) for c in cases}
-    fresh = {c.label: c for c in result if c.layout != "contiguous" or str(c.sizes) + str(c.dtypes) not in listed}
+    listed = {str((c.sizes, c.dtypes, c.given)) for c in cases}
+    fresh = {c.label: c for c in result if c.layout != "contiguous" or str((c.sizes, c.dtypes, c.given)) not in listed}
     return [replace(c, label=f"hidden {c.label}") for c in fresh.values()]
 
 
@@ -179,7 +180,7 @@ def _large(operator: Operator, cases: Sequence[Case]) -> list[Case]:
     found = []
     for name in names:
         for over in (True, False):
-            tried = [_grown(operator, Case(sizes, base.dtypes), name, over) for sizes in (few, least)]
+            tried = [_grown(operator, Case(sizes, base.dtypes, given=base.given), name, over) for sizes in (few, least)]
             grown = [case for case in tried if case is not None]
             found += [next((case for case in grown if not _is_refused(operator, case)), grown[0])] if grown else []
     return list({case.label: replace(case, hidden=True) for case in found}.values())
@@ -190,7 +191,8 @@ def _grown(operator: Operator, case: Case, name: str, over: bool) -> Case | None
     tensors = [t for t in (*operator.inputs, *operator.outputs) if name in _names_in(t)]
 
     def with_size(size: int) -> Case:
-        return Case({**case.sizes, name: (size,) if name == ELLIPSIS else size}, case.dtypes)
+        sizes = {**case.sizes, name: (size,) if name == ELLIPSIS else size}
+        return Case(sizes, case.dtypes, given=case.given)
 
     def elements(size: int) -> int:
         return max(math.prod(with_size(size).shape(t)) for t in tensors)
@@ -206,6 +208,7 @@ def _product(size: int | tuple[int, ...]) -> int:
 
 def _is_refused(operator: Operator, case: Case) -> bool:
     """Whether the baseline's checks, which look at shapes alone, refuse the case."""
+    operator = operator.at(case)
     given = [torch.empty(case.shape(t), dtype=case.dtype(t), device="meta") for t in operator.inputs]
     try:
         operator.baseline(*given)

@@ -61,6 +61,7 @@ def _cases(operator: Operator, cases: Sequence[Case]) -> list[Case]:
 
 
 def _findings(operator: Operator, case: Case, device: str, seed: int) -> list[str]:
+    operator = operator.at(case)
     made = [_made(operator, case, distribution, seed, device) for distribution in inputs.DISTRIBUTIONS]
     results = [_run(operator, arguments) for arguments in made]
     lines = _constant(operator, results)
@@ -82,6 +83,7 @@ def _run(operator: Operator, arguments: Sequence[torch.Tensor]) -> Outputs:
 
 
 def _repeats(operator: Operator, case: Case, seed: int, device: str) -> bool:
+    operator = operator.at(case)
     arguments = _made(operator, case, "normal", seed, device)
     first, again = (guards.fingerprints(_run(operator, arguments)) for _ in range(2))
     return first == again
@@ -118,6 +120,7 @@ def _insensitive(
 
 def _identity(operator: Operator, case: Case, seed: int, device: str) -> list[str]:
     """Outputs that equal an input on ordinary inputs."""
+    operator = operator.at(case)
     arguments = _made(operator, case, "normal", seed, device)
     return [
         f"{output.name} equals {tensor.name} on normal inputs: a copy would pass them"

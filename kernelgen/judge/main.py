@@ -145,7 +145,7 @@ def _simulated(operator: Operator, cases: Sequence[Case], as_json: bool, say: An
             say(f"- {case.label}  {left_out}")
             continue
         arguments = make_inputs(operator, case, device="cpu")()
-        taken = time_us(operator.kernel, arguments)
+        taken = time_us(operator.at(case).kernel, arguments)
         said.append({"case": case.label, "simulated_us": taken})
         say(f"- {case.label}  simulated {taken:.0f} µs: a stand-in on this CPU, the speed of no NPU")
     if not said:

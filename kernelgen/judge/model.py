@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, wraps
 from typing import Any, Literal
 
@@ -13,6 +13,8 @@ ELLIPSIS = "..."
 
 Layout = Literal["contiguous", "transposed", "sliced", "offset", "expanded"]
 Verdict = Literal["faster", "slower", "undecided"]
+Value = float | int | bool | str
+"""What an input that is no tensor may be."""
 Function = Callable[..., Any]
 """A wrapper, baseline or reference: tensors in, a tensor or a tuple of tensors out."""
 
@@ -63,6 +65,8 @@ class Case:
     """Derived by the judge, not listed in the spec."""
     derived: bool = False
     """Made up by kernelgen where the spec lists no shapes."""
+    given: Mapping[str, Value | None] = field(default_factory=dict)
+    """What is passed for options, and None for optional inputs that are left out."""
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -71,6 +75,7 @@ class Case:
     def _describe(self) -> str:
         parts = [str(list(v)) if isinstance(v, tuple) else f"{k}={v}" for k, v in self.sizes.items()]
         parts += self.dtypes.values()
+        parts += [f"without {name}" if value is None else f"{name}={value}" for name, value in self.given.items()]
         return " ".join([*parts, *([self.layout] if self.layout != "contiguous" else [])])
 
     def __str__(self) -> str:
@@ -80,7 +85,7 @@ class Case:
     def from_json(data: Mapping[str, Any]) -> Case:
         """The inverse of `to_json`; reads the form that `kernelgen.spec.model.Case.to_json` writes."""
         sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in data["sizes"].items()}
-        rest = {k: data[k] for k in ("layout", "hidden", "derived") if k in data}
+        rest = {k: data[k] for k in ("layout", "hidden", "derived", "given") if k in data}
         return Case(sizes, dict(data["dtypes"]), data.get("label", ""), **rest)
 
     def to_json(self) -> dict[str, Any]:
@@ -88,6 +93,7 @@ class Case:
         data: dict[str, Any] = {"sizes": sizes, "dtypes": dict(self.dtypes), "label": self.label}
         if self.hidden:
             data |= {"layout": self.layout, "hidden": True}
+        data |= {"given": dict(self.given)} if self.given else {}
         return data | ({"derived": True} if self.derived else {})
 
     def dims(self, entry: int | str) -> tuple[int, ...]:
@@ -151,6 +157,8 @@ class Operator:
     any_order: bool = False
     """Results are sums of elements of the inputs in whatever order, as atomics make them: two calls may differ, each by
     as much as the worst order costs."""
+    given: tuple[tuple[str, Value | None], ...] = ()
+    """What its functions are called with beside the inputs, by keyword."""
 
     def __post_init__(self) -> None:
         if self.numbers:
@@ -178,8 +186,28 @@ class Operator:
         return _on_copies(function, frozenset(self.written.values())) if self.written else function
 
     def taking(self, function: Function) -> Function:
-        """A wrapper that is given tensors of the host for the numbers that it takes."""
+        """A wrapper that is given tensors of the host for the numbers that it takes, and nothing for what is given."""
+        if self.given:
+            function = _with_given(function, tuple(t.name for t in self.inputs), self.given)
         return given_numbers(function, self.numbers)
+
+    def at(self, case: Case) -> Operator:
+        """The operator that a case is about: its inputs are the tensors and numbers that the case passes."""
+        if not case.given or self.given:
+            return self
+        inputs = tuple(t for t in self.inputs if t.name not in case.given)
+        one = replace(self, inputs=inputs, given=tuple(case.given.items()))
+        kernel, baseline, reference = (one.taking(f) for f in (one.kernel, one.baseline, one.reference))
+        return replace(one, kernel=kernel, baseline=baseline, reference=reference)
+
+
+@cache
+def _with_given(function: Function, names: tuple[str, ...], given: tuple[tuple[str, Value | None], ...]) -> Function:
+    @wraps(function)
+    def called(*arguments: Any) -> Any:
+        return function(**dict(zip(names, arguments, strict=True)), **dict(given))
+
+    return called
 
 
 @cache
@@ -189,9 +217,10 @@ def given_numbers(function: Function, numbers: frozenset[int]) -> Function:
         return function
 
     @wraps(function)
-    def called(*arguments: torch.Tensor) -> Any:
+    def called(*arguments: torch.Tensor, **named: Any) -> Any:
         taken = (i in numbers and isinstance(x, torch.Tensor) for i, x in enumerate(arguments))
-        return function(*(x.item() if is_number else x for x, is_number in zip(arguments, taken, strict=True)))
+        plain = (x.item() if is_number else x for x, is_number in zip(arguments, taken, strict=True))
+        return function(*plain, **named)
 
     return called
 

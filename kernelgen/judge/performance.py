@@ -39,7 +39,7 @@ def performance_case(
 
     `check`: False where the caller has just judged the same kernel on this case.
     """
-    device = devices.timed()
+    device, operator = devices.timed(), operator.at(case)
     if not device:
         return PerformanceReport(case, left_out=NO_GPU)
     needed = memory.input_bytes(operator, case) + 2 * memory.output_bytes(operator, case)
@@ -62,7 +62,7 @@ def performance_case(
             devices.empty_cache()
             comparisons[name] = compare(
                 opponent(operator, name, case),
-                operator.taking(kernel or operator.kernel),
+                operator.taking(kernel) if kernel else operator.kernel,
                 make_inputs(operator, case, seed=seed),
                 time_cap_s=time_cap_s,
                 half_width=half_width,
@@ -85,6 +85,7 @@ def opponent(operator: Operator, name: str, case: Case) -> Function:
 
     Each case is compiled for its own shape, as a user with fixed shapes would have it, once a process.
     """
+    operator = operator.at(case)
     if name == "eager":
         return operator.reference
     compiled = _compiled(inspect.unwrap(operator.reference), name, case.label)
@@ -106,7 +107,7 @@ def make_inputs(operator: Operator, case: Case, *, seed: int | None = None, devi
     every set, no guards. An NPU's are made on the host."""
     device = device or devices.timed()
     made_on = "cpu" if device == "npu" else device
-    base = inputs.secret_seed() if seed is None else seed
+    operator, base = operator.at(case), inputs.secret_seed() if seed is None else seed
     counter = itertools.count()
 
     def make() -> tuple[torch.Tensor, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from kernelgen.spec.choices import combinations
 from kernelgen.spec.layout import Layout, broken
-from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec, Place, SizeValue
+from kernelgen.spec.model import ELLIPSIS, Case, Given, OperatorSpec, Place, SizeValue
 from kernelgen.spec.sizes import names_in
 from kernelgen.spec.tree import Finding
 
@@ -46,10 +47,11 @@ def rounded(sizes: Sizes, divisors: Mapping[str, int]) -> Sizes:
     )
 
 
-def label(sizes: Sizes, dtypes: Binding) -> str:
-    """`[512, 512] D=512 float16`; dtype variables are named only where there are several."""
+def label(sizes: Sizes, dtypes: Binding, given: Given = ()) -> str:
+    """`[512, 512] D=512 float16 causal=True without bias`; dtype variables are named only where there are several."""
     shown = [str(list(value)) if isinstance(value, tuple) else f"{name}={value}" for name, value in sizes]
     shown += [dtype if len(dtypes) == 1 else f"{name}={dtype}" for name, dtype in dtypes]
+    shown += [f"without {name}" if value is None else f"{name}={value}" for name, value in given]
     return " ".join(shown) or "the only case"
 
 
@@ -62,11 +64,12 @@ def admitted(
     spec: OperatorSpec, shapes: Sequence[tuple[Place, Sizes]], bindings: Sequence[Binding], *, derived: bool = False
 ) -> tuple[tuple[Case, ...], list[Finding]]:
     """The cases that the constraints admit, and a finding for each shape that is admitted with no dtypes at all.
-    `derived`: no spec lists the shapes."""
+    Each is called in every way that the operator can be. `derived`: no spec lists the shapes."""
+    ways = combinations(spec)
     cases: list[Case] = []
     findings: list[Finding] = []
     for place, sizes in shapes:
-        bound = [Case(sizes, dtypes, label(sizes, dtypes), derived) for dtypes in bindings]
+        bound = [Case(sizes, d, label(sizes, d, way), derived, way) for d in bindings for way in ways]
         fitting = [case for case in bound if not any(_violations(spec, case))]
         cases += fitting
         if not fitting:
@@ -75,8 +78,9 @@ def admitted(
 
 
 def admits(spec: OperatorSpec, sizes: Sizes) -> bool:
-    """Whether the constraints hold for sizes, with the first dtype of every variable."""
-    return not any(_violations(spec, Case(sizes, spec.dtype_bindings()[0])))
+    """Whether the constraints hold for sizes, with the first dtype of every variable, in some way of calling."""
+    cases = (Case(sizes, spec.dtype_bindings()[0], given=way) for way in combinations(spec))
+    return any(not any(_violations(spec, case)) for case in cases)
 
 
 def usual_sizes(spec: OperatorSpec) -> dict[str, SizeValue]:
@@ -90,7 +94,8 @@ def usual_sizes(spec: OperatorSpec) -> dict[str, SizeValue]:
 
 def _violations(spec: OperatorSpec, case: Case) -> Iterator[str]:
     """A message for each constraint that a case breaks."""
-    tensors = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.inputs}
+    tensors: dict[str, object] = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.tensors}
+    tensors |= dict(case.given)
     for constraint in spec.constraints:
         reason = broken(constraint.text, tensors)
         if reason is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pydantic_core import PydanticCustomError
 
 from kernelgen.spec import constraints, leaves, module, reference
+from kernelgen.spec.choices import MOST
 from kernelgen.spec.declared import Declared, DeclaredTensor
 from kernelgen.spec.model import CUSTOM, DTYPES, ELLIPSIS, STRATEGIES, Place
 from kernelgen.spec.nearest import hint, nearest
@@ -81,8 +82,12 @@ def _shapes(parts: Declared) -> Iterator[Finding]:
             for name in names_in(entry):
                 if name not in bound:
                     yield place, f"size '{name}' is bound by no input{hint(name, bound)}"
+    always = {name for t in parts.inputs if not t.optional for entry, _ in t.shape or () for name in names_in(entry)}
     for tensor in parts.inputs:
         for entry, place in tensor.shape or ():
+            for name in names_in(entry):
+                if name not in always:
+                    yield place, f"size '{name}' is bound by optional inputs alone, which a call may leave out"
             if is_expression(entry) and not is_multiple(str(entry)):
                 yield place, f"an input's size is a name, a number or a number times a name, not '{entry}'"
 
@@ -102,10 +107,14 @@ def _dtypes(tree: Map, parts: Declared) -> Iterator[Finding]:
             yield tensor.dtype.place, f"unknown dtype '{tensor.dtype}'{near}"
     if any(tensor.dtype is None for tensor in (*parts.inputs, *parts.outputs)) or not parts.inputs:
         return
-    of_inputs = {str(tensor.dtype) for tensor in parts.inputs}
+    of_inputs = {str(tensor.dtype) for tensor in parts.inputs if not tensor.optional}
+    of_optional = {str(tensor.dtype): tensor for tensor in reversed(parts.inputs) if tensor.optional}
     of_outputs = {str(tensor.dtype): tensor for tensor in reversed(parts.outputs)}
     for variable in parts.dtypes:
-        if variable not in of_inputs and variable in of_outputs:
+        if variable not in of_inputs and variable in of_optional:
+            message = f"the dtype '{variable}' is that of optional inputs alone, which a call may leave out"
+            yield _place(of_optional[variable]), message
+        elif variable not in of_inputs and variable in of_outputs:
             place = _place(of_outputs[variable])
             yield place, f"no input has the dtype '{variable}', so the output's cannot follow from the inputs"
         elif variable not in of_inputs and variable not in DTYPES:
@@ -139,30 +148,80 @@ def _indices(tree: Map, parts: Declared) -> Iterator[Finding]:
 
 
 def _numbers(tree: Map) -> Iterator[Finding]:
-    """What is a number has a default and nothing that only tensors have, and stands behind the tensors."""
+    """What is no tensor has a default and nothing that only tensors have, and stands behind the tensors."""
     entries = [entry for entry in tree.entries("inputs") if isinstance(entry, Map)]
-    scalars = [entry for entry in entries if entry.text("scalar") is not None]
+    plain = [entry for entry in entries if entry.text("scalar") is not None]
+    optional = [entry for entry in entries if entry.text("optional") == "true"]
     for position, entry in enumerate(entries):
-        scalar = entry.text("scalar")
-        if scalar is None:
-            for key in ("shape", "dtype"):
-                if key not in entry and all(nearest(str(other), [key]) is None for other in entry):
-                    yield entry.place, f"'inputs[{position}]' needs the key '{key}'"
-            if (default := entry.text("default")) is not None:
-                yield default.place, "a default is that of a number, beside 'scalar: float'"
+        others = entries[position + 1 :]
+        if entry in plain:
+            yield from _plain(entry, f"inputs[{position}]")
+            if any(other not in plain for other in others):
+                yield entry.place, "numbers and options stand behind the tensors: a call may leave them out"
             continue
-        if entry.text("default") is None:
-            yield scalar.place, "a number needs a default, as in 'scalar: float, default: 1e-6'"
-        for key in ("shape", "dtype", "role", "below", "offsets", "ends", "checked"):
+        for key in ("shape", "dtype"):
+            if key not in entry and all(nearest(str(other), [key]) is None for other in entry):
+                yield entry.place, f"'inputs[{position}]' needs the key '{key}'"
+        for key in ("default", "values"):
             if key in entry:
-                yield entry.key_place(key), f"a number has no '{key}'"
-        if any(other.text("scalar") is None for other in entries[position + 1 :]):
-            yield entry.place, "numbers stand behind the tensors: a call may leave them out"
+                message = f"a tensor has no '{key}'; it is that of a number or an option, beside 'scalar: float'"
+                yield entry.key_place(key), message
+        if entry in optional and any(other not in plain and other not in optional for other in others):
+            yield entry.place, "optional inputs stand behind the others: a call may leave them out"
+    yield from _alone(tree, plain, optional)
+
+
+def _plain(entry: Map, where: str) -> Iterator[Finding]:
+    """A number or an option."""
+    scalar, default = entry.text("scalar"), entry.text("default")
+    assert scalar is not None
+    what = "a number" if scalar in ("float", "int") else "an option"
+    for key in ("shape", "dtype", "role", "below", "offsets", "ends", "checked", "optional"):
+        if key in entry:
+            yield entry.key_place(key), f"{what} has no '{key}'"
+    if default is None:
+        example = "float, default: 1e-6" if what == "a number" else "bool, default: false"
+        yield scalar.place, f"{what} needs a default, as in 'scalar: {example}'"
+    if scalar not in leaves.SCALARS:
+        return
+    values = entry.entries("values")
+    if values and scalar not in ("int", "str"):
+        yield entry.key_place("values"), "values are those of an option of int or str; a bool has both, a float any"
+        values = []
+    if scalar == "str" and not values:
+        yield scalar.place, "a str is one of the 'values' that it may be, each with kernels of its own"
+    known: list[object] = []
+    for written in [*values, *([default] if default is not None else [])]:
+        try:
+            found = leaves.value(scalar, written)
+        except PydanticCustomError as error:
+            message = error.message()
+            place = f"'{where}.{'default' if written is default else 'values'}' "
+            yield written.place, message if message.startswith("unknown") else place + message
+            continue
+        if written is not default and found in known:
+            yield written.place, f"the value {found!r} is listed twice"
+        elif written is default and known and found not in known:
+            yield written.place, f"the default {found!r} is none of the 'values'"
+        known.append(found)
+
+
+def _alone(tree: Map, plain: list[Map], optional: list[Map]) -> Iterator[Finding]:
+    """What does not go with numbers, options and optional inputs; and that not too many kernels come of them."""
+    ways = 2 ** len(optional)
+    for entry in plain:
+        ways *= 2 if entry.text("scalar") == "bool" else max(len(entry.entries("values")), 1)
     backward = tree.text("backward")
-    if scalars and backward == "true":
-        yield backward.place, "there are no gradients beside numbers yet; give the parameter a default without an input"
-    if scalars and tree.text("family") == CUSTOM:
-        yield scalars[0].place, "with 'family: custom' inputs are tensors"
+    if (plain or optional) and backward == "true":
+        what = "numbers" if plain else "optional inputs"
+        yield backward.place, f"there are no gradients beside {what} yet; give the parameter a default without an input"
+    if plain and tree.text("family") == CUSTOM:
+        yield plain[0].place, "with 'family: custom' inputs are tensors"
+    if optional and tree.text("family") == CUSTOM:
+        yield optional[0].place, "with 'family: custom' no input is optional"
+    if ways > MOST:
+        place = (optional or plain)[0].place
+        yield place, f"{ways} ways of calling the operator, each with kernels of its own; at most {MOST}"
 
 
 def _written(tree: Map, parts: Declared) -> Iterator[Finding]:
@@ -170,6 +229,7 @@ def _written(tree: Map, parts: Declared) -> Iterator[Finding]:
     inputs = {tensor.name: tensor for tensor in parts.inputs if tensor.name is not None}
     roles = [entry.text("role") if isinstance(entry, Map) else None for entry in tree.entries("inputs")]
     likes = {tensor.name for tensor, role in zip(parts.inputs, roles, strict=True) if role == "like"}
+    optional = {tensor.name for tensor in parts.inputs if tensor.optional}
     taken: dict[str, Text | None] = {}
     for output, entry in zip(parts.outputs, tree.entries("outputs"), strict=True):
         into = entry.text("into") if isinstance(entry, Map) else None
@@ -182,6 +242,8 @@ def _written(tree: Map, parts: Declared) -> Iterator[Finding]:
             yield into.place, f"'{taken[into]}' is written into {into} already"
         elif into in likes:
             yield into.place, f"{into} has 'role: like': its elements are nobody's to change"
+        elif into in optional:
+            yield into.place, f"{into} is optional: where it is left out there is nothing to write into"
         elif None not in (given.shape, output.shape) and _entries(given) != _entries(output):
             yield into.place, f"{into} is {_said(given)}, and {output.name} is {_said(output)}"
         elif None not in (given.dtype, output.dtype) and given.dtype != output.dtype:
@@ -271,8 +333,16 @@ def _constraints(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Findi
         start = text.place.column + (1 if text.style else 0) + len(text) - len(text.lstrip())
         # escapes and folded lines break the tie between text and columns; then the constraint as a whole is named
         as_written = lines[text.place.line - 1][start - 1 :].startswith(text.strip())
-        for offset, message in constraints.check(text, names, parts.size_spellings()):
+        for offset, message in constraints.check(text, names, parts.size_spellings(), _kinds(tree)):
             yield Place(text.place.line, start + offset) if as_written else text.place, message
+
+
+def _kinds(tree: Map) -> dict[str, str]:
+    """What the inputs are that are options, numbers or optional, by their names."""
+    entries = [entry for entry in tree.entries("inputs") if isinstance(entry, Map)]
+    found = {entry.text("name"): entry.text("scalar") for entry in entries}
+    optional = {entry.text("name"): "optional" for entry in entries if entry.text("optional") == "true"}
+    return {str(name): str(kind) for name, kind in {**found, **optional}.items() if name and kind}
 
 
 def _module(tree: Map, parts: Declared, lines: list[str]) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from kernelgen.spec.model import ELLIPSIS, Constraint, OperatorSpec, Place, TensorFacts
@@ -34,10 +34,16 @@ _ALLOWED = (
 )
 
 
-def check(text: str, input_names: Sequence[str], sizes: Mapping[str, str] | None = None) -> list[tuple[int, str]]:
+def check(
+    text: str,
+    input_names: Sequence[str],
+    sizes: Mapping[str, str] | None = None,
+    kinds: Mapping[str, str] | None = None,
+) -> list[tuple[int, str]]:
     """Every mistake in a constraint, with the offset of its first character in `text`.
 
-    `sizes` says how a constraint would write each named size, for the message about one used by its bare name.
+    `sizes` says how a constraint would write each named size, for the message about one used by its bare name. `kinds`:
+    of what type inputs are that are no tensors, and "optional" of tensors that a call may leave out.
     """
     if len(text) > MAX_CHARACTERS:
         return [(0, f"a constraint of {len(text)} characters; at most {MAX_CHARACTERS} are read")]
@@ -50,9 +56,10 @@ def check(text: str, input_names: Sequence[str], sizes: Mapping[str, str] | None
         return [(offset, f"not a Python expression: {reason}")]
     except ValueError as error:
         return [(0, f"not a Python expression: {shorten(str(error))}")]
-    found = list(_mistakes(tree, tuple(input_names), sizes or {}))
+    asked = _Asked(kinds or {}).visit(_parse(text.strip()))
+    found = list(_mistakes(asked, tuple(input_names), sizes or {}))
     if not found:
-        found = [(node.col_offset, message) for node, message in _not_conditions(tree)]
+        found = [(node.col_offset, message) for node, message in _not_conditions(asked)]
     if not found and not _names(tree):
         found = [(0, f"names no input; the inputs are {', '.join(input_names)}")]
     line = text.strip()
@@ -106,15 +113,18 @@ def failing(constraint: Constraint) -> str:
     return f"not {line}" if isinstance(tree, ast.Call) else f"not ({line})"
 
 
-def message(operator: str, constraint: Constraint) -> str:
-    """The body of an f-string that says what was needed and what came: `broadcast: needs x.ndim >= 1, got x ...`."""
+def message(operator: str, constraint: Constraint, plain: Collection[str] = ()) -> str:
+    """The body of an f-string that says what was needed and what came: `broadcast: needs x.ndim >= 1, got x ...`.
+    `plain`: the inputs that are no tensors."""
     line = constraint.text.strip()
     tree = _parse(line)
     asked: dict[str, set[str]] = {name: set() for name in _names(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             asked[node.value.id].add(node.attr)
-    got = ", ".join(f"{name} {_shown(name, attributes)}" for name, attributes in asked.items())
+    got = ", ".join(
+        f"{name} {f'{{{name}!r}}' if name in plain else _shown(name, attributes)}" for name, attributes in asked.items()
+    )
     return f"{operator}: needs {line}, got {got}"
 
 
@@ -122,6 +132,8 @@ def _shown(name: str, asked: set[str]) -> str:
     """What a message shows of an input: what was asked for, and the shape unless only the dtype was."""
     if asked & set(_PLACES):
         return f"on {{{name}.device}}"
+    if not asked:  # whether there is one
+        return f"{{'None' if {name} is None else 'a tensor'}}"
     parts = [] if asked == {"dtype"} else [f"{{tuple({name}.shape)}}"]
     parts += [f"{{{name}.dtype}}"] * ("dtype" in asked)
     parts += [f"with strides {{{name}.stride()}}"] * bool(asked & {"is_contiguous", "stride"})
@@ -155,6 +167,35 @@ def _names(tree: ast.AST) -> list[str]:
 def _characters(line: str, offset: int) -> int:
     """ast counts UTF-8 bytes; columns count characters."""
     return len(line.encode()[:offset].decode(errors="ignore"))
+
+
+class _Asked(ast.NodeTransformer):
+    """A constraint without what it may ask of inputs that are no tensors, or may be left out: any condition, or any
+    number, stands in its place."""
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self.kinds = kinds
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        left, right = node.left, node.comparators[0]
+        known = self.kinds.get(left.id) if isinstance(left, ast.Name) else None
+        value = right.value if isinstance(right, ast.Constant) and len(node.ops) == 1 else ...
+        if known == "optional" and value is None and isinstance(node.ops[0], ast.Is | ast.IsNot):
+            return _any_condition(node)
+        if known == "str" and isinstance(value, str) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            return _any_condition(node)
+        self.generic_visit(node)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if self.kinds.get(node.id) == "bool":
+            return _any_condition(node)
+        return ast.copy_location(ast.Constant(0), node) if self.kinds.get(node.id) == "int" else node
+
+
+def _any_condition(node: ast.expr) -> ast.expr:
+    number = ast.copy_location(ast.Constant(0), node)
+    return ast.copy_location(ast.Compare(number, [ast.Eq()], [number]), node)
 
 
 def _mistakes(node: ast.AST, inputs: tuple[str, ...], sizes: Mapping[str, str]) -> Iterator[tuple[int, str]]:

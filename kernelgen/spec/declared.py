@@ -24,6 +24,7 @@ class DeclaredTensor:
     name: Text | None
     shape: tuple[tuple[Size, Place], ...] | None
     dtype: Text | None
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ def _tensor(entry: Tree) -> DeclaredTensor:
     if entry.text("scalar") is not None:
         return DeclaredTensor(entry.place, _name(entry, "name"), (), Text("float32", entry.place))
     shape = entry.get(Text("shape", entry.place))
-    return DeclaredTensor(entry.place, _name(entry, "name"), _shape(shape), _name(entry, "dtype", leaves.tensor_dtype))
+    dtype, optional = _name(entry, "dtype", leaves.tensor_dtype), entry.text("optional") == "true"
+    return DeclaredTensor(entry.place, _name(entry, "name"), _shape(shape), dtype, optional)
 
 
 def _shape(value: Tree | None) -> tuple[tuple[Size, Place], ...] | None:

@@ -52,14 +52,17 @@ class Layout:
         return True
 
 
-def broken(text: str, tensors: Mapping[str, Layout]) -> str | None:
-    """Why a constraint that `constraints.check` accepts does not hold for these tensors; None where it holds."""
+def broken(text: str, tensors: Mapping[str, object]) -> str | None:
+    """Why a constraint that `constraints.check` accepts does not hold for these inputs; None where it holds, or where
+    it is about a tensor that is left out."""
     # `constraints.check` has let nothing through but arithmetic and the questions that Layout answers
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         code = compile(text.strip(), "<constraint>", "eval")
     try:
         holds = eval(code, {"__builtins__": {}, "len": len}, dict(tensors))
+    except AttributeError:  # of None, which stands for a tensor that is left out
+        return None
     except IndexError:
         return "asks for a dimension that is not there"
     except ZeroDivisionError:

@@ -133,11 +133,35 @@ def any_number(value: object) -> float:
     return float(value)
 
 
+SCALARS = ("float", "int", "bool", "str")
+"""Types of Python's that an input may be instead of a tensor."""
+
+
 def scalar(value: object) -> str:
-    """`float`: what else decides what a kernel is, and not what it computes with."""
-    if value in ("int", "bool"):
-        raise fail(value, f"'{value}' decides what is computed: give the parameter a default without an input")
-    return one_of(value, "kind of number", ("float",))
+    """A name of SCALARS."""
+    return one_of(value, "kind of number", SCALARS)
+
+
+def plain(value: object) -> Text:
+    """One value as it is written; what it is depends on the type beside it."""
+    if not isinstance(value, Text) or value.is_null:
+        raise fail(value, f"needs one value, got {_kind(value)}")
+    return value
+
+
+def value(kind: str, written: object) -> float | int | bool | str:
+    """A value of one of SCALARS."""
+    if kind == "bool":
+        return flag(written)
+    if kind == "float":
+        return any_number(written)
+    if kind == "str":
+        if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,40}", plain(written)):
+            raise fail(written, f"needs a word, got {_kind(written)}")
+        return str(written)
+    if not isinstance(written, Text) or not re.fullmatch(r"[+-]?[0-9]{1,9}", written):
+        raise fail(written, f"needs a whole number, got {_kind(written)}")
+    return int(written)
 
 
 def one_of(value: object, what: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from kernelgen.errors import Mistake, SpecError, UsageError
-from kernelgen.spec import cases, reference
+from kernelgen.spec import cases, leaves, reference
 from kernelgen.spec.branches import settled
 from kernelgen.spec.checks import cross_check
 from kernelgen.spec.declared import declared
@@ -225,9 +225,19 @@ def _tensors(tree: Map, key: str, entries: list[Any]) -> tuple[TensorSpec, ...]:
         if not isinstance(entry, InputEntry):
             return found
         if entry.scalar is not None:
-            return replace(found, role="scalar", default=entry.default)
-        return replace(found, below=entry.below, offsets=entry.offsets or entry.ends,
+            return _plain(found, entry)
+        return replace(found, optional=entry.optional, below=entry.below, offsets=entry.offsets or entry.ends,
             is_ends=entry.ends is not None, checked=entry.checked,
         )  # fmt: skip
 
     return tuple(tensor(entry, node.place) for entry, node in zip(entries, tree.entries(key), strict=True))
+
+
+def _plain(found: TensorSpec, entry: InputEntry) -> TensorSpec:
+    """A number, or an option of which each value has kernels of its own."""
+    kind = entry.scalar or "float"
+    default = leaves.value(kind, entry.default)
+    if kind == "float" or (kind == "int" and not entry.values):
+        return replace(found, role="scalar", kind=kind, default=default)
+    values = tuple(leaves.value(kind, text) for text in entry.values or ()) or (True, False)
+    return replace(found, role="option", kind=kind, default=default, values=values)

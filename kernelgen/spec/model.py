@@ -45,6 +45,13 @@ PRECISIONS = ("ieee", "tf32x3", "tf32")
 operands of 10 bits behind the first."""
 SCALAR = "scalar"
 """The role of an input that is a number of Python's, which each call may give another value."""
+OPTION = "option"
+"""The role of an input that is one of few values of Python's, each of which has kernels of its own."""
+
+Value = float | int | bool | str
+"""What an input that is no tensor may be."""
+Given = tuple[tuple[str, Value | None], ...]
+"""Options with their values, and optional inputs that a call leaves out, with None."""
 ROLES = ("data", "like", "parameter", "constant", "scale")
 
 DTYPES = (
@@ -70,7 +77,7 @@ class TensorSpec:
     """Sizes from the outermost dimension to the innermost; `()` is a zero-dimensional tensor."""
     dtype: str
     """A name of DTYPES or a variable declared under `dtypes`."""
-    role: Literal["data", "like", "parameter", "constant", "scale", "scalar"] = "data"
+    role: Literal["data", "like", "parameter", "constant", "scale", "scalar", "option"] = "data"
     """`like`: only shape, dtype and device are read, never the elements. `parameter`: a module's weight or buffer.
     `constant`: data that has no gradient. `scale`: finite numbers, of which a sum may be a multiple instead of each of
     its summands."""
@@ -83,8 +90,14 @@ class TensorSpec:
     """Whether these are the ends alone, without the 0 that the first part begins at."""
     checked: bool = False
     """Whether the wrapper looks if the elements are so."""
-    default: float | None = None
-    """Of a number: its value where a call gives none."""
+    optional: bool = False
+    """Whether a call may leave the tensor out: None is then its default."""
+    kind: str = "float"
+    """Of a number or an option: the type of Python's that it is."""
+    default: Value | None = None
+    """Of a number or an option: its value where a call gives none."""
+    values: tuple[Value, ...] = ()
+    """Of an option: what it may be."""
     into: str | None = None
     """Of an output: the input that it is written into, in its memory; None: it has memory of its own."""
 
@@ -144,6 +157,8 @@ class Case:
     label: str = ""
     derived: bool = False
     """Made up where the spec lists no shapes: what torch refuses of it is no mistake of anybody's."""
+    given: Given = ()
+    """What the case passes for options, and None for optional inputs that it leaves out."""
 
     def size(self, name: Size) -> SizeValue:
         """The value of a size: a number stands for itself, an expression for what it comes to."""
@@ -164,9 +179,12 @@ class Case:
             sizes.extend(value if isinstance(value, tuple) else (value,))
         return tuple(sizes)
 
-    def argument(self, tensor: TensorSpec) -> tuple[tuple[int, ...], str]:
-        """An input as processes that compile are told of it: its shape, and its dtype or "number"."""
-        return self.shape(tensor.shape), "number" if tensor.role == SCALAR else self.dtype(tensor.dtype)
+    def argument(self, tensor: TensorSpec) -> tuple[object, str]:
+        """An input as processes that compile are told of it: its shape and its dtype, or itself and "value"."""
+        given = dict(self.given)
+        if tensor.name in given or tensor.role == SCALAR:
+            return given.get(tensor.name, tensor.default), "value"
+        return self.shape(tensor.shape), self.dtype(tensor.dtype)
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -174,6 +192,7 @@ class Case:
             "dtypes": dict(self.dtypes),
             "label": self.label,
             **({"derived": True} if self.derived else {}),
+            **({"given": dict(self.given)} if self.given else {}),
         }
 
 
@@ -231,6 +250,11 @@ class OperatorSpec:
     """The file as the user named it."""
     sha256: str = ""
     """Hash of the file's text."""
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The inputs that are tensors."""
+        return tuple(tensor for tensor in self.inputs if tensor.role not in (SCALAR, OPTION))
 
     @property
     def written(self) -> dict[str, str]:

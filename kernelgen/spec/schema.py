@@ -35,8 +35,8 @@ Role = Annotated[str, *_leaf(leaves.role, enum=list(ROLES))]
 Rounds = Annotated[int, *_leaf(partial(leaves.bounded, low=1, high=20), type="integer", minimum=1, maximum=20)]
 Speedup = Annotated[float, *_leaf(leaves.number, type="number", exclusiveMinimum=0)]
 Fraction = Annotated[float, *_leaf(partial(leaves.number, high=1.0), type="number", exclusiveMinimum=0, maximum=1)]
-Scalar = Annotated[str, *_leaf(leaves.scalar, enum=["float"])]
-Number = Annotated[float, *_leaf(leaves.any_number, type="number")]
+Scalar = Annotated[str, *_leaf(leaves.scalar, enum=list(leaves.SCALARS))]
+Plain = Annotated[str, *_leaf(leaves.plain, type=["number", "boolean", "string"])]
 SizeEntry = Annotated[
     int | str,
     *_leaf(
@@ -71,14 +71,24 @@ class TensorEntry(_Entry):
 
 
 class InputEntry(TensorEntry):
-    """A tensor that goes in, or a number."""
+    """A tensor that goes in, a number or an option."""
 
     shape: list[SizeEntry] = Field(default=[], description=f"{_SHAPE} A number has none.")
     dtype: TensorDtype = Field(default="float32", description=f"{_DTYPE} A number has none.")
-    scalar: Scalar | None = Field(
-        default=None, description="float: a number of Python's, an argument of the function with a default."
+    optional: Flag = Field(
+        default=False, description="Whether a call may leave the tensor out: the argument has the default None."
     )
-    default: Number | None = Field(default=None, description="The value of a number where a call gives none.")
+    scalar: Scalar | None = Field(
+        default=None,
+        description="float or int: a number of Python's, an argument of the function with a default. bool, or one "
+        "with values: an option, each value of which has kernels of its own.",
+    )
+    default: Plain | None = Field(
+        default=None, description="The value of a number or an option where a call gives none."
+    )
+    values: list[Plain] | None = Field(
+        default=None, min_length=1, description="What an option of int or str may be; other values are refused."
+    )
     role: Role = Field(
         default="data",
         description="like: only shape, dtype and device are read. parameter: a weight of a module. constant: data "

@@ -68,7 +68,7 @@ class Launch:
 def compile_cases(path: str, function: str, device: dict[str, Any], cases: list[dict[str, Any]]) -> dict[str, Any]:
     """Compile all kernels a wrapper launches for each case.
 
-    A case is {"label", "inputs": [[shape, dtype], ...]}. Returns {"facts": [[label, facts], ...],
+    A case is {"label", "inputs": [[shape, dtype] or [value, "value"], ...]}. Returns {"facts": [[label, facts], ...],
     "digests": [[label, digest], ...]}: where digests are equal, the same machine code is launched with the
     same grids and scalars.
     """
@@ -114,8 +114,8 @@ def record(wrapper: Any, inputs: list[Any]) -> list[Launch]:
         return kernel
 
     tensors = [
-        0.5 if dtype == "number" else torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-        for shape, dtype in inputs
+        said if dtype == "value" else torch.empty(said, dtype=getattr(torch, dtype), device="meta")
+        for said, dtype in inputs
     ]
     JITFunction.run = compile_only
     try:

@@ -53,7 +53,8 @@ def race(
 ) -> Answer:
     """A few interleaved samples of the candidate and of the current kernel, fewer where it loses a heat (see
     `judge.quick`). Raises WrongError where they disagree."""
-    operator, one = _operator(folder, name), judge.Case.from_json(case)
+    one = judge.Case.from_json(case)
+    operator = _operator(folder, name).at(one)
     if left_out := _left_out(operator, one):
         return {"left_out": left_out}
     new, old = operator.taking(load.candidate(path, name)), operator.taking(load.candidate(current, name))
@@ -66,7 +67,8 @@ def race(
 
 def compare(folder: str, name: str, path: str, current: str, case: dict[str, Any], cap_s: float) -> Answer:
     """The candidate against the current kernel with a confidence interval."""
-    operator, one = _operator(folder, name), judge.Case.from_json(case)
+    one = judge.Case.from_json(case)
+    operator = _operator(folder, name).at(one)
     if left_out := _left_out(operator, one):
         return {"left_out": left_out}
     new, old = operator.taking(load.candidate(path, name)), operator.taking(load.candidate(current, name))

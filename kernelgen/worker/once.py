@@ -19,10 +19,11 @@ def main() -> None:
 
     said = sys.argv[1]
     request = json.loads(Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said)
-    operator = load.quartet(request["folder"], request["name"], "accuracy").OPERATOR
+    case = judge.Case.from_json(request["case"])
+    operator = load.quartet(request["folder"], request["name"], "accuracy").OPERATOR.at(case)
     wrapper = operator.taking(load.candidate(request["path"], request["name"]))
     where = request.get("device", "cuda")
-    inputs = judge.make_inputs(operator, judge.Case.from_json(request["case"]), device=where, seed=0)()
+    inputs = judge.make_inputs(operator, case, device=where, seed=0)()
 
     def call() -> None:
         wrapper(*inputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelgen.wrapper.calls import sequence
-from kernelgen.wrapper.checks import checks, tensors_of
+from kernelgen.wrapper.checks import checks
 from kernelgen.wrapper.file import file_text
 from kernelgen.wrapper.launch import _allocation as allocation
 from kernelgen.wrapper.launch import copied_back, guard, results, size_places
@@ -19,5 +19,4 @@ __all__ = [
     "results",
     "sequence",
     "size_places",
-    "tensors_of",
 ]

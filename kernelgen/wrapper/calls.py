@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.calls import joined
 from kernelgen.families.helpers import with_called
-from kernelgen.plan import KernelPlan, Operand, Step, StepsPlan, TorchCall, View
+from kernelgen.plan import ChoicesPlan, KernelPlan, Operand, Step, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
@@ -36,6 +36,19 @@ class Line:
 
     text: str
     comment: str
+    when: str = ""
+    """The condition under which it is run, if any."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """A function that calls those of kernels."""
+
+    function: str
+    spec: OperatorSpec
+    lines: tuple[Line, ...]
+    filled: tuple[Check, ...]
+    """What is refused of inputs without elements."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +56,67 @@ class Sequence:
     """What the template of such a file prints."""
 
     groups: tuple[Group, ...]
-    lines: tuple[Line, ...]
+    bodies: tuple[Body, ...]
+    """Functions that call those of the groups; the last is the operator's."""
     helpers: tuple[str, ...]
     functions: tuple[str, ...]
     imports: tuple[str, ...]
-    filled: tuple[Check, ...]
-    """What is refused of inputs without elements."""
     guard: str
-    """The context manager around the statements."""
+    """The context manager around the statements of the operator's function."""
 
 
-def sequence(plan: StepsPlan) -> Sequence:
-    """The groups of a plan with calls, and the wrapper's statements."""
+def sequence(plan: StepsPlan | ChoicesPlan) -> Sequence:
+    """The functions of a plan's kernels, and those that call them."""
+    if isinstance(plan, StepsPlan):
+        specs = (plan.spec, *(k.spec for k in plan.kernels))
+        taken = {plan.spec.name, *(t.name for spec in specs for t in (*spec.inputs, *spec.outputs))}
+        groups, body = _steps(plan, taken, "")
+        return _sequence(plan, groups, (body,))
+    groups, bodies = (), []
+    for one in plan.alternatives:
+        suffix = f"{one.choice.suffix.upper()}_"
+        if isinstance(one.plan, StepsPlan):
+            taken = {f"compute_{joined([o.name for o in k.spec.outputs])}" for k in one.plan.kernels}
+            more, body = _steps(one.plan, taken, suffix)
+            bodies.append(body)
+        else:
+            more = (_group(one.plan, one.choice.spec.name, f"{suffix}SCHEDULES"),)
+        groups += tuple(replace(g, file=_in_name_of(plan.spec, g)) for g in more)
+    return _sequence(plan, groups, (*bodies, _dispatch(plan)))
+
+
+def _sequence(plan: StepsPlan | ChoicesPlan, groups: tuple[Group, ...], bodies: tuple[Body, ...]) -> Sequence:
+    used = {name for group in groups for name in group.file.helpers}
+    functions = tuple(dict.fromkeys(name for group in groups for name in group.file.functions))
+    imports = tuple(dict.fromkeys(line for group in groups for line in group.file.imports))
+    return Sequence(groups, bodies, with_called(used), functions, imports, guard(plan.spec))
+
+
+def _in_name_of(spec: OperatorSpec, group: Group) -> FileText:
+    """What a function refuses, it refuses in the name of the operator."""
+    large, filled = group.file.too_large, group.file.filled
+    return replace(
+        group.file,
+        too_large=large and (large[0], large[1].replace(f"{group.spec.name}: ", f"{spec.name}: ")),
+        filled=tuple(Check(c.condition, c.message.replace(f"{group.spec.name}: ", f"{spec.name}: ")) for c in filled),
+    )
+
+
+def _dispatch(plan: ChoicesPlan) -> Body:
+    """The operator's function, which calls that of the way in which it is called."""
+    lines = []
+    for one in plan.alternatives:
+        inputs = [t.name for t in one.choice.spec.inputs]
+        text = f"return {one.choice.spec.name}({', '.join(inputs)})"
+        lines.append(Line(text, "", one.choice.when))
+    return Body(plan.spec.name, plan.spec, tuple(lines), ())
+
+
+def _steps(plan: StepsPlan, taken: set[str], suffix: str) -> tuple[tuple[Group, ...], Body]:
+    """The groups of a plan with calls, and the function of its statements."""
     plan, kept = _written(plan)
     kernels = plan.kernels
-    specs = (plan.spec, *(k.spec for k in kernels))
-    taken = {plan.spec.name, *(t.name for spec in specs for t in (*spec.inputs, *spec.outputs))}
-    groups = tuple(_group(one, taken, alone=len(kernels) == 1) for one in kernels)
+    groups = tuple(_step(one, taken, suffix, alone=len(kernels) == 1) for one in kernels)
     waiting = iter(groups)
     lines = [
         _call(plan, step) if isinstance(step, TorchCall) else Line(_launch(next(waiting)), "") for step in plan.steps
@@ -71,11 +128,7 @@ def sequence(plan: StepsPlan) -> Sequence:
         lines[-1] = replace(lines[-1], text=f"return {last.removeprefix(made)}")
     else:
         lines.append(Line(f"return {results}", ""))
-    used = {name for group in groups for name in group.file.helpers}
-    refused = tuple(check for _, check in filled(plan))
-    functions = tuple(dict.fromkeys(name for group in groups for name in group.file.functions))
-    imports = tuple(dict.fromkeys(line for group in groups for line in group.file.imports))
-    return Sequence(groups, tuple(lines), with_called(used), functions, imports, refused, guard(plan.spec))
+    return groups, Body(plan.spec.name, plan.spec, tuple(lines), tuple(check for _, check in filled(plan)))
 
 
 def _written(plan: StepsPlan) -> tuple[StepsPlan, frozenset[str]]:
@@ -100,14 +153,16 @@ def _reads(step: Step) -> set[str]:
     return {t.name for t in step.spec.inputs if t.role != "like"}
 
 
-def _group(plan: KernelPlan, taken: set[str], *, alone: bool) -> Group:
+def _step(plan: KernelPlan, taken: set[str], suffix: str, *, alone: bool) -> Group:
     made = joined([o.name for o in plan.spec.outputs])
     function = f"compute_{made}"
     while function in taken:
-        function = f"{function}_alone"
-    return Group(
-        function, plan.spec, replace(file_text(plan), guard=""), "SCHEDULES" if alone else f"{made.upper()}_SCHEDULES"
-    )
+        function = f"{function}_{suffix.lower() or 'alone_'}"[:-1]
+    return _group(plan, function, f"{suffix}SCHEDULES" if alone else f"{suffix}{made.upper()}_SCHEDULES")
+
+
+def _group(plan: KernelPlan, function: str, table: str) -> Group:
+    return Group(function, plan.spec, replace(file_text(plan), guard=""), table)
 
 
 def _launch(group: Group) -> str:

@@ -10,7 +10,7 @@ from kernelgen.errors import Mistake, SpecError
 from kernelgen.families import family_of, named_sizes
 from kernelgen.families.access import COLS
 from kernelgen.families.kernel import Body, body_of
-from kernelgen.plan import Chip, KernelPlan, LoweredPlan
+from kernelgen.plan import Chip, KernelPlan, OnePlan
 from kernelgen.schedule.problem import NamedSize
 from kernelgen.spec.constraints import facts_of, failing, message
 from kernelgen.spec.model import ELLIPSIS, SCALAR, Constraint, OperatorSpec, Size, TensorSpec
@@ -221,7 +221,7 @@ def _has(entry: Size, size: str) -> bool:
     return entry == size or (isinstance(entry, str) and is_multiple(entry) and multiple(entry)[1] == size)
 
 
-def filled(plan: LoweredPlan) -> tuple[tuple[str, Check], ...]:
+def filled(plan: OnePlan) -> tuple[tuple[str, Check], ...]:
     """The sizes that must not be 0, as torch refuses to take the greatest or the least of no elements."""
     places = size_places(plan.spec)
     found = {size: f"{places[size]}.numel()" if size == ELLIPSIS else _place(size, places) for size in plan.filled}

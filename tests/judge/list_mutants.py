@@ -61,7 +61,7 @@ def row(file: Path) -> str:
     """The line of one operator."""
     sys.path.insert(0, str(file.parent))
     module = importlib.import_module(file.stem)
-    operator = dataclasses.replace(module.OPERATOR, kernel=lambda *a: copied(module.OPERATOR.baseline(*a)))
+    operator = dataclasses.replace(module.OPERATOR, kernel=lambda *a, **k: copied(module.OPERATOR.baseline(*a, **k)))
     reports = [judge.accuracy_case(operator, case, seed=SEED) for case in module.CASES]
     lines = [line.removeprefix("cannot discriminate: ") for line in mutants.complaints(reports)]
     lines += lint.reference_lint(operator, module.CASES, "cpu", SEED)
