@@ -114,7 +114,7 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     """
     if spec.family == CUSTOM:
         return _custom(spec, root, chip)
-    plan = _lowered(spec, derived=derived)
+    plan = lowered(spec, derived=derived)
     folder = folder_of(spec, root)
     manifest = read_manifest(folder)
     chip = chip or (manifest.chip if manifest else None)
@@ -138,7 +138,7 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
     return chosen if all(families.has_room(chosen, case) for case in spec.performance) else plan
 
 
-def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:
+def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
     """The plan of a spec with its first schedules."""
     if ways := choices(spec):
         return families.joined(spec, [(way, families.lower(way.spec, *frontend.trace(way.spec))) for way in ways])

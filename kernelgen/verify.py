@@ -25,7 +25,7 @@ from kernelgen.errors import NoDeviceError
 from kernelgen.files import write_atomic
 from kernelgen.generation import Made
 from kernelgen.outcomes import Status
-from kernelgen.plan import LoweredPlan, Plan, TableRow, WrittenPlan
+from kernelgen.plan import ChoicesPlan, LoweredPlan, Plan, TableRow, WrittenPlan, at
 from kernelgen.schedule.problem import limits_text
 from kernelgen.spec.cases import admits
 from kernelgen.spec.cases import label as label_of
@@ -149,12 +149,13 @@ def _lines(spec: OperatorSpec, plan: Plan) -> list[_Line]:
     """The lines of a table that some case reaches, in its order."""
     if isinstance(plan, WrittenPlan):
         return [_Line(spec, plan, case, needed=True) for case in covering(plan)]
-    schedules = {case: plan.table[families.row_of(plan, case)].schedule for case in covering(plan)}
+    plans = {case: at(plan, case) for case in covering(plan)}
+    schedules = {case: one.table[families.row_of(one, case)].schedule for case, one in plans.items()}
 
     def size(case: Case) -> int:
         return prod(int(v) for name, v in schedules[case].values if name.startswith("BLOCK"))
 
-    largest = {schedules[case].variant: case for case in sorted(schedules, key=size)}
+    largest = {(case.given, schedules[case].variant): case for case in sorted(schedules, key=size)}
     return [_Line(spec, plan, case, needed=case in largest.values()) for case in schedules]
 
 
@@ -195,7 +196,7 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
         else:
             became[line.spec.name, found if isinstance(found, str) else "late"] += 1
     compiled: list[str] = []
-    for name, count in {line.spec.name: len(line.plan.table) for line in lines}.items():
+    for name, count in {line.spec.name: _schedules(line.plan) for line in lines}.items():
         if done := became[name, "done"]:
             compiled.append(f"{name} ({done} of {count} schedules)")
         whys = {"late": f"were not done after {LIMIT_S:g} s", "not begun": "are of variants of which others were"}
@@ -204,6 +205,12 @@ def _compile(worker: Worker, made: Sequence[Made], staged: Path, device: Device)
                 said = f"not compiled: {name}: {some} of {count} schedules {why}"
                 left_out.append(f"{said}; use `kernelgen check {name}`")
     return tuple(compiled), tuple(left_out), tuple(wrong)
+
+
+def _schedules(plan: Plan) -> int:
+    """The lines of all schedule tables that are tuned."""
+    plans = [one.plan for one in plan.alternatives] if isinstance(plan, ChoicesPlan) else [plan]
+    return sum(len(one.table) for one in plans)
 
 
 def _paths(spec: OperatorSpec, staged: Path) -> dict[str, object]:
@@ -253,7 +260,7 @@ def covering(plan: Plan) -> list[Case]:
     listed = (*plan.spec.performance, *plan.spec.accuracy)
     found: dict[tuple[Given, int], Case] = {}
     for case in (*listed, *(c for row in plan.table for c in _at_limits(plan, row, listed))):
-        found.setdefault((case.given, families.row_of(plan, case)), case)
+        found.setdefault((case.given, families.row_of(at(plan, case), case)), case)
     return list(found.values())
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelgen import families, frontend, render
+from kernelgen import families, frontend, generation, render
 from kernelgen.families import (
     cooperative,
     matmul,
@@ -44,8 +44,7 @@ GOLDEN = Path(__file__).parent / "golden"
 @cache
 def plan_of(name: str) -> Plan:
     spec = load_spec(SPECS.get(name) or OTHERS / f"{name}.yaml")
-    graph, notes = frontend.trace(spec)
-    return families.lower(spec, graph, notes)
+    return generation.lowered(spec)
 
 
 def structures(plan: Plan) -> Iterator[Schedule]:

@@ -7,8 +7,8 @@ import torch
 def reference(scores, scale=0.125, causal=False):
     scaled = scores.float() * scale
     if causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scaled = scaled.masked_fill(~seen, float("-inf"))
+        seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+        scaled = scaled.masked_fill(seen == 0, float("-inf"))
     return torch.softmax(scaled, dim=-1).to(scores.dtype)
 
 

@@ -58,13 +58,12 @@ def softmax_scores_causal_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    # seen = torch.ones(scores.shape[-2:], dtype=torch.bool,
-    # device=scores.device).tril()
-    seen = tl.where(cols[None, :] <= s[:, None], True, False)
+    # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+    seen = tl.where(cols[None, :] <= s[:, None], 1.0, 0.0)
     # scaled = scores.float() * scale
     scaled = scores * scale
-    # scaled = scaled.masked_fill(~seen, float('-inf'))
-    scaled_2 = tl.where(~seen, float("-inf"), scaled)
+    # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+    scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
     # return torch.softmax(scaled, dim=-1).to(scores.dtype)
     row_max = tl.max(tl.where(mask, scaled_2, float("-inf")), axis=1)
     numerator = _exp(scaled_2 - row_max[:, None])
@@ -97,13 +96,12 @@ def softmax_scores_causal_row_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    # seen = torch.ones(scores.shape[-2:], dtype=torch.bool,
-    # device=scores.device).tril()
-    seen = tl.where(cols <= s, True, False)
+    # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+    seen = tl.where(cols <= s, 1.0, 0.0)
     # scaled = scores.float() * scale
     scaled = scores * scale
-    # scaled = scaled.masked_fill(~seen, float('-inf'))
-    scaled_2 = tl.where(~seen, float("-inf"), scaled)
+    # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+    scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
     # return torch.softmax(scaled, dim=-1).to(scores.dtype)
     row_max = tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
     numerator = _exp(scaled_2 - row_max)
@@ -149,13 +147,12 @@ def softmax_scores_causal_split_kernel(
             mask=mask,
             other=0.0,
         ).to(tl.float32)
-        # seen = torch.ones(scores.shape[-2:], dtype=torch.bool,
-        # device=scores.device).tril()
-        seen = tl.where(cols <= s, True, False)
+        # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+        seen = tl.where(cols <= s, 1.0, 0.0)
         # scaled = scores.float() * scale
         scaled = scores * scale
-        # scaled = scaled.masked_fill(~seen, float('-inf'))
-        scaled_2 = tl.where(~seen, float("-inf"), scaled)
+        # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
         new_max = tl.maximum(
             row_max, tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
         )
@@ -208,13 +205,12 @@ def softmax_scores_causal_apply_kernel(
         mask=mask,
         eviction_policy="evict_last",
     ).to(tl.float32)
-    # seen = torch.ones(scores.shape[-2:], dtype=torch.bool,
-    # device=scores.device).tril()
-    seen = tl.where(cols <= s, True, False)
+    # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+    seen = tl.where(cols <= s, 1.0, 0.0)
     # scaled = scores.float() * scale
     scaled = scores * scale
-    # scaled = scaled.masked_fill(~seen, float('-inf'))
-    scaled_2 = tl.where(~seen, float("-inf"), scaled)
+    # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+    scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
     numerator = _exp(scaled_2 - row_max)
     out = numerator * inverse_denominator
     tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
@@ -250,13 +246,12 @@ def softmax_scores_causal_looped_kernel(
             other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
-        # seen = torch.ones(scores.shape[-2:], dtype=torch.bool,
-        # device=scores.device).tril()
-        seen = tl.where(cols <= s, True, False)
+        # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+        seen = tl.where(cols <= s, 1.0, 0.0)
         # scaled = scores.float() * scale
         scaled = scores * scale
-        # scaled = scaled.masked_fill(~seen, float('-inf'))
-        scaled_2 = tl.where(~seen, float("-inf"), scaled)
+        # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
         new_max = tl.maximum(
             row_max, tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
         )
@@ -279,9 +274,9 @@ def softmax_scores_causal_looped_kernel(
             mask=mask,
             eviction_policy="evict_first",
         ).to(tl.float32)
-        seen = tl.where(cols <= s, True, False)
+        seen = tl.where(cols <= s, 1.0, 0.0)
         scaled = scores * scale
-        scaled_2 = tl.where(~seen, float("-inf"), scaled)
+        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
         numerator = _exp(scaled_2 - row_max)
         out = numerator * inverse_denominator
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
