@@ -49,18 +49,13 @@ def test_what_is_listed_as_slow_is_there(collected: list[pytest.Item]) -> None:
     assert SLOW - {item.nodeid for item in collected} == set()
 
 
-HELD_BACK = {"attention_backward"}
-"""Families of which no operator is shipped yet; the tests of their kernels are quick."""
-
-
 def test_every_family_has_a_quick_operator(quick: list[pytest.Function]) -> None:
     shipped = called(quick, "test_a_shipped_operator_is_accurate")
     folders = {item.callspec.params["file"].parent for item in shipped}  # the test of gradients runs their parts
     definitions = [path for folder in folders for path in folder.rglob("definition.md")]
     told = [re.search(r"\| kernels \| (.*) \|", path.read_text("utf-8")) for path in definitions]
     families = {word for found in told if found for word in re.findall(r"\w+", found[1])}
-    assert families >= set(FAMILIES) - HELD_BACK
-    assert not families & HELD_BACK
+    assert families >= set(FAMILIES)
     assert called(quick, "test_the_gradients_agree_with_autograd")
 
 

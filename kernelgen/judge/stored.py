@@ -185,7 +185,10 @@ class Stored(EagerMode):
         operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         narrow = [x.to(self._dtype) if x.dtype == torch.float64 else x for x in operands]
         rest = [x for x in tree_leaves((args, kwargs)) if not isinstance(x, torch.Tensor)]
-        (result,) = self._known.of(f"own {named or func} {rest}", narrow, lambda: (devices.there(lowered)(*narrow),))
+        what = f"own {named or func} {rest}"
+        # what has a gradient is of these very tensors, equal ones have others
+        known = Known() if any(x.requires_grad for x in narrow) else self._known
+        (result,) = known.of(what, narrow, lambda: (devices.there(lowered)(*narrow),))
         return result.double() if result.dtype.is_floating_point else result.clone()
 
     def _summed(self, a: torch.Tensor, b: torch.Tensor, at: Precision) -> torch.Tensor:
@@ -198,11 +201,15 @@ class Stored(EagerMode):
         if self._wrong is not None:
             exact = self._wrong.summed(exact, called, (a, b), at)
         if self._noted is not None:
-            self._noted.append((a.clone(), b.clone()))
+            self._noted.append((a.detach().clone(), b.detach().clone()))
         mask = next(self._hidden, None)
         if mask is not None:
             exact = sums_of_the_seen(exact, called, (a, b), mask)
-        return exact if self._errors is None else exact + self._errors.of(called, a, b, at)
+        if self._errors is None:
+            return exact
+        with torch.no_grad():  # autograd looks at attention's products later; errors have no gradient
+            errors = self._errors.of(called, a.detach(), b.detach(), at)
+        return exact + errors
 
     def _read(self, x: torch.Tensor, at: Precision) -> torch.Tensor:
         if x.dtype != torch.float64:

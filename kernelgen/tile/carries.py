@@ -86,35 +86,19 @@ class OnlineSoftmax:
         """With infinities made zero the sum may be infinite, but it must not be inf - inf."""
         return ir.Apply("fmin", (greatest, ir.Number(-LEAST)), greatest.shape) if self.is_finite else greatest
 
-    def of_parts(self, maxima: ir.Expr, sums: ir.Expr, axis: ir.Axis) -> tuple[ir.Let, ...]:
-        """The statements that join what several walks came to, which lies along an axis."""
-        shares = ir.Apply("exp", (ir.Apply("sub", (maxima, self.row_max), maxima.shape),), maxima.shape)
-        joined = ir.Reduce("sum", ir.Apply("mul", (sums, shares), maxima.shape), axis)
+    def of_parts(
+        self, maxima: ir.Expr, sums: ir.Expr, axis: ir.Axis, shares: ir.Name | None = None
+    ) -> tuple[ir.Let, ...]:
+        """The statements that join what several walks came to, which lies along an axis. `shares`: what is assigned by
+        how much each of them counts, where that is needed again; maxima are exponents of two then."""
+        less = ir.Apply("sub", (maxima, self.row_max), maxima.shape)
+        powers = ir.Apply("exp" if shares is None else "exp2", (less,), maxima.shape)
+        named = () if shares is None else (ir.Let((shares.text,), powers),)
+        joined = ir.Reduce("sum", ir.Apply("mul", (sums, shares or powers), maxima.shape), axis)
         return (
             ir.Let((self.row_max.text,), ir.Reduce("max", maxima, axis, keeps_nan=False)),
+            *named,
             ir.Let((self.row_sum.text,), joined),
-        )
-
-    def join(self, part: OnlineSoftmax) -> tuple[tuple[ir.Let, ...], ir.Name, ir.Name]:
-        """The statements that add what another walk came to, and what corrects what was summed before and in that. Both
-        maxima are multiples already."""
-        rows = self.row_max.shape
-        new_max, correction, share = (ir.Name(name, rows) for name in (self.new_max, self.correction, "share"))
-        fading, taken = (
-            ir.Apply("exp2", (ir.Apply("sub", (one, new_max), rows),), rows) for one in (self.row_max, part.row_max)
-        )
-        kept, added = (
-            ir.Apply("mul", (total, by), rows) for total, by in ((self.row_sum, correction), (part.row_sum, share))
-        )
-        return (
-            (
-                ir.Let((new_max.text,), ir.Apply("fmax", (self.row_max, part.row_max), rows)),
-                ir.Let((correction.text,), fading),
-                ir.Let((share.text,), taken),
-                ir.Let((self.row_sum.text,), ir.Apply("add", (kept, added), rows)),
-            ),
-            correction,
-            share,
         )
 
     def end(self) -> ir.Let:

@@ -200,33 +200,28 @@ def attention_decode_fp8_join_kernel(
     row_mask = rows < M
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
     dim_mask = dims < D
-    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    row_sum = tl.zeros((BLOCK_M,), tl.float32)
-    product = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    for part in range(SPLITS):
-        part_max = tl.load(
-            part_maxima_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-            mask=row_mask,
-            other=-3.4028234663852886e38,
-        )
-        part_sum = tl.load(
-            part_sums_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-            mask=row_mask,
-            other=0.0,
-        )
-        part_out = tl.load(
-            parts_ptr
-            + ((tl.cast(part, tl.int64) * BATCH + batch) * M + rows)[:, None] * D
-            + dims[None, :],
-            mask=row_mask[:, None] & dim_mask[None, :],
-            other=0.0,
-        )
-        new_max = tl.maximum(row_max, part_max)
-        correction = tl.exp2(row_max - new_max)
-        share = tl.exp2(part_max - new_max)
-        row_sum = row_sum * correction + part_sum * share
-        product = product * correction[:, None] + part_out * share[:, None]
-        row_max = new_max
+    part = tl.arange(0, SPLITS).to(tl.int64)
+    part_max = tl.load(
+        part_maxima_ptr + ((part * BATCH + batch) * M)[:, None] + rows[None, :],
+        mask=row_mask[None, :],
+        other=-3.4028234663852886e38,
+    )
+    part_sum = tl.load(
+        part_sums_ptr + ((part * BATCH + batch) * M)[:, None] + rows[None, :],
+        mask=row_mask[None, :],
+        other=0.0,
+    )
+    part_out = tl.load(
+        parts_ptr
+        + (((part * BATCH + batch) * M)[:, None] + rows[None, :])[:, :, None] * D
+        + dims[None, None, :],
+        mask=(row_mask[:, None] & dim_mask[None, :])[None, :, :],
+        other=0.0,
+    )
+    row_max = tl.max(part_max, axis=0)
+    shares = tl.exp2(part_max - row_max[None, :])
+    row_sum = tl.sum(part_sum * shares, axis=0)
+    product = tl.sum(part_out * shares[:, :, None], axis=0)
     product = product / row_sum[:, None]
     v_scale = tl.load(v_scale_ptr + batch_1 * stride_v_scale_1)
     out = product * v_scale
@@ -462,7 +457,7 @@ def attention_decode_fp8(
             BLOCK_D=max(16, next_power_of_2(D)),
             **options,
         )
-        attention_decode_fp8_join_kernel[(tiles_m * BATCH,)](
+        attention_decode_fp8_join_kernel[(M * BATCH,)](
             parts,
             part_maxima,
             part_sums,
@@ -473,7 +468,7 @@ def attention_decode_fp8(
             D,
             v_scale.stride(0),
             BLOCK_D=max(16, next_power_of_2(D)),
-            BLOCK_M=options["BLOCK_M"],
+            BLOCK_M=1,
             SPLITS=options["SPLITS"],
         )
     return out

@@ -14,16 +14,13 @@ An input whose dimensions cannot be merged without a copy is copied first (torch
 reshape).
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
-def attention_gqa_decode_kernel(
+def attention_gqa_decode_split_kernel(
     q_ptr,
     k_ptr,
     v_ptr,
@@ -166,7 +163,7 @@ def attention_gqa_decode_kernel(
 
 
 @triton.jit
-def attention_gqa_decode_join_kernel(
+def attention_gqa_decode_split_join_kernel(
     parts_ptr,
     part_maxima_ptr,
     part_sums_ptr,
@@ -188,242 +185,28 @@ def attention_gqa_decode_join_kernel(
     row_mask = rows < M
     dims = tl.arange(0, BLOCK_D).to(tl.int64)
     dim_mask = dims < D
-    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    row_sum = tl.zeros((BLOCK_M,), tl.float32)
-    out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    for part in range(SPLITS):
-        part_max = tl.load(
-            part_maxima_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-            mask=row_mask,
-            other=-3.4028234663852886e38,
-        )
-        part_sum = tl.load(
-            part_sums_ptr + (tl.cast(part, tl.int64) * BATCH + batch) * M + rows,
-            mask=row_mask,
-            other=0.0,
-        )
-        part_out = tl.load(
-            parts_ptr
-            + ((tl.cast(part, tl.int64) * BATCH + batch) * M + rows)[:, None] * D
-            + dims[None, :],
-            mask=row_mask[:, None] & dim_mask[None, :],
-            other=0.0,
-        )
-        new_max = tl.maximum(row_max, part_max)
-        correction = tl.exp2(row_max - new_max)
-        share = tl.exp2(part_max - new_max)
-        row_sum = row_sum * correction + part_sum * share
-        out = out * correction[:, None] + part_out * share[:, None]
-        row_max = new_max
-    out = out / row_sum[:, None]
-    tl.store(
-        out_ptr
-        + batch_b * 8 * M * D
-        + batch_1 * M * D
-        + rows[:, None] * D
-        + dims[None, :],
-        out,
-        mask=row_mask[:, None] & dim_mask[None, :],
+    part = tl.arange(0, SPLITS).to(tl.int64)
+    part_max = tl.load(
+        part_maxima_ptr + ((part * BATCH + batch) * M)[:, None] + rows[None, :],
+        mask=row_mask[None, :],
+        other=-3.4028234663852886e38,
     )
-
-
-@triton.jit
-def attention_gqa_decode_boxes_kernel(
-    q_desc,
-    k_desc,
-    v_desc,
-    out_ptr,
-    M,
-    N,
-    D,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    num_tiles = tl.cdiv(M, BLOCK_M)
-    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
-    batch_b = batch // 8
-    batch_1 = batch % 8
-    tile_m = tl.program_id(0) % num_tiles
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    dims = tl.arange(0, BLOCK_D).to(tl.int64)
-    dim_mask = dims < D
-    q = q_desc.load(
-        [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), first_row, 0],
-    ).reshape(BLOCK_M, BLOCK_D)
-    # exponentials are powers of two: the factor holds log2(e)
-    scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
-    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    # without any key the result is 0, and so it is divided by 1
-    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
-    out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    full_end = N // BLOCK_N * BLOCK_N
-    # return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    for start in range(0, full_end, BLOCK_N):
-        k = k_desc.load(
-            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
-        ).reshape(BLOCK_N, BLOCK_D)
-        scores = tl.dot(q, k.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
-        correction = tl.exp2((row_max - new_max) * scale_log2)
-        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
-        v = v_desc.load(
-            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
-        ).reshape(BLOCK_N, BLOCK_D)
-        out = out * correction[:, None]
-        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
-        row_max = new_max
-    # what is left of the keys
-    for start in range(full_end, N, BLOCK_N):
-        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
-        key_mask = keys < N
-        k = k_desc.load(
-            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
-        ).reshape(BLOCK_N, BLOCK_D)
-        scores = tl.dot(q, k.T, input_precision=PRECISION)
-        scores = tl.where(key_mask[None, :], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
-        correction = tl.exp2((row_max - new_max) * scale_log2)
-        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
-        v = v_desc.load(
-            [tl.cast(batch_b, tl.int32), tl.cast(batch_1, tl.int32), start, 0],
-        ).reshape(BLOCK_N, BLOCK_D)
-        out = out * correction[:, None]
-        out = tl.dot(exponentials.to(q_desc.dtype), v, out, input_precision=PRECISION)
-        row_max = new_max
-    out = out / row_sum[:, None]
-    tl.store(
-        out_ptr
-        + batch_b * 8 * M * D
-        + batch_1 * M * D
-        + rows[:, None] * D
-        + dims[None, :],
-        out,
-        mask=row_mask[:, None] & dim_mask[None, :],
-    )
-
-
-@triton.jit
-def attention_gqa_decode_pointers_kernel(
-    q_ptr,
-    k_ptr,
-    v_ptr,
-    out_ptr,
-    M,
-    N,
-    D,
-    stride_qb,
-    stride_q1,
-    stride_qm,
-    stride_qd,
-    stride_kb,
-    stride_k1,
-    stride_kn,
-    stride_kd,
-    stride_vb,
-    stride_v1,
-    stride_vn,
-    stride_vd,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    num_tiles = tl.cdiv(M, BLOCK_M)
-    batch = tl.cast(tl.program_id(0) // num_tiles, tl.int64)
-    batch_b = batch // 8
-    batch_1 = batch % 8
-    tile_m = tl.program_id(0) % num_tiles
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    dims = tl.arange(0, BLOCK_D).to(tl.int64)
-    dim_mask = dims < D
-    q = tl.load(
-        q_ptr
-        + batch_b * stride_qb
-        + batch_1 * stride_q1
-        + rows[:, None] * stride_qm
-        + dims[None, :] * stride_qd,
-        mask=row_mask[:, None] & dim_mask[None, :],
+    part_sum = tl.load(
+        part_sums_ptr + ((part * BATCH + batch) * M)[:, None] + rows[None, :],
+        mask=row_mask[None, :],
         other=0.0,
     )
-    # exponentials are powers of two: the factor holds log2(e)
-    scale_log2 = 1.4426950408889634 * tl.rsqrt(tl.cast(D, tl.float32))
-    row_max = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    # without any key the result is 0, and so it is divided by 1
-    row_sum = tl.full((BLOCK_M,), N == 0, tl.float32)
-    out = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    full_end = N // BLOCK_N * BLOCK_N
-    # return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    for start in range(0, full_end, BLOCK_N):
-        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
-        k = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_1 * stride_k1
-            + keys[:, None] * stride_kn
-            + dims[None, :] * stride_kd,
-            mask=dim_mask[None, :],
-            other=0.0,
-        )
-        scores = tl.dot(q, k.T, input_precision=PRECISION)
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
-        correction = tl.exp2((row_max - new_max) * scale_log2)
-        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
-        v = tl.load(
-            v_ptr
-            + batch_b * stride_vb
-            + batch_1 * stride_v1
-            + keys[:, None] * stride_vn
-            + dims[None, :] * stride_vd,
-            mask=dim_mask[None, :],
-            other=0.0,
-        )
-        out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
-        row_max = new_max
-    # what is left of the keys
-    for start in range(full_end, N, BLOCK_N):
-        keys = (start + tl.arange(0, BLOCK_N)).to(tl.int64)
-        key_mask = keys < N
-        k = tl.load(
-            k_ptr
-            + batch_b * stride_kb
-            + batch_1 * stride_k1
-            + keys[:, None] * stride_kn
-            + dims[None, :] * stride_kd,
-            mask=key_mask[:, None] & dim_mask[None, :],
-            other=0.0,
-        )
-        scores = tl.dot(q, k.T, input_precision=PRECISION)
-        scores = tl.where(key_mask[None, :], scores, float("-inf"))
-        new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-        exponentials = tl.exp2((scores - new_max[:, None]) * scale_log2)
-        correction = tl.exp2((row_max - new_max) * scale_log2)
-        row_sum = row_sum * correction + tl.sum(exponentials, axis=1)
-        v = tl.load(
-            v_ptr
-            + batch_b * stride_vb
-            + batch_1 * stride_v1
-            + keys[:, None] * stride_vn
-            + dims[None, :] * stride_vd,
-            mask=key_mask[:, None] & dim_mask[None, :],
-            other=0.0,
-        )
-        out = out * correction[:, None]
-        out = tl.dot(
-            exponentials.to(q_ptr.dtype.element_ty), v, out, input_precision=PRECISION
-        )
-        row_max = new_max
+    part_out = tl.load(
+        parts_ptr
+        + (((part * BATCH + batch) * M)[:, None] + rows[None, :])[:, :, None] * D
+        + dims[None, None, :],
+        mask=(row_mask[:, None] & dim_mask[None, :])[None, :, :],
+        other=0.0,
+    )
+    row_max = tl.max(part_max, axis=0)
+    shares = tl.exp2(part_max - row_max[None, :])
+    row_sum = tl.sum(part_sum * shares, axis=0)
+    out = tl.sum(part_out * shares[:, :, None], axis=0)
     out = out / row_sum[:, None]
     tl.store(
         out_ptr
@@ -451,71 +234,44 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-@functools.cache
-def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
-    if device.type == "cpu":
-        return True
-    return triton.runtime.driver.active.get_current_target().arch >= 90
-
-
-def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
-
-    Elements lie side by side, rows begin at multiples of 16 bytes.
-    """
-    return has_copy_engine(tensors[0].device) and all(
-        t.numel() > 0
-        and t.stride(-1) == 1
-        and t.data_ptr() % 16 == 0
-        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
-        for t in tensors
-    )
-
-
 # The most heads of a batch, elements of a head and bytes of an element that a line
 # serves (None: any), its kernel, and how to launch it.
 SCHEDULES = (
+    (16, 128, 2, torch.nn.functional.scaled_dot_product_attention, {}),
     (
         16,
         128,
         None,
-        attention_gqa_decode_kernel,
+        attention_gqa_decode_split_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 32, "num_stages": 3, "num_warps": 4},
     ),
     (
         64,
         128,
         None,
-        attention_gqa_decode_kernel,
+        attention_gqa_decode_split_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 16, "num_stages": 3, "num_warps": 4},
     ),
     (
         256,
         128,
         None,
-        attention_gqa_decode_kernel,
+        attention_gqa_decode_split_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 8, "num_stages": 3, "num_warps": 4},
     ),
-    (
-        None,
-        128,
-        2,
-        attention_gqa_decode_boxes_kernel,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 3, "num_warps": 4},
-    ),
+    (None, 128, 2, torch.nn.functional.scaled_dot_product_attention, {}),
     (
         None,
         128,
         None,
-        attention_gqa_decode_kernel,
+        attention_gqa_decode_split_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 64, "SPLITS": 4, "num_stages": 3, "num_warps": 4},
     ),
     (
         None,
         None,
         None,
-        attention_gqa_decode_kernel,
+        attention_gqa_decode_split_kernel,
         {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4, "num_stages": 1, "num_warps": 8},
     ),
 )
@@ -629,11 +385,15 @@ def attention_gqa_decode(
         )
     q_view = q.reshape(B, 8, M, D)
     kernel, options = pick_schedule(BATCH, D, q.element_size())
-    fits = fit_descriptors(q_view, k, v)
-    if not fits and kernel is attention_gqa_decode_boxes_kernel:
-        kernel = attention_gqa_decode_pointers_kernel  # no boxes in memory
     with torch.cuda.device(q.get_device()):  # Triton launches on the current device
-        if kernel is attention_gqa_decode_kernel:
+        if kernel is torch.nn.functional.scaled_dot_product_attention:
+            out = torch.nn.functional.scaled_dot_product_attention(
+                q.detach(),
+                k.detach(),
+                v.detach(),
+                enable_gqa=True,
+            ).contiguous()
+        elif kernel is attention_gqa_decode_split_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             parts = torch.empty(
                 (options["SPLITS"], BATCH, M, D), dtype=torch.float32, device=q.device
@@ -671,7 +431,7 @@ def attention_gqa_decode(
                 PRECISION=precision(),
                 **options,
             )
-            attention_gqa_decode_join_kernel[(tiles_m * BATCH,)](
+            attention_gqa_decode_split_join_kernel[(M * BATCH,)](
                 parts,
                 part_maxima,
                 part_sums,
@@ -680,56 +440,7 @@ def attention_gqa_decode(
                 M,
                 D,
                 BLOCK_D=max(16, next_power_of_2(D)),
-                BLOCK_M=options["BLOCK_M"],
+                BLOCK_M=1,
                 SPLITS=options["SPLITS"],
-            )
-        elif kernel is attention_gqa_decode_boxes_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            q_desc = TensorDescriptor.from_tensor(
-                q_view, [1, 1, options["BLOCK_M"], max(16, next_power_of_2(D))]
-            )
-            k_desc = TensorDescriptor.from_tensor(
-                k, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
-            )
-            v_desc = TensorDescriptor.from_tensor(
-                v, [1, 1, options["BLOCK_N"], max(16, next_power_of_2(D))]
-            )
-            kernel[(tiles_m * BATCH,)](
-                q_desc,
-                k_desc,
-                v_desc,
-                out,
-                M,
-                N,
-                D,
-                BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
-                **options,
-            )
-        elif kernel is attention_gqa_decode_pointers_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            kernel[(tiles_m * BATCH,)](
-                q_view,
-                k,
-                v,
-                out,
-                M,
-                N,
-                D,
-                q_view.stride(0),
-                q_view.stride(1),
-                q_view.stride(2),
-                q_view.stride(3),
-                k.stride(0),
-                k.stride(1),
-                k.stride(2),
-                k.stride(3),
-                v.stride(0),
-                v.stride(1),
-                v.stride(2),
-                v.stride(3),
-                BLOCK_D=max(16, next_power_of_2(D)),
-                PRECISION=precision(),
-                **options,
             )
     return out

@@ -187,9 +187,9 @@ def exact(found: Sample, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, ...
 
 
 def wrappers(plan: KernelPlan) -> Iterator[tuple[Schedule, Callable[..., Any]]]:
-    """The wrapper of every variant with small blocks, of which keys are divided among three programs."""
+    """The wrapper of every variant with small blocks, of which keys are divided among four programs."""
     family = families.family_of(plan)
-    small = {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 3}
+    small = {"BLOCK_M": 16, "BLOCK_N": 16, "SPLITS": 4}
     for variant in family.variants(body_of(plan)):
         usual = family.default(variant)
         schedule = usual.replace(**{name: small[name] for name, _ in usual.values if name in small})

@@ -221,3 +221,10 @@ def test_the_page_says_where_no_case_can_tell() -> None:
     )
     assert "No case of op tells some of their mutants" in page
     assert list_mutants.SOUND not in page
+
+
+def test_a_sum_in_lower_precision_that_no_case_tells_is_named() -> None:
+    line = f"| op | 1 | {list_mutants.SUMMED} in any of 1 cases; longer sums would |"
+    page = list_mutants.page({"op": line})
+    assert list_mutants.SOUND in page
+    assert f"no case of op tells {list_mutants.SUMMED}" in page

@@ -1,6 +1,7 @@
 """The fp64 oracle, its tiles, and the bound on errors."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from kernelgen import judge
 from kernelgen.judge import oracle, values, walks
 from kernelgen.judge.bounds import Tally, difference
-from kernelgen.judge.stored import tf32
+from kernelgen.judge.contractions import Errors
+from kernelgen.judge.stored import Storing, tf32
 
 X = judge.Tensor("x", ("...", "D"), "T", rows=0)
 W = judge.Tensor("w", ("D",), "T")
@@ -165,6 +167,24 @@ def test_steps_of_a_gradient_that_torch_computes_in_one_are_disturbed(norm):
     honest = ((grad.double() * weight) - (grad * weight).double()).abs() * 1e-5**-0.5
     moved = [oracle.in_float64(through_norm(norm), [x, grad, weight], noise(n))[0].abs() for n in range(8)]
     assert bool((honest <= 2 * torch.stack(moved).amax(0)).all())
+
+
+def test_attention_has_gradients_however_its_sums_are_stored():
+    """A result that is known from another oracle of the case has gradients for that one's tensors."""
+    tensors = torch.randn(4, 1, 1, 3, 16, generator=torch.Generator().manual_seed(1)).half().unbind()
+    errors = Errors(torch.Generator().manual_seed(2))
+    plain = Storing(torch.float16)
+    ways = [plain, replace(plain, called=True), replace(plain, called=True), replace(plain, errors=errors)]
+
+    def gradients(grad, *inputs):
+        with torch.enable_grad():
+            inputs = [x.detach().requires_grad_() for x in inputs]
+            return torch.autograd.grad(F.scaled_dot_product_attention(*inputs), inputs, grad)
+
+    right = oracle.in_float64(gradients, tensors)
+    for way in ways:
+        for got, ref in zip(oracle.in_float64(gradients, tensors, stored=way), right, strict=True):
+            assert torch.allclose(got, ref, atol=2e-2), way
 
 
 def test_equal_elements_are_disturbed_alike_as_they_are_rounded(monkeypatch):

@@ -338,7 +338,7 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
         *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
         ir.Let(("length",), scalar("mul", blocks, _BLOCK_N)), ir.Let(("part_start",), start),
         ir.Let(("part_end",), end), *walked,
-        *(ir.Store(_of_part(walk, tensor, v.shape), v, writer.mask(v.shape)) for tensor, v in kept),
+        *(ir.Store(_of_part(walk, tensor, ir.Name("part"), v.shape), v, writer.mask(v.shape)) for tensor, v in kept),
     ))  # fmt: skip
     grid, counts = _tiles(body)
     splits = 'options["SPLITS"]'
@@ -352,37 +352,42 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
         name, schedule, (*writer.arguments(inside), *passed), writer.constexprs("BLOCK_M", "BLOCK_N", "SPLITS"),
         inside, (grid, splits), scratch, counts,
     )  # fmt: skip
-    return first, _joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"), names, passed, grid)
+    return first, _joined(spec, body, schedule, name.replace("_kernel", "_join_kernel"), names, passed)
+
+
+_PARTS = ir.Axis("parts", "part", "is_part", "SPLITS", "SPLITS")
+"""The programs that share a tile's keys."""
 
 
 def _joined(
     spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str, names: dict[str, str],
-    passed: tuple[ir.Argument, ...], grid: str,
+    passed: tuple[ir.Argument, ...],
 ) -> ir.Kernel:  # fmt: skip
-    """What follows the walk, from what its parts came to."""
+    """What follows the walk, from what its parts came to. A program has all parts of one row at once: a program with
+    several rows that took one part after the other would wait for memory as often as there are parts."""
     writer = Writer(spec, body)
     walk = Walk(writer, joins=True)
-    m = (writer.m,)
-    part = OnlineSoftmax(ir.Name("part_max", m), ir.Name("part_sum", m))
-    loaded = [
-        ir.Let((to.text,), ir.Load(_of_part(walk, names[what], to.shape), writer.mask(to.shape), other))
-        for what, to, other in (
-            ("part_maxima", part.row_max, LEAST), ("part_sums", part.row_sum, 0.0),
-            ("parts", ir.Name("part_out", walk.out.shape), 0.0),
-        )
-    ]  # fmt: skip
-    joining, correction, share = walk.carry.join(part)
-    kept = ir.Apply("mul", (walk.out, correction), walk.out.shape)
-    added = ir.Apply("mul", (ir.Name("part_out", walk.out.shape), share), walk.out.shape)
-    total = ir.Let((walk.out.text,), ir.Apply("add", (kept, added), walk.out.shape))
-    loop = ir.For("part", ir.Number(0), ir.Name("SPLITS"), ir.Number(1), (*loaded, *joining, total, walk.carry.end()))
+    numbers = ir.Name(_PARTS.index, (_PARTS,))
+
+    def loaded(what: str, name: str, shape: ir.Shape, other: float = 0.0) -> tuple[ir.Let, ir.Name]:
+        to = ir.Name(name, (_PARTS, *shape))
+        load = ir.Load(_of_part(walk, names[what], numbers, to.shape), writer.mask(shape), other)
+        return ir.Let((name,), load), to
+
+    load_maxima, maxima = loaded("part_maxima", "part_max", (writer.m,), LEAST)
+    load_sums, sums = loaded("part_sums", "part_sum", (writer.m,))
+    load_parts, parts = loaded("parts", "part_out", walk.out.shape)
+    shares = ir.Name("shares", maxima.shape)
+    out = ir.Reduce("sum", ir.Apply("mul", (parts, shares), parts.shape), _PARTS)
     inside = trimmed((
-        *_place(writer, long_first=False), *walk.carry.begin(), ir.Let((walk.out.text,), ir.Zeros(walk.out.shape)),
-        loop, *walk.finish(),
+        *_place(writer, long_first=False), ir.Let((numbers.text,), ir.Cast(ir.Range(_PARTS, ir.Number(0)), "int64")),
+        load_maxima, load_sums, load_parts, *walk.carry.of_parts(maxima, sums, _PARTS, shares),
+        ir.Let((walk.out.text,), out), *walk.finish(),
     ))  # fmt: skip
-    constexprs = (*writer.constexprs(), ("BLOCK_M", 'options["BLOCK_M"]'), ("SPLITS", 'options["SPLITS"]'))
-    constexprs = tuple((n, host) for n, host in constexprs if n in ("BLOCK_M", "SPLITS", writer.e.block))
-    return ir.Kernel(name, schedule, (*passed, *writer.arguments(inside)), constexprs, inside, (grid,))
+    own = {"BLOCK_M": "1", "SPLITS": 'options["SPLITS"]'}
+    constexprs = tuple((n, host) for n, host in writer.constexprs() if n == writer.e.block)
+    grid = "M * BATCH" if body.extent("batch").runs else "M"
+    return ir.Kernel(name, schedule, (*passed, *writer.arguments(inside)), (*constexprs, *own.items()), inside, (grid,))
 
 
 def _memory(spec: OperatorSpec, name: str) -> str:
@@ -392,12 +397,15 @@ def _memory(spec: OperatorSpec, name: str) -> str:
     return name
 
 
-def _of_part(walk: Walk, tensor: str, shape: ir.Shape) -> ir.Pointer:
-    """Where what a part came to lies."""
-    slot: ir.Expr = ir.Cast(ir.Name("part"), "int64")
+def _of_part(walk: Walk, tensor: str, part: ir.Name, shape: ir.Shape) -> ir.Pointer:
+    """Where what a part came to lies, or what several did."""
+    slot: ir.Expr = part if part.shape else ir.Cast(part, "int64")
     if walk.body.extent("batch").runs:
-        slot = scalar("add", scalar("mul", slot, ir.Name("BATCH")), ir.Name("batch"))
-    row = ir.Apply("add", (scalar("mul", slot, ir.Name("M")), ir.Name(walk.m.index, (walk.m,))), (walk.m,))
+        first = ir.Apply("mul", (slot, ir.Name("BATCH")), part.shape)
+        slot = ir.Apply("add", (first, ir.Name("batch")), part.shape)
+    rows = (*part.shape, walk.m)
+    first = ir.Apply("mul", (slot, ir.Name("M")), part.shape)
+    row = ir.Apply("add", (first, ir.Name(walk.m.index, (walk.m,))), rows)
     if walk.e not in shape:
         return ir.Pointer(tensor, ((row, None),), shape)
     return ir.Pointer(tensor, ((row, walk.e.size), (ir.Name(walk.e.index, (walk.e,)), None)), shape)

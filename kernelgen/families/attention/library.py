@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from kernelgen.families.access import Access
 from kernelgen.families.attention.lowering import AttentionBody
-from kernelgen.families.attention.writer import extents_of, length
+from kernelgen.families.attention.writer import length
 from kernelgen.families.masks import Affine, Bound
 from kernelgen.families.values import Use
 from kernelgen.frontend.attention import FUNCTION
@@ -22,7 +24,8 @@ def by_library(spec: OperatorSpec, body: AttentionBody) -> ir.LibraryCall:
 def call(spec: OperatorSpec, body: AttentionBody) -> str:
     """The call of torch's that computes all there is; empty where there is none, or where it would have to copy first.
 
-    That is full or causal attention of tensors whose last dimensions are queries or keys and the size of a head.
+    That is full or causal attention of tensors whose last dimensions are queries or keys and the size of a head. Heads
+    before these may share keys and values.
     """
     softmax, stored = body.softmax, body.layout.stores
     mask = body.mask()
@@ -31,23 +34,42 @@ def call(spec: OperatorSpec, body: AttentionBody) -> str:
         return ""
     if len(stored) != 1 or stored[0][0].value != softmax.product or not softmax.divided:
         return ""
-    accesses = [next((a for a in body.layout.accesses if a.load == i), None) for i in _factors(body)]
-    batch = ["BATCH"] * len(body.extent("batch").runs)
-    columns = body.extent("e").size
-    tensors = []
-    for access, last in zip((*accesses, stored[0][1]), ("MD", "ND", f"N{columns}", f"M{columns}"), strict=True):
-        if access is None or access.view or extents_of(body, access) != [*batch, *last]:
-            return ""
-        if len(_shape(spec, access.tensor)) != len(batch) + 2:
-            return ""
-        tensors.append(access.tensor)
+    loaded = [next((a for a in body.layout.accesses if a.load == i), None) for i in _factors(body)]
+    accesses = [a for a in (*loaded, stored[0][1]) if a is not None]
+    if len(accesses) < 4:
+        return ""
+    tensors = [a.tensor for a in accesses]
+    shares = _shares(spec, body, accesses)
+    if shares is None:
+        return ""
     dtypes = {t.dtype for t in (*spec.inputs, *spec.outputs) if t.name in tensors}
     scale = _scale(body)
     if len(dtypes) > 1 or scale is None:
         return ""
     words = [f"{name}.detach()" for name in tensors[:3]]
     words += ["is_causal=True"] if causal else []
+    words += ["enable_gqa=True"] if shares else []
     return f"{FUNCTION}({', '.join([*words, *([f'scale={scale}'] if scale else [])])})"
+
+
+def _shares(spec: OperatorSpec, body: AttentionBody, accesses: Sequence[Access]) -> bool | None:
+    """Whether queries, keys, values and the result, as they are read, have heads that share keys and values; None where
+    torch would have to be given something else."""
+    batch = [run.index for run in body.extent("batch").runs]
+    (rows,), (keys,), (dims,), (cols,) = ([run.index for run in body.extent(name).runs] for name in "mnde")
+    query, key, value, result = ([index for index, _ in a.terms] for a in accesses)
+    shapes = [_shape(spec, a.tensor) for a in accesses]
+    viewed = [a.view is not None for a in accesses]
+    leading = key[:-2]
+    if (query, result) != ([*batch, rows, dims], [*batch, rows, cols]) or leading not in (batch, batch[:-1]):
+        return None
+    if value != [*leading, keys, cols] or {len(shape) for shape in shapes} != {len(key)}:
+        return None
+    if not any(viewed):
+        return False if leading == batch else None
+    alike = shapes[0][:-1] == shapes[3][:-1] and viewed[0] and not any(viewed[1:3])
+    # the heads that share keys are a part of the batch, or the rows of one query
+    return True if alike and (leading != batch or shapes[0][-2] == 1) else None
 
 
 def _factors(body: AttentionBody) -> tuple[int, int, int]:

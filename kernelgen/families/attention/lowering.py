@@ -81,7 +81,7 @@ _RESERVED = RESERVED | {
     *SIZES.values(), *INDICES.values(), "row_mask", "key_mask", "dim_mask", "col_mask", "tiles", "tile_m",
     "first_row", "start", "first", "last", "full_end", "end", "new_max", "correction", "scale_log2",
     "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_E", "SPLITS", "PRECISION", "part", "parts_ptr", "stats_ptr",
-    "part_max", "part_sum", "part_out", "share", "exponentials", "num_tiles",
+    "part_max", "part_sum", "part_out", "shares", "exponentials", "num_tiles",
     "tile_n", "first_key", "full_start", "lse_log2",
 }  # fmt: skip
 """What kernels of attention call values of their own."""

@@ -17,7 +17,7 @@ TILES, BOXES, SPLIT, LIBRARY = "tiles", "boxes", "split", "library"
 MEANINGS = {
     TILES: "a program has a tile of queries and walks over the keys that these see in blocks, loaded by pointers",
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
-    SPLIT: "several programs walk over parts of the keys of a tile; a second kernel joins the parts in their order",
+    SPLIT: "several programs walk over parts of the keys of a tile; a second kernel joins the parts",
     LIBRARY: "torch's attention, where it is faster",
 }
 _TILES = Schedule.make(TILES, BLOCK_M=64, BLOCK_N=64, num_warps=4, num_stages=3)
@@ -27,7 +27,10 @@ _LIBRARY = Schedule.make(LIBRARY)
 _DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, LIBRARY: _LIBRARY}
 _ONE_TILE = 16
 """Queries that one tile holds: their keys are divided among programs, 4 a head for 512 heads of a batch (H200, 8192
-keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks over all keys (474 us)."""
+keys: 505 us, 4.25 TB/s), more for fewer; of more heads a program each walks over all keys (474 us). Torch's attention,
+where heads share keys, took 0.54 of the time of 32 programs a head for 8 heads, and 0.94 for 512."""
+_FEW_HEADS = 16
+"""Heads of a batch up to which torch's attention of one query was faster (H200)."""
 _SHORT = 256
 """Queries up to which tiles are loaded by pointers: of 17 and of 130 that took 0.89 of the time, of 1000 1.2 times as
 long (H200, docs/benchmarks/contractions.json)."""
@@ -102,7 +105,8 @@ def first_table(body: AttentionBody) -> Table:
     if not sizes:
         return found
     last = _SPLIT if any(row.schedule.variant == SPLIT for row in found) else _TILES
-    last = _LIBRARY if _calls_torch(body, 1024) else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
+    calls = found[-1].schedule == _LIBRARY and _calls_torch(body, 1024)
+    last = _LIBRARY if calls else last.replace(BLOCK_M=16, BLOCK_N=16, num_stages=1, num_warps=8)
     known = found[:-1] if found[-1].schedule == last else found
     return (*(table_row(row.schedule, **dict(row.upto), **sizes) for row in known), table_row(last))
 
@@ -110,8 +114,9 @@ def first_table(body: AttentionBody) -> Table:
 def _calls_torch(body: AttentionBody, head: int) -> bool:
     """Whether torch's attention is named for long heads of that size. Beyond 128 none was measured, and what
     torch falls back to adds minus infinity to hidden scores: of infinite or NaN ones that is NaN, where a mask hides
-    them."""
-    return bool(body.library) and (head <= 128 or not body.mask().bounds)
+    them. Nor was any of long queries whose heads share keys, which torch writes out in float32."""
+    shares = not set(body.extent("batch").axes) <= body.lowered.values[body.softmax.key].axes
+    return bool(body.library) and not shares and (head <= 128 or not body.mask().bounds)
 
 
 def _table(body: AttentionBody) -> Table:
@@ -128,6 +133,9 @@ def _table(body: AttentionBody) -> Table:
         stages = {} if head <= 128 else {"BLOCK_N": 32, "num_stages": 2}
         some = ((16, 32), (64, 16), (256, 8))
         rows = [table_row(_SPLIT.replace(SPLITS=n, **stages), BATCH=heads) for heads, n in some]
+        if head <= 128 and _calls_torch(body, head):
+            few, many = table_row(_LIBRARY, BATCH=_FEW_HEADS, itemsize=2), table_row(_LIBRARY, itemsize=2)
+            return (few, *rows, many, table_row(_SPLIT.replace(**stages)))
         # more heads than programs run at once; keys of float8 are converted, and split all the same
         whole = [table_row(best, itemsize=2)] if best == _BOXES else []
         return (*rows, *whole, table_row(_SPLIT.replace(**stages)))
