@@ -61,6 +61,8 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
 def _choice_notes(plan: ChoicesPlan) -> tuple[str, ...]:
     """What decides which kernels run, and which of them have the schedules that are tuned."""
     names = [t.name for t in deciding(plan.spec)]
+    if not names:
+        return ()
     chosen = f"{' and '.join(names)} decide{'s' * (len(names) == 1)} which kernels run"
     apart = " and ".join(one.choice.spec.name for one in plan.alternatives if not one.is_tuned)
     if not apart:

@@ -187,7 +187,7 @@ def _judged(
             {
                 "name": t.name,
                 "shape": t.shape,
-                "dtype": t.dtype,
+                "dtype": "int64" if t.role == SCALAR and t.kind == "int" else t.dtype,
                 "like": t.role == "like",
                 "rows": rows[t.name],
                 "below": t.below,
@@ -221,6 +221,7 @@ def _judged(
             for t in spec.outputs
         ],
         "exact": exact,
+        "fixed": [(t.name, t.values[0]) for t in spec.inputs if t.role == OPTION and len(t.values) == 1],
         "stored": "",
         "multiplied": "",
         "as_tf32": spec.precision == "tf32",

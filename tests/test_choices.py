@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from kernelgen.judge import Case, Operator, Tensor
 from kernelgen.plan import ChoicesPlan, KernelPlan
 from kernelgen.spec import parse_spec
 from kernelgen.spec.choices import choices
+from kernelgen.spec.model import OperatorSpec
 from kernelgen.verify import covering
 
 NORM = """\
@@ -164,6 +166,41 @@ def test_the_wrapper_chooses_and_refuses_what_does_not_fit(tmp_path: Path, monke
             norm.norm(*given)
 
 
+STEP = """\
+name: step
+inputs:
+  - {name: x, shape: [...], dtype: float32}
+  - {name: order, scalar: int, default: 2, values: [2]}
+  - {name: count, scalar: int, default: 3}
+outputs:
+  - {name: out, shape: [...], dtype: float32}
+reference: |
+  def step(x, order=2, count=3):
+      return x ** order * (1 - 0.9 ** count)
+"""
+
+
+def test_an_option_of_one_value_stays_in_the_signature_and_decides_nothing(tmp_path: Path) -> None:
+    spec = parse_spec(STEP)
+    (only,) = choices(spec)
+    assert (only.given, only.suffix, only.spec.name) == ((), "", "step")
+    assert {case.label for case in spec.accuracy} >= {"[300]"}
+    files = render.quartet(generation.plan_of(spec, tmp_path))
+    assert 'fixed=(("order", 2),),' in files["step_accuracy.py"]
+    assert "def step(x: torch.Tensor, order: int = 2, count: int = 3) -> torch.Tensor:" in files["step_triton.py"]
+    # a whole number is a float in the kernel, which Triton would else compile anew for 1
+    assert "float(count)," in files["step_triton.py"]
+    assert case_argument(spec, "order") == (2, "value")
+    wrapper: Any = made(STEP, tmp_path)
+    for given, message in [((3,), "order must be 2, got 3"), ((2, 1.5), "count must be a whole number, got 1.5")]:
+        with pytest.raises(ValueError, match=f"step: {message}"):
+            wrapper.step(torch.ones(3), *given)
+
+
+def case_argument(spec: OperatorSpec, name: str) -> tuple[object, str]:
+    return spec.accuracy[0].argument(next(t for t in spec.inputs if t.name == name))
+
+
 def test_one_table_serves_kernels_of_one_family_and_every_way_is_compiled(tmp_path: Path) -> None:
     plan = generation.plan_of(parse_spec(NORM), tmp_path)
     assert isinstance(plan, ChoicesPlan)
@@ -203,3 +240,5 @@ def test_the_judge_calls_an_operator_as_a_case_says() -> None:
     for function in (one.kernel, one.reference, one.taking(norm)):
         assert function(x, torch.tensor(2.0)) == (x, None, 2.0, True)
     assert operator.at(Case({"D": 4})) is operator
+    fixed = replace(operator, fixed=(("wide", True),)).at(Case({"D": 4}))
+    assert fixed.kernel(x, x, torch.tensor(2.0)) == (x, x, 2.0, True)

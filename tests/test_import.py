@@ -212,13 +212,78 @@ def test_sizes_that_the_kernel_takes_stay_free(tmp_path: Path) -> None:
 def test_a_function_becomes_a_spec(tmp_path: Path) -> None:
     text = of(FUNCTION, tmp_path)
     assert "name: gate\nsummary: Gate x softly.\n" in text
-    assert "{name: x,    shape: [B, M, N], dtype: T}" in text
-    assert "{name: bias, shape: [N],       dtype: T}" in text
+    assert "{name: x,      shape: [B, M, N], dtype: T}" in text
+    assert "{name: bias,   shape: [N],       dtype: T}" in text
+    assert "{name: factor, scalar: float, default: 1.5}" in text
     assert "module:" not in text
     assert reference(text) == (
         "def half(v):\n    return v * 0.5\n\n"
         "def gate(x, bias, factor=1.5):\n    return half(F.silu(x + bias)) * factor + -2\n"
     )
+
+
+SIGNATURE = """\
+import torch
+import torch.nn.functional as F
+
+
+def norm(x, upcast: bool, weight=None, bias=None, eps={eps}, *, dim=-1, mode="silu", scale=None):
+    y = x.float() if upcast else x
+    y = {norm}
+    if weight is not None:
+        y = y * weight
+    if bias is not None:
+        y = y + bias
+    return (F.silu(y) if mode == "silu" else y).to(x.dtype)
+
+
+def get_inputs():
+    return [torch.randn(6, 8), True, torch.ones(8)]
+"""
+WRITTEN_OUT = "y * torch.rsqrt(y.pow(2).mean(dim, keepdim=True) + eps)"
+
+
+def entries(text: str) -> list[str]:
+    return [line.strip(" -") for line in text.split("inputs:\n")[1].split("outputs:")[0].splitlines()]
+
+
+def test_a_function_keeps_its_signature(tmp_path: Path) -> None:
+    text = of(SIGNATURE.format(eps="1e-6", norm=WRITTEN_OUT), tmp_path)
+    assert entries(text) == [
+        "{name: x,      shape: [M, N], dtype: T}",
+        "{name: weight, shape: [N],    dtype: T, optional: true}",
+        "{name: upcast, scalar: bool, default: true}",
+        "{name: eps,    scalar: float, default: 1e-6}",
+        "{name: dim,    scalar: int, default: -1, values: [-1]}",
+        "{name: mode,   scalar: str, default: silu, values: [silu]}",
+    ]
+    # of a tensor without an example nothing is known
+    head = 'def norm(x, weight=None, upcast=True, eps=1e-6, dim=-1, mode="silu", bias=None, scale=None):'
+    assert reference(text).startswith(head)
+
+
+@pytest.mark.parametrize(
+    ("norm", "kept", "said"),
+    [
+        ("F.rms_norm(y, y.shape[-1:], eps=eps)", {"upcast": "default: true}", "weight": "optional: true}"},
+         "eps is 1e-6 alone, since"),
+        ("F.rms_norm(y, y.shape[-1:], eps=eps if upcast else x.sum().item())",
+         {"upcast": "values: [true]}", "weight": "optional: true}"}, "upcast is True alone and eps is 1e-6 alone, since"),
+        ("y * torch.rsqrt(y.pow(2).mean(dim, keepdim=True) + (eps if weight is not None else x.sum().item()))",
+         {"upcast": "values: [true]}", "weight": "dtype: T}"}, "weight must be given, and numbers and flags are what"),
+    ],
+)  # fmt: skip
+def test_what_no_kernel_can_be_made_for_is_fixed_and_said(
+    norm: str, kept: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "norm.py"
+    path.write_text(SIGNATURE.format(eps="1e-6", norm=norm))
+    made = imported(path, None, None)
+    found = {line.split(",")[0].removeprefix("{name: "): line for line in entries(made.text)}
+    assert found["eps"].endswith("values: [1e-6]}")
+    for name, ending in kept.items():
+        assert found[name].endswith(ending), found[name]
+    assert any(note.startswith(said) for note in made.notes), made.notes
 
 
 @pytest.mark.parametrize(

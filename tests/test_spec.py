@@ -637,7 +637,7 @@ NUMBER = "  - {name: weight, shape: [D], dtype: T}\n"
     [
         ("{name: eps, scalar: bool, default: §1}", "unknown word '1'"),
         ("{name: eps, scalar: §bool}", "an option needs a default, as in 'scalar: bool, default: false'"),
-        ("{name: eps, scalar: bool, default: true, §values: [true]}", "values are those of an option of int or str"),
+        ("{name: eps, scalar: bool, default: §true, values: [false]}", "the default True is none of the 'values'"),
         ("{name: eps, scalar: int, default: §1.5}", "'inputs[2].default' needs a whole number, got '1.5'"),
         (
             "{name: eps, scalar: int, default: 2, values: [2, §two]}",

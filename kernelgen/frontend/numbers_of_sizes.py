@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernelgen.frontend import indices as ix
+from kernelgen.frontend.arithmetic import power
 from kernelgen.frontend.build import Builder
 from kernelgen.frontend.graph import Arg, Atom
-from kernelgen.frontend.rule import Refused
+from kernelgen.frontend.rule import Call, Refused
 
 _QUOTIENTS = ("FloatTrueDiv", "IntTrueDiv")
-_ROOTS = {-0.5: "rsqrt", 0.5: "sqrt"}
 
 
 def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
@@ -38,10 +38,8 @@ def number_of(b: Builder, expression: Any, symbols: dict[Any, Atom]) -> Arg:
         return b.map("div", *sides)
     if kind == "OpaqueUnaryFn_sqrt":
         return b.map("sqrt", *sides)
-    if kind in ("FloatPow", "Pow") and sides[1] in _ROOTS:
-        return b.map(_ROOTS[sides[1]], sides[0])
-    if kind in ("FloatPow", "Pow") and sides[1] == -1:
-        return b.map("div", 1.0, sides[0])
+    if kind in ("FloatPow", "Pow"):
+        return power(b, Call(tuple(sides), {}, (), "float", "float32"))
     raise Refused(f"the number {expression}")
 
 

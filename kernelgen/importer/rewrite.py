@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import builtins
+import inspect
 import json
+import math
 import re
 import textwrap
 from dataclasses import dataclass, replace
@@ -19,6 +21,7 @@ from kernelgen.importer.load import Loaded
 from kernelgen.importer.naming import unique
 from kernelgen.importer.traced import Traced, free_dimensions
 from kernelgen.importer.trees import body_of, body_span, bound, operands, placed
+from kernelgen.spec.leaves import SCALARS, WORD
 from kernelgen.spec.reference import BUILTINS, REFUSED
 
 _UNRESOLVED = object()
@@ -41,14 +44,20 @@ class Input:
     """The parameter or buffer in the state dict, where the reference was written from a trace."""
     fixed: frozenset[int] = frozenset()
     """Dimensions that are no sizes but numbers."""
+    optional: bool = False
+    """Whether a call may leave it out."""
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """An argument of forward that became a constant of the reference."""
+    """An argument that is no tensor."""
 
     name: str
     text: str
+    kind: str = ""
+    """What the spec has it as, a name of `spec.leaves.SCALARS`; empty where it became a constant of the reference."""
+    fixed: bool = False
+    """Whether it may have no other value."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,8 @@ class _Rewriter:
             self.owner = function.args.args[0].arg if function.args.args else None
         body = self._body(function)
         keywords = [f"{s.name}={s.text}" for s in scalars] + [f"{name}={text}" for name, text in self.defaults.values()]
-        head = ", ".join([*(t.name for t in (*inputs, *self.tensors.values())), *keywords])
+        tensors = [t.name + "=None" * t.optional for t in (*inputs, *self.tensors.values())]
+        head = ", ".join([*tensors, *keywords])
         text = f"def {self.operator}({head}):\n{body}"
         if not (inputs or self.tensors):
             raise self.source.mistake(function, f"'{function.name}' takes no tensor")
@@ -137,23 +147,31 @@ class _Rewriter:
     def _arguments(
         self, function: ast.FunctionDef, parameters: list[ast.arg]
     ) -> tuple[tuple[Input, ...], tuple[Scalar, ...]]:
-        """Parameters with a tensor as example are inputs; others are constants of the reference."""
+        """Parameters with a tensor as example are inputs; others are constants of the reference. A function keeps its
+        numbers and flags, and tensors that it need not be given: a module's forward is called by the module."""
         import torch
 
         examples = self.loaded.examples
         inputs, scalars = [], []
         given = self._defaults(function)
+        known = {} if self.loaded.module is not None else self._default_values(function)
         for i, parameter in enumerate(parameters):
             name = parameter.arg
             if i >= len(examples):
                 if name not in given:
                     raise self.source.mistake(parameter, f"no input is given for '{name}'")
-                scalars.append(Scalar(name, given[name]))
+                scalars.append(Scalar(name, given[name], *_kind_of(known.get(name))))
             elif isinstance(examples[i], torch.Tensor):
-                inputs.append(_input(name, examples[i], "data", name))
+                optional = name in known and known[name] is None
+                inputs.append(replace(_input(name, examples[i], "data", name), optional=optional))
             else:
-                scalars.append(Scalar(name, literal(examples[i])))
-        return tuple(inputs), tuple(scalars)
+                kind = () if self.loaded.module is not None else _kind_of(examples[i])
+                scalars.append(Scalar(name, literal(examples[i]), *kind))
+        return tuple(sorted(inputs, key=lambda t: t.optional)), tuple(sorted(scalars, key=lambda s: not s.kind))
+
+    def _default_values(self, function: ast.FunctionDef) -> dict[str, Any]:
+        parameters = inspect.signature(self.loaded.scope[function.name]).parameters.values()
+        return {p.name: p.default for p in parameters if p.default is not p.empty}
 
     def _defaults(self, function: ast.FunctionDef) -> dict[str, str]:
         arguments = function.args
@@ -398,6 +416,14 @@ class _Rewriter:
         if text is None:
             raise self.source.mistake(node, f"{path} is a {type(layer).__name__}, whose forward cannot be written out")
         return text
+
+
+def _kind_of(value: Any) -> tuple[str, bool]:
+    """What a spec has a value of a parameter as, and whether it may have no other."""
+    kind = type(value).__name__
+    plain = kind in SCALARS and not (kind == "float" and not math.isfinite(value))
+    plain = plain and not (kind == "str" and not re.fullmatch(WORD, value))
+    return (kind, kind in ("int", "str")) if plain else ("", False)
 
 
 def _input(name: str, tensor: Any, role: str, expression: str) -> Input:

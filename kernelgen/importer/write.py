@@ -8,8 +8,8 @@ import json
 import math
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from kernelgen.importer.shapes import Shapes
 from kernelgen.importer.traced import trace
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
+from kernelgen.spec.choices import choices
 from kernelgen.spec.sizes import evaluate, is_multiple, multiple, names_in
 
 FLOATS = ("float16", "bfloat16", "float32")
@@ -60,10 +61,32 @@ def spec_of(loaded: Loaded, name: str, others: Sequence[Loaded] = ()) -> Importe
     except sizes.ShapeError as error:
         raise loaded.source.mistake(loaded.function, str(error)) from None
     cases = [_shapes_of(other, written) for other in others]
-    text, shapes, refused = _text_that_is_taken(loaded, function, written, name, (dtypes, inputs, outputs), cases)
+    kinds = (dtypes, inputs, outputs)
+    text, shapes, refused = _text_that_is_taken(loaded, function, written, name, kinds, cases)
+    for fewer, said_so in _with_fewer_ways(written) if refused else ():
+        found = _text_that_is_taken(loaded, function, fewer, name, kinds, cases)
+        if not found[2]:
+            reason = refused[0].partition(": ")[2]
+            text, shapes, refused = *found[:2], [f"{said_so}, since `kernelgen new` refuses it otherwise: {reason}"]
+            break
     notes += [*_compare(loaded, function, written, shapes), *_notes(loaded), *refused]
     left_out = [other for other, case in zip(others, cases, strict=True) if _case(shapes, case) is None]
     return Imported(name, text, tuple(notes), tuple(left_out))
+
+
+def _with_fewer_ways(written: Rewritten) -> Iterator[tuple[Rewritten, str]]:
+    """The reference with more and more of its parameters fixed, and what is said of that."""
+    for kinds in (("float",), ("float", "bool")):
+        fixed = [s for s in written.scalars if s.kind in kinds and not s.fixed]
+        if fixed and any(s.kind == kinds[-1] for s in fixed):
+            scalars = tuple(replace(s, fixed=s.fixed or s in fixed) for s in written.scalars)
+            yield replace(written, scalars=scalars), " and ".join(f"{s.name} is {s.text} alone" for s in fixed)
+    optional = [t.name for t in written.inputs if t.optional]
+    if optional:
+        scalars = tuple(replace(s, fixed=bool(s.kind)) for s in written.scalars)
+        inputs = tuple(replace(t, optional=False) for t in written.inputs)
+        said_so = f"{' and '.join(optional)} must be given, and numbers and flags are what the file calls it with"
+        yield replace(written, scalars=scalars, inputs=inputs), said_so
 
 
 def reference_of(loaded: Loaded, name: str) -> str:
@@ -185,7 +208,9 @@ def _refusal(text: str, name: str) -> str | None:
     from kernelgen.frontend.trace import trace as lowered
 
     try:
-        lowered(parse_spec(text, f"{name}.yaml"))
+        spec = parse_spec(text, f"{name}.yaml")
+        for one in [way.spec for way in choices(spec)] or [spec]:
+            lowered(one)
     except SpecError as error:
         return error.mistakes[0].message
     return None
@@ -212,7 +237,7 @@ def _spec(
             if tensor.role == "data"
             for entry in entries
         ),
-        inputs=cells[: len(inputs)],
+        inputs=[*cells[: len(inputs)], *_plain(written)],
         outputs=cells[len(inputs) :],
         dtypes=variable,
         constraints=shapes.constraints,
@@ -391,14 +416,29 @@ def _tensors(written: Rewritten, shapes: Shapes, inputs: list[str], outputs: lis
         wanted = "out" if len(outputs) == 1 else f"out{i}"
         names.append(next(n for n in (wanted, f"{wanted}_out", f"{wanted}_result") if n not in taken))
     declared = [*shapes.inputs, *shapes.outputs]
-    roles = [(", role: parameter" if t.role == "parameter" else "") + _below(t, shapes) for t in written.inputs]
+    roles = [
+        (", role: parameter" if t.role == "parameter" else "") + _below(t, shapes) + ", optional: true" * t.optional
+        for t in written.inputs
+    ]
     roles += [""] * len(outputs)
-    width = max(len(n) for n in names) + 1
+    width = max(len(n) for n in (*names, *(s.name for s in written.scalars if s.kind))) + 1
     texts = [f"[{', '.join(map(str, shape))}]," for shape in declared]
     return [
         f"{{name: {name + ',':{width}} shape: {text:{max(map(len, texts))}} dtype: {dtype}{role}}}"
         for name, text, dtype, role in zip(names, texts, [*inputs, *outputs], roles, strict=True)
     ]
+
+
+def _plain(written: Rewritten) -> list[str]:
+    """The entries of numbers and options."""
+    kept = [s for s in written.scalars if s.kind]
+    width = max(len(n) for n in (*(t.name for t in written.inputs), *(s.name for s in kept))) + 1 if kept else 0
+    found = []
+    for one in kept:
+        text = one.text.strip("'\"") if one.kind == "str" else one.text.lower()
+        values = f", values: [{text}]" if one.fixed else ""
+        found.append(f"{{name: {one.name + ',':{width}} scalar: {one.kind}, default: {text}{values}}}")
+    return found
 
 
 def _below(tensor: Input, shapes: Shapes) -> str:

@@ -77,10 +77,12 @@ def make(operator: Operator, case: Case, *, distribution: str, seed: int, device
 
 
 def _number(default: float, distribution: str, seed: int) -> float:
-    """The default for the first and most telling inputs; else one of its order, between half of it and twice."""
+    """The default for the first and most telling inputs; else one of its order, between half of it and twice. Of a
+    whole number a whole one."""
     if distribution in ("normal", "specials"):
         return default
-    return (default or 1.0) * 2 ** (2 * (seed % 1024) / 1024 - 1)
+    found = (default or 1.0) * 2 ** (2 * (seed % 1024) / 1024 - 1)
+    return found if isinstance(default, float) else round(found)
 
 
 def storage_elements(shape: Sequence[int], layout: Layout) -> int:

@@ -157,8 +157,10 @@ class Operator:
     any_order: bool = False
     """Results are sums of elements of the inputs in whatever order, as atomics make them: two calls may differ, each by
     as much as the worst order costs."""
+    fixed: tuple[tuple[str, Value], ...] = ()
+    """Parameters of its functions that every case gives the same value."""
     given: tuple[tuple[str, Value | None], ...] = ()
-    """What its functions are called with beside the inputs, by keyword."""
+    """What its functions are called with beside the inputs, by keyword; `at` sets it."""
 
     def __post_init__(self) -> None:
         if self.numbers:
@@ -193,10 +195,11 @@ class Operator:
 
     def at(self, case: Case) -> Operator:
         """The operator that a case is about: its inputs are the tensors and numbers that the case passes."""
-        if not case.given or self.given:
+        given = (*self.fixed, *case.given.items())
+        if not given or self.given:
             return self
         inputs = tuple(t for t in self.inputs if t.name not in case.given)
-        one = replace(self, inputs=inputs, given=tuple(case.given.items()))
+        one = replace(self, inputs=inputs, given=given)
         kernel, baseline, reference = (one.taking(f) for f in (one.kernel, one.baseline, one.reference))
         return replace(one, kernel=kernel, baseline=baseline, reference=reference)
 

@@ -185,9 +185,6 @@ def _plain(entry: Map, where: str) -> Iterator[Finding]:
     if scalar not in leaves.SCALARS:
         return
     values = entry.entries("values")
-    if values and scalar not in ("int", "str"):
-        yield entry.key_place("values"), "values are those of an option of int or str; a bool has both, a float any"
-        values = []
     if scalar == "str" and not values:
         yield scalar.place, "a str is one of the 'values' that it may be, each with kernels of its own"
     known: list[object] = []
@@ -210,7 +207,7 @@ def _alone(tree: Map, plain: list[Map], optional: list[Map]) -> Iterator[Finding
     """What does not go with numbers, options and optional inputs; and that not too many kernels come of them."""
     ways = 2 ** len(optional)
     for entry in plain:
-        ways *= 2 if entry.text("scalar") == "bool" else max(len(entry.entries("values")), 1)
+        ways *= len(entry.entries("values")) or 1 + (entry.text("scalar") == "bool")
     backward = tree.text("backward")
     if (plain or optional) and backward == "true":
         what = "numbers" if plain else "optional inputs"

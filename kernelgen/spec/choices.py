@@ -37,8 +37,8 @@ class Choice:
 
 
 def deciding(spec: OperatorSpec) -> tuple[TensorSpec, ...]:
-    """The inputs that decide which kernels run."""
-    return tuple(t for t in spec.inputs if t.optional or t.role == OPTION)
+    """The inputs that decide which kernels run; an option of one value decides nothing."""
+    return tuple(t for t in spec.inputs if t.optional or len(t.values) > 1)
 
 
 def combinations(spec: OperatorSpec) -> tuple[Given, ...]:
@@ -64,9 +64,11 @@ def _is_default(spec: OperatorSpec, name: str, value: Value | None) -> bool:
 def choices(spec: OperatorSpec) -> tuple[Choice, ...]:
     """The operators that one with options or optional inputs is, in the order in which its wrapper asks; none of one
     without."""
-    if not deciding(spec):
+    if not any(t.optional or t.role == OPTION for t in spec.inputs):
         return ()
     ways = combinations(spec)
+    if len(ways) == 1:
+        return (Choice(ways[0], "", "", _fixed(spec, ways[0], spec.name)),)
     found = []
     for number, way in enumerate(ways):
         suffix = _suffix(spec, way)
@@ -104,14 +106,14 @@ def _suffix(spec: OperatorSpec, way: Given) -> str:
         value = known.get(tensor.name)
         if tensor.optional or tensor.kind == "bool":
             parts += [tensor.name] if value is True or tensor.name not in known else []
-        elif len(tensor.values) > 1:
+        else:
             parts.append(f"{tensor.name}_{re.sub(r'[^A-Za-z0-9]', 'm', str(value))}")
     return "_".join(parts) or "plain"
 
 
 def _fixed(spec: OperatorSpec, way: Given, name: str) -> OperatorSpec:
     """The operator with what is given as defaults of its reference."""
-    known = dict(way)
+    known = {t.name: t.default for t in spec.inputs if t.role == OPTION} | dict(way)
     inputs = tuple(replace(t, optional=False) for t in spec.inputs if t.name not in known)
     settled = [(c, text) for c, text in _settled(spec, way) if text not in ("True", "")]
     return replace(
@@ -147,7 +149,7 @@ def _rebound(spec: OperatorSpec, inputs: list[str], known: Mapping[str, Value | 
 def _settled(spec: OperatorSpec, way: Given) -> Iterator[tuple[Constraint, str]]:
     """The constraints with what is given; "True" and "False" where that decides them, empty where one is about an input
     that is not there."""
-    known = dict(way)
+    known = {t.name: t.default for t in spec.inputs if t.role == OPTION} | dict(way)
     for part in (part for whole in spec.constraints for part in conjuncts(whole)):
         tree = _Given(known).visit(ast.parse(part.text.strip(), mode="eval").body)
         asks = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}

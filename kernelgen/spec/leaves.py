@@ -135,6 +135,8 @@ def any_number(value: object) -> float:
 
 SCALARS = ("float", "int", "bool", "str")
 """Types of Python's that an input may be instead of a tensor."""
+WORD = "[A-Za-z0-9_.+-]{1,40}"
+"""What an option of str may be."""
 
 
 def scalar(value: object) -> str:
@@ -156,7 +158,7 @@ def value(kind: str, written: object) -> float | int | bool | str:
     if kind == "float":
         return any_number(written)
     if kind == "str":
-        if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,40}", plain(written)):
+        if not re.fullmatch(WORD, plain(written)):
             raise fail(written, f"needs a word, got {_kind(written)}")
         return str(written)
     if not isinstance(written, Text) or not re.fullmatch(r"[+-]?[0-9]{1,9}", written):

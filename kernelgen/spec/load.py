@@ -237,7 +237,7 @@ def _plain(found: TensorSpec, entry: InputEntry) -> TensorSpec:
     """A number, or an option of which each value has kernels of its own."""
     kind = entry.scalar or "float"
     default = leaves.value(kind, entry.default)
-    if kind == "float" or (kind == "int" and not entry.values):
+    if kind in ("float", "int") and not entry.values:
         return replace(found, role="scalar", kind=kind, default=default)
     values = tuple(leaves.value(kind, text) for text in entry.values or ()) or (True, False)
     return replace(found, role="option", kind=kind, default=default, values=values)

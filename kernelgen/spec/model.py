@@ -182,7 +182,7 @@ class Case:
     def argument(self, tensor: TensorSpec) -> tuple[object, str]:
         """An input as processes that compile are told of it: its shape and its dtype, or itself and "value"."""
         given = dict(self.given)
-        if tensor.name in given or tensor.role == SCALAR:
+        if tensor.name in given or tensor.role in (SCALAR, OPTION):
             return given.get(tensor.name, tensor.default), "value"
         return self.shape(tensor.shape), self.dtype(tensor.dtype)
 

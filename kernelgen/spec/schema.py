@@ -87,7 +87,7 @@ class InputEntry(TensorEntry):
         default=None, description="The value of a number or an option where a call gives none."
     )
     values: list[Plain] | None = Field(
-        default=None, min_length=1, description="What an option of int or str may be; other values are refused."
+        default=None, min_length=1, description="What an option may be; other values are refused."
     )
     role: Role = Field(
         default="data",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -11,15 +11,17 @@ from kernelgen.tile import ir
 _T = TypeVar("_T")
 
 
-def with_numbers(kernel: ir.Kernel, names: Collection[str]) -> ir.Kernel:
-    """The kernel with some of its inputs as numbers that a launch passes."""
-    if not names:
+def with_numbers(kernel: ir.Kernel, passed: Mapping[str, str]) -> ir.Kernel:
+    """The kernel with some of its inputs as numbers that a launch passes: by their names, each with the wrapper's
+    expression for it."""
+    if not passed:
         return kernel
-    pointers = {f"{name}_ptr": name for name in names}
+    pointers = {f"{name}_ptr": name for name in passed}
     arguments = tuple(
-        replace(a, name=pointers[a.name], kind="number") if a.name in pointers else a for a in kernel.arguments
+        replace(a, name=pointers[a.name], kind="number", host=passed[pointers[a.name]]) if a.name in pointers else a
+        for a in kernel.arguments
     )
-    return replace(kernel, arguments=arguments, body=_passed(kernel.body, names))
+    return replace(kernel, arguments=arguments, body=_passed(kernel.body, passed.keys()))
 
 
 def _passed(node: _T, names: Collection[str]) -> _T:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelgen.families.calls import joined
 from kernelgen.families.helpers import with_called
-from kernelgen.plan import ChoicesPlan, KernelPlan, Operand, Step, StepsPlan, TorchCall, View
+from kernelgen.plan import Alternative, ChoicesPlan, KernelPlan, Operand, Step, StepsPlan, TorchCall, View
 from kernelgen.spec.model import ELLIPSIS, OperatorSpec, Size
 from kernelgen.spec.sizes import is_expression, renamed
 from kernelgen.wrapper.checks import Check
@@ -74,13 +74,13 @@ def sequence(plan: StepsPlan | ChoicesPlan) -> Sequence:
         return _sequence(plan, groups, (body,))
     groups, bodies = (), []
     for one in plan.alternatives:
-        suffix = f"{one.choice.suffix.upper()}_"
+        suffix = f"{one.choice.suffix.upper()}_" if one.choice.suffix else ""
         if isinstance(one.plan, StepsPlan):
             taken = {f"compute_{joined([o.name for o in k.spec.outputs])}" for k in one.plan.kernels}
             more, body = _steps(one.plan, taken, suffix)
-            bodies.append(body)
+            bodies.append(replace(body, function=_function(one)))
         else:
-            more = (_group(one.plan, one.choice.spec.name, f"{suffix}SCHEDULES"),)
+            more = (_group(one.plan, _function(one), f"{suffix}SCHEDULES"),)
         groups += tuple(replace(g, file=_in_name_of(plan.spec, g)) for g in more)
     return _sequence(plan, groups, (*bodies, _dispatch(plan)))
 
@@ -107,9 +107,15 @@ def _dispatch(plan: ChoicesPlan) -> Body:
     lines = []
     for one in plan.alternatives:
         inputs = [t.name for t in one.choice.spec.inputs]
-        text = f"return {one.choice.spec.name}({', '.join(inputs)})"
+        text = f"return {_function(one)}({', '.join(inputs)})"
         lines.append(Line(text, "", one.choice.when))
     return Body(plan.spec.name, plan.spec, tuple(lines), ())
+
+
+def _function(one: Alternative) -> str:
+    """The function of one way of calling, which may be the only one."""
+    made = joined([o.name for o in one.choice.spec.outputs])
+    return one.choice.spec.name if one.choice.suffix else f"compute_{made}"
 
 
 def _steps(plan: StepsPlan, taken: set[str], suffix: str) -> tuple[tuple[Group, ...], Body]:

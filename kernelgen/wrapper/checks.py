@@ -34,7 +34,7 @@ def _plain_checks(spec: OperatorSpec) -> Iterator[Check]:
         if given.role == SCALAR:
             kinds, wanted = ("int", "whole number") if given.kind == "int" else ("(int, float)", "number")
             yield Check(f"not isinstance({name}, {kinds})", f"{spec.name}: {name} must be a {wanted}, {got}")
-        elif given.kind == "bool":
+        elif len(given.values) > 1 and given.kind == "bool":
             yield Check(f"not isinstance({name}, bool)", f"{spec.name}: {name} must be True or False, {got}")
         elif given.role == OPTION:
             values = [repr(value).replace("'", '"') for value in given.values]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kernelgen.backends import ascend, triton
@@ -60,7 +60,7 @@ def file_text(plan: KernelPlan) -> FileText:
     texts = flavours(plan)
     made, last = [family.kernels(spec, body, schedule, name) for schedule, name in texts.values()], _last(plan)
     over = overwritten(plan, [(*steps, *last) for steps in made])
-    numbers = frozenset(t.name for t in spec.inputs if t.role == SCALAR)
+    numbers = {t.name: f"float({t.name})" if t.kind == "int" else t.name for t in spec.inputs if t.role == SCALAR}
     sequences = _once([_over(steps, over, numbers) for steps in made])
     of_flavour, last = dict(zip(texts, sequences, strict=True)), _over(last, over, numbers)
     launches = [step for step in (*itertools.chain(*sequences), *last) if isinstance(step, ir.Kernel)]
@@ -98,7 +98,7 @@ def file_text(plan: KernelPlan) -> FileText:
     )  # fmt: skip
 
 
-def _over(steps: tuple[ir.Step, ...], over: Mapping[str, str], numbers: Collection[str]) -> tuple[ir.Step, ...]:
+def _over(steps: tuple[ir.Step, ...], over: Mapping[str, str], numbers: Mapping[str, str]) -> tuple[ir.Step, ...]:
     """The kernels with what lies in inputs' memory, and with numbers as arguments."""
     return tuple(with_numbers(overwriting(s, over), numbers) if isinstance(s, ir.Kernel) else s for s in steps)
 
