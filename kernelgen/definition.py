@@ -60,7 +60,8 @@ def step_notes(plan: Plan) -> tuple[str, ...]:
 
 def _choice_notes(plan: ChoicesPlan) -> tuple[str, ...]:
     """What decides which kernels run, and which of them have the schedules that are tuned."""
-    names = [t.name for t in deciding(plan.spec)]
+    fork = plan.spec.fork
+    names = [t.name for t in deciding(plan.spec)] + ([f"`{fork.text}`"] if fork else [])
     if not names:
         return ()
     chosen = f"{' and '.join(names)} decide{'s' * (len(names) == 1)} which kernels run"

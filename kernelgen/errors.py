@@ -48,6 +48,13 @@ class UnsupportedError(SpecError):
     """A right spec whose reference no family can lower; nothing half-right is written."""
 
 
+class GuardError(UnsupportedError):
+    """A reference that does one thing where a condition on sizes holds and another elsewhere."""
+
+    condition = ""
+    """As a constraint says it; empty where none can."""
+
+
 class HandEditedError(KernelgenError):
     """A generated file was changed by hand and would be overwritten."""
 

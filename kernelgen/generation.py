@@ -18,6 +18,7 @@ from kernelgen import custom, families, frontend, lint, render
 from kernelgen.devices import Device, NpuFacts
 from kernelgen.errors import (
     FaultyError,
+    GuardError,
     HandEditedError,
     LanguageModelError,
     Mistake,
@@ -31,6 +32,7 @@ from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
 from kernelgen.plan import Chip, LoweredPlan, Plan, TableRow
 from kernelgen.spec import find_spec
+from kernelgen.spec.branches import with_side
 from kernelgen.spec.choices import choices
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
@@ -139,7 +141,19 @@ def plan_of(spec: OperatorSpec, root: Path, chip: Chip | None = None, *, derived
 
 
 def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
-    """The plan of a spec with its first schedules."""
+    """The plan of a spec with its first schedules. Where the trace holds for some sizes alone, these become a
+    constraint or have kernels of their own, as the listed shapes say."""
+    while True:
+        try:
+            return _lowered(spec, derived=derived)
+        except GuardError as guard:
+            settled = with_side(spec, guard.condition) if guard.condition else None
+            if settled is None:
+                raise
+            spec = settled
+
+
+def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:
     if ways := choices(spec):
         return families.joined(spec, [(way, families.lower(way.spec, *frontend.trace(way.spec))) for way in ways])
     graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
@@ -279,7 +293,7 @@ def _made(
     `thorough`: gradients are traced for every dtype and number of leading dimensions, as references of users are.
     """
     plan = custom.plan_of(spec, table) if table else plan_of(spec, root, chip)
-    derived = backward_of(spec)
+    derived = backward_of(plan.spec)
     parts = []
     for part in derived.parts if derived else ():
         try:

@@ -293,6 +293,8 @@ class ChoicesPlan:
 
     spec: OperatorSpec
     alternatives: tuple[Alternative, ...]
+    first: int
+    """The alternative whose family and table are the plan's."""
     notes: tuple[str, ...] = ()
 
     def at(self, case: Case) -> KernelPlan | StepsPlan:
@@ -301,7 +303,7 @@ class ChoicesPlan:
 
     @property
     def main(self) -> KernelPlan:
-        return self.alternatives[0].plan.main
+        return self.alternatives[self.first].plan.main
 
     @property
     def family(self) -> str:

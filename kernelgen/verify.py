@@ -29,7 +29,7 @@ from kernelgen.plan import ChoicesPlan, LoweredPlan, Plan, TableRow, WrittenPlan
 from kernelgen.schedule.problem import limits_text
 from kernelgen.spec.cases import admits
 from kernelgen.spec.cases import label as label_of
-from kernelgen.spec.model import ELLIPSIS, Case, Given, OperatorSpec
+from kernelgen.spec.model import ELLIPSIS, Case, OperatorSpec
 from kernelgen.worker import private
 from kernelgen.worker.client import Failed, Worker
 from kernelgen.worker.confine import Confinement
@@ -113,7 +113,7 @@ def _run(worker: Worker, made: Sequence[Made], staged: Path) -> _Found:
     ran: list[str] = []
     left_out: list[str] = []
     wrong: list[str] = []
-    for spec, plan, case in [(one, plan, case) for one, plan, _ in made for case in _smallest(one)]:
+    for spec, plan, case in [(spec, one, case) for spec, one, _ in made for case in _smallest(one)]:
         if plan.chip is not None or case is None:
             why = (
                 f"made for {plan.chip.name}" if plan.chip is not None else "every case is too large for the interpreter"
@@ -155,7 +155,7 @@ def _lines(spec: OperatorSpec, plan: Plan) -> list[_Line]:
     def size(case: Case) -> int:
         return prod(int(v) for name, v in schedules[case].values if name.startswith("BLOCK"))
 
-    largest = {(case.given, schedules[case].variant): case for case in sorted(schedules, key=size)}
+    largest = {(plans[case].spec.name, schedules[case].variant): case for case in sorted(schedules, key=size)}
     return [_Line(spec, plan, case, needed=case in largest.values()) for case in schedules]
 
 
@@ -240,11 +240,14 @@ def _said(label: str, what: str, error: Failed) -> str:
     return f"{what}: {label}: {why}; use `kernelgen check {label.partition(' ')[0]}`"
 
 
-def _smallest(spec: OperatorSpec) -> list[Case | None]:
+def _smallest(plan: Plan) -> list[Case | None]:
     """The smallest case that says something, of every way of calling; None where all are too large."""
-    found: list[Case | None] = []
-    for given in dict.fromkeys(case.given for case in spec.accuracy):
-        cases = [case for case in spec.accuracy if case.given == given]
+    spec, found = plan.spec, list[Case | None]()
+    chosen_by: dict[str, list[Case]] = {}
+    for case in spec.accuracy:
+        name = spec.name if isinstance(plan, WrittenPlan) else at(plan, case).spec.name
+        chosen_by.setdefault(name, []).append(case)
+    for cases in chosen_by.values():
         sizes = [max(prod(case.shape(t.shape)) for t in (*spec.inputs, *spec.outputs)) for case in cases]
         fit = sorted((n, i) for i, n in enumerate(sizes) if 0 < n <= MOST)
         chosen = next((i for n, i in fit if n >= FEW), fit[-1][1] if fit else None)
@@ -258,9 +261,10 @@ def covering(plan: Plan) -> list[Case]:
     if isinstance(plan, WrittenPlan):
         return list(plan.spec.performance[:1])
     listed = (*plan.spec.performance, *plan.spec.accuracy)
-    found: dict[tuple[Given, int], Case] = {}
+    found: dict[tuple[str, int], Case] = {}
     for case in (*listed, *(c for row in plan.table for c in _at_limits(plan, row, listed))):
-        found.setdefault((case.given, families.row_of(at(plan, case), case)), case)
+        one = at(plan, case)
+        found.setdefault((one.spec.name, families.row_of(one, case)), case)
     return list(found.values())
 
 

@@ -7,6 +7,8 @@ import pytest
 from kernelgen import families
 from kernelgen.errors import UnsupportedError
 from kernelgen.frontend import trace
+from kernelgen.generation import lowered
+from kernelgen.plan import ChoicesPlan
 from kernelgen.render import triton_source
 from kernelgen.spec import parse_spec
 from kernelgen.spec.model import OperatorSpec
@@ -107,3 +109,44 @@ def test_a_constraint_settles_it_too() -> None:
     assert [side.constraint for side in spec.sides] == [""]
     assert len(spec.constraints) == 1
     assert [node.op for node in trace(spec)[0].nodes] == ["input"]
+
+
+AND_OR = "scale = x.shape[1] > 64 and 2.0 or 1.0\nreturn x * scale"
+
+
+@pytest.mark.parametrize(
+    ("body", "side", "other"),
+    [(BOTH_SIDES, "x.shape[1] > 64", "x.shape[1] <= 64"), (AND_OR, "x.shape[1] <= 64", "x.shape[1] > 64")],
+)
+def test_both_sides_that_shapes_take_have_kernels_of_their_own(body: str, side: str, other: str) -> None:
+    plan = lowered(spec_of(body, BOTH))
+    assert isinstance(plan, ChoicesPlan)
+    assert [(one.choice.when, one.choice.suffix) for one in plan.alternatives] == [(side, "then"), ("", "else")]
+    assert [[c.text for c in one.choice.spec.constraints] for one in plan.alternatives] == [[side], [other]]
+    served = [plan.at(case).spec.name for case in (*plan.spec.accuracy, *plan.spec.performance)]
+    assert served == (["op_else", "op_then"] if ">" in side else ["op_then", "op_else"])
+    text = triton_source(plan)
+    assert f"        if {side}:\n            return op_then(x)\n        return op_else(x)\n" in text
+    assert 'ValueError(f"op: needs' not in text  # no size is refused
+
+
+def test_what_is_timed_has_the_table_that_is_tuned() -> None:
+    body = "return x if x.shape[1] <= 64 else x - x.mean(1, keepdim=True)"
+    plan = lowered(spec_of(body, BOTH))
+    assert isinstance(plan, ChoicesPlan)
+    assert [one.is_tuned for one in plan.alternatives] == [False, True]
+    assert plan.family == "reduction"
+
+
+def test_a_guard_of_the_trace_becomes_the_constraint_that_all_shapes_meet() -> None:
+    plan = lowered(spec_of(AND_OR))
+    assert [c.text for c in plan.spec.constraints] == ["x.shape[1] > 64"]
+    assert any("another thing unless x.shape[1] > 64" in note for note in plan.notes)
+    plan = lowered(spec_of(AND_OR, "performance: {shapes: [{N: 4, D: 8}]}\n"))
+    assert [c.text for c in plan.spec.constraints] == ["x.shape[1] <= 64"]
+
+
+def test_a_second_condition_that_shapes_take_both_sides_of_is_refused() -> None:
+    body = "y = x if x.shape[0] > 9 else x * 2\nreturn y if x.shape[1] > 64 else y + 1"
+    with pytest.raises(UnsupportedError, match=r"one with the constraint x.shape\[1\] > 64 and one with"):
+        lowered(spec_of(body, BOTH))

@@ -74,7 +74,7 @@ SAID = {
     "halves": ("a, b = x.chunk(2, -1)\nreturn a * b", ROWS, SAME, "(D + 1)//2))) at non-singleton dimension 1 (if D is always a multiple of 2, write it as 2 * D in the shapes of the spec)"),
     "views": ("n, d = x.shape\nreturn x.view(n, 2, d // 2).sum(1)", ROWS, SAME, "shape '[N, 2, (D//2)]' is invalid for input of size N*D (if D is always a multiple of 2, write it as 2 * D"),
     "halves that are given back": ("a, b = x.chunk(2, -1)\nreturn torch.cat([b, a], -1)", ROWS, SAME, "(if D is always a multiple of 2, write it as 2 * D"),
-    "root": ("return x * x.shape[-1] ** -0.25", ROWS, SAME, "the number FloatPow(ToFloat(D), -0.25)"),
+    "number": ("return x * torch.sym_max(x.shape[-1], 3.5)", ROWS, SAME, "the number Max(3.5, ToFloat(D))"),
     "branch": ("y = x * 2\nif y.sum() == 0:\n  return x\nreturn y", ROWS, SAME, f"10:3: {BRANCH}"),
     "item": ("y = x.sum().item()\nreturn x * y", ROWS, SAME, f"10:3: {VALUE}"),
     "int": ("return x * int(x.sum())", ROWS, SAME, f"9:3: {VALUE}"),

@@ -286,6 +286,18 @@ def test_what_no_kernel_can_be_made_for_is_fixed_and_said(
     assert any(note.startswith(said) for note in made.notes), made.notes
 
 
+def test_the_side_of_the_files_own_sizes_becomes_a_constraint(tmp_path: Path) -> None:
+    text = of(
+        "import torch\ndef f(x):\n    return x * (x.shape[1] > 60 and 2.0 or 1.0)\n"
+        "example_inputs = (torch.rand(4, 200),)\n",
+        tmp_path,
+    )
+    assert "  - x.shape[1] > 60   # as the file's own sizes are; elsewhere the reference does another thing\n" in text
+    sizes = [dict(case.sizes) for case in parse_spec(text).accuracy]
+    assert sizes
+    assert all(case["N"] > 60 for case in sizes)
+
+
 @pytest.mark.parametrize(
     ("body", "inputs", "shapes"),
     [

@@ -96,14 +96,16 @@ def lower(spec: OperatorSpec, graph: Graph, notes: tuple[str, ...] = ()) -> OneP
 
 def joined(spec: OperatorSpec, plans: Sequence[tuple[Choice, OnePlan]]) -> ChoicesPlan:
     """The plan of an operator from those of the operators that its options make of it."""
-    first = plans[0][1].main
+    timed = [i for i, (way, _) in enumerate(plans) if any(way.serves(case) for case in spec.performance)]
+    number = timed[0] if timed else 0
+    first = plans[number][1].main
     wanted = (first.family, family_of(first).variants(body_of(first)))
     alternatives = []
     for choice, plan in plans:
         is_tuned = wanted == (plan.family, family_of(plan).variants(body_of(plan.main)))
         alternatives.append(Alternative(choice, plan.with_table(first.table) if is_tuned else plan, is_tuned))
     notes = dict.fromkeys(note for _, plan in plans for note in plan.notes)
-    return ChoicesPlan(spec, tuple(alternatives), tuple(notes))
+    return ChoicesPlan(spec, tuple(alternatives), number, tuple(notes))
 
 
 def _multiplies(plan: LoweredPlan) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import io
 import itertools
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
+from kernelgen.errors import GuardError
 from kernelgen.frontend.graph import Atom, Dim
 from kernelgen.frontend.mistakes import at_place, even_hint, failed, named, raised_at, unsupported
 from kernelgen.frontend.reference import Reference
@@ -250,16 +252,24 @@ def refuse_guard(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> 
     """Refuse a reference whose trace holds only for some sizes and means something else for the others."""
     shown = named(str(condition), names)
     message = f"a reference that does one thing where {shown} and another elsewhere"
-    raise unsupported(spec, None, message + (even_hint(shown) or _way_out(spec, shown)))
+    said = _as_constraint(spec, condition, names)
+    advice = f" (if that is the side that is used, write the constraint {said})" if said else ""
+    found = GuardError(list(unsupported(spec, None, message + (even_hint(shown) or advice)).mistakes))
+    found.condition = said
+    raise found
 
 
-def _way_out(spec: OperatorSpec, condition: str) -> str:
-    """The advice to write a condition on sizes as a constraint, where one can say it."""
-    for name, written in written_sizes(spec).items():
-        condition = re.sub(rf"\b{name}\b(?!\()", written, condition)
-    if check(condition, [t.name for t in spec.inputs]):
+def _as_constraint(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> str:
+    """A condition on sizes as a constraint; empty where none can say it."""
+    from torch.utils._sympy.printers import PythonPrinter
+
+    try:
+        text = ast.unparse(ast.parse(named(PythonPrinter().doprint(condition), names), mode="eval"))
+    except (SyntaxError, ValueError, NotImplementedError):
         return ""
-    return f" (if that is the side that is used, write the constraint {condition})"
+    for name, written in written_sizes(spec).items():
+        text = re.sub(rf"(?<![\w.])\b{name}\b(?!\()", written, text)
+    return "" if check(text, [t.name for t in spec.inputs]) else text
 
 
 def _holds(spec: OperatorSpec, condition: Any, names: dict[Any, Atom]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kernelgen.errors import Mistake, SpecError
+from kernelgen.errors import GuardError, Mistake, SpecError
 from kernelgen.importer import shapes as sizes
 from kernelgen.importer.draws import drawn_below
 from kernelgen.importer.graph_reference import from_graph
@@ -26,7 +26,9 @@ from kernelgen.importer.shapes import Shapes
 from kernelgen.importer.traced import trace
 from kernelgen.render import render
 from kernelgen.spec import parse_spec
+from kernelgen.spec.branches import with_side
 from kernelgen.spec.choices import choices
+from kernelgen.spec.model import OperatorSpec
 from kernelgen.spec.sizes import evaluate, is_multiple, multiple, names_in
 
 FLOATS = ("float16", "bfloat16", "float32")
@@ -180,9 +182,14 @@ def _text_that_is_taken(
             continue
         if time.process_time() - began > TRIED_S or len(written.text) > TRIED_CHARACTERS:
             return first or (text, shapes, [])
-        reason = _refusal(text, name)
-        if reason is None:
+        refusal = _refusal(text, name)
+        while isinstance(refusal, GuardError) and (kept := _on_one_side(text, name, shapes, refusal.condition)):
+            shapes = kept
+            text = _spec(loaded, written, shapes, name, dtypes, cases)
+            refusal = _refusal(text, name)
+        if refusal is None:
             return text, shapes, []
+        reason = refusal.mistakes[0].message
         spoken = frozenset(size for size in shapes.sizes if re.search(rf"\b{size}\b", reason))
         if first is None:
             first = (text, shapes, [f"`kernelgen new` will refuse it: {reason}"])
@@ -203,7 +210,26 @@ TRIED_S = 4.0
 """Longer references, and those whose shapes take longer, are not traced again to see whether a kernel can be made."""
 
 
-def _refusal(text: str, name: str) -> str | None:
+def _on_one_side(text: str, name: str, shapes: Shapes, condition: str) -> Shapes | None:
+    """The shapes where the reference does one thing, which the file's own sizes are among, with a constraint that says
+    so; None where none can."""
+    spec = parse_spec(text, f"{name}.yaml")
+    spec = replace(spec, accuracy=tuple(replace(case, derived=True) for case in spec.accuracy))
+    side = with_side(spec, condition) if condition else None
+    if side is None or side.fork is not None:
+        return None
+    said = f"{side.constraints[-1].text}   # as the file's own sizes are; elsewhere the reference does another thing"
+    kept = {case.sizes for case in side.accuracy}
+    accuracy = tuple(case for one, case in zip(_bound(spec), shapes.accuracy, strict=False) if one in kept)
+    return replace(shapes, constraints=(*shapes.constraints, said), accuracy=accuracy) if accuracy else None
+
+
+def _bound(spec: OperatorSpec) -> list[Any]:
+    """The sizes of the accuracy cases, each once, in the order in which they are listed."""
+    return list(dict.fromkeys(case.sizes for case in spec.accuracy))
+
+
+def _refusal(text: str, name: str) -> SpecError | None:
     """Why the frontend refuses a spec, None where it takes it."""
     from kernelgen.frontend.trace import trace as lowered
 
@@ -212,7 +238,7 @@ def _refusal(text: str, name: str) -> str | None:
         for one in [way.spec for way in choices(spec)] or [spec]:
             lowered(one)
     except SpecError as error:
-        return error.mistakes[0].message
+        return error
     return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from kernelgen.spec.cases import Sizes, admits, usual_sizes
 from kernelgen.spec.constraints import check, failing
 from kernelgen.spec.layout import Layout, broken
-from kernelgen.spec.model import ELLIPSIS, Case, Constraint, OperatorSpec, Place, Side, SizeValue
+from kernelgen.spec.model import ELLIPSIS, Case, Constraint, Fork, OperatorSpec, Place, Side, SizeValue
 
 _ASKED = ("shape", "size", "numel", "ndim", "dim")
 _TRIED = (1, 2, 3, 4, 5, 8, 33, 128, 1025, 65536)
@@ -51,11 +51,16 @@ def branches(spec: OperatorSpec) -> tuple[Branch, ...]:
 
 
 def settled(spec: OperatorSpec, shapes: Sequence[Sizes]) -> OperatorSpec:
-    """The spec with the side of every branch that all of these shapes take, of those that its constraints admit."""
+    """The spec with the side of every branch that all of these shapes take, of those that its constraints admit; and
+    with the one branch of which they take both."""
     for branch in branches(spec):
         if branch.text is None:
             continue
         answers = {_holds(spec, branch.text, sizes) for sizes in shapes if admits(spec, sizes)}
+        if answers == {True, False} and _may_fork(spec, branch.text):
+            before = spec.fork.places if spec.fork else ()
+            spec = replace(spec, fork=Fork(branch.text, (*before, (branch.line, branch.column))))
+            continue
         if answers not in ({True}, {False}):
             continue
         taken = answers == {True}
@@ -68,6 +73,31 @@ def settled(spec: OperatorSpec, shapes: Sequence[Sizes]) -> OperatorSpec:
             place = Place(start.line + branch.line - 1, start.column + branch.column)
             spec = replace(spec, constraints=(*spec.constraints, Constraint(wanted, place)))
     return spec
+
+
+def with_side(spec: OperatorSpec, text: str) -> OperatorSpec | None:
+    """The spec where its trace holds on one side of a condition alone: with the side that all listed shapes take, or
+    with both where they take both; None where that cannot be. Shapes that nobody listed follow those that are timed."""
+    listed = [case for case in (*spec.accuracy, *spec.performance) if not case.derived] or spec.performance
+    answers = {_holds(spec, text, case.sizes) for case in listed}
+    if answers == {True, False} and _may_fork(spec, text):
+        return replace(spec, fork=Fork(text))
+    if answers not in ({True}, {False}):
+        return None
+    wanted = text if answers == {True} else failing(Constraint(text))
+    if any(constraint.text == wanted for constraint in spec.constraints):
+        return None
+    constraints = (*spec.constraints, Constraint(wanted, spec.reference_place))
+    more = replace(spec, constraints=constraints, sides=(*spec.sides, Side(0, 0, True, wanted)))
+    accuracy = tuple(case for case in spec.accuracy if admits(more, case.sizes))
+    return replace(more, accuracy=accuracy) if accuracy else None
+
+
+def _may_fork(spec: OperatorSpec, text: str) -> bool:
+    """Whether a condition may choose between kernels: no other does, and what it asks is always there."""
+    optional = {t.name for t in spec.inputs if t.optional}
+    asked = {n.id for n in ast.walk(ast.parse(text, mode="eval")) if isinstance(n, ast.Name)}
+    return (spec.fork is None or spec.fork.text == text) and not asked & optional
 
 
 def _text(spec: OperatorSpec, own: ast.FunctionDef, test: ast.expr, written: ast.expr) -> str | None:

@@ -1,4 +1,5 @@
-"""An operator with options and optional inputs as the few operators that it is, one for every way of calling it.
+"""An operator with options, optional inputs or two sides of sizes as the few operators that it is, one for every way of
+calling it.
 
 An option has the values that it may be; an optional input is given or is None. With each combination the reference is
 one that has them fixed: what decides is then a parameter with that value as its default, as any parameter that is no
@@ -13,8 +14,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kernelgen.spec.constraints import conjuncts
-from kernelgen.spec.model import OPTION, Case, Constraint, Given, OperatorSpec, TensorSpec, Value
+from kernelgen.spec.constraints import conjuncts, failing
+from kernelgen.spec.layout import Layout, broken
+from kernelgen.spec.model import OPTION, Case, Constraint, Given, OperatorSpec, Side, TensorSpec, Value
 
 MOST = 8
 """Ways of calling an operator, each with kernels of its own: more make a file that nobody reads."""
@@ -31,9 +33,16 @@ class Choice:
     """What tells its kernels from the others': `causal`, `weight_bias`, or `plain`."""
     spec: OperatorSpec
     """The operator that it is: the reference with what is given as its defaults."""
+    side: str = ""
+    """The condition on sizes that it is for, where another choice is for the others."""
 
     def serves(self, case: Case) -> bool:
-        return case.given == self.given
+        return case.given == self.given and (not self.side or _is_on(self.side, self.spec, case))
+
+
+def _is_on(side: str, spec: OperatorSpec, case: Case) -> bool:
+    tensors = {t.name: Layout(case.shape(t.shape), case.dtype(t.dtype)) for t in spec.tensors}
+    return broken(side, tensors) is None
 
 
 def deciding(spec: OperatorSpec) -> tuple[TensorSpec, ...]:
@@ -64,17 +73,38 @@ def _is_default(spec: OperatorSpec, name: str, value: Value | None) -> bool:
 def choices(spec: OperatorSpec) -> tuple[Choice, ...]:
     """The operators that one with options or optional inputs is, in the order in which its wrapper asks; none of one
     without."""
-    if not any(t.optional or t.role == OPTION for t in spec.inputs):
+    if spec.fork is None and not any(t.optional or t.role == OPTION for t in spec.inputs):
         return ()
     ways = combinations(spec)
-    if len(ways) == 1:
-        return (Choice(ways[0], "", "", _fixed(spec, ways[0], spec.name)),)
     found = []
     for number, way in enumerate(ways):
-        suffix = _suffix(spec, way)
+        suffix = _suffix(spec, way) if len(ways) > 1 else ""
         when = "" if number == len(ways) - 1 else _when(spec, way, ways[number + 1 :])
-        found.append(Choice(way, when, suffix, _fixed(spec, way, f"{spec.name}_{suffix}")))
+        found += _sides(spec, Choice(way, when, suffix, _fixed(spec, way, "_".join(filter(None, [spec.name, suffix])))))
     return tuple(found)
+
+
+def _sides(spec: OperatorSpec, choice: Choice) -> list[Choice]:
+    """A choice for each side of a condition on sizes, in the order of an `if`."""
+    if spec.fork is None:
+        return [choice]
+    found = []
+    for taken, name in ((True, "then"), (False, "else")):
+        side = spec.fork.text if taken else failing(Constraint(spec.fork.text))
+        asked = f"({side})" if " or " in side and choice.when else side
+        when = " and ".join(filter(None, [choice.when, asked if taken else ""]))
+        suffix = "_".join(filter(None, [choice.suffix, name]))
+        sides = tuple(Side(line, column, taken, side) for line, column in spec.fork.places)
+        own = choice.spec
+        constraints = (*own.constraints, Constraint(side, own.reference_place))
+        own = replace(own, name=f"{own.name}_{name}", constraints=constraints, sides=(*own.sides, *sides), fork=None,
+            reference=own.reference.replace(f"def {own.name}(", f"def {own.name}_{name}(", 1),
+        )  # fmt: skip
+        accuracy = tuple(case for case in own.accuracy if _is_on(side, own, case))
+        performance = tuple(case for case in own.performance if _is_on(side, own, case)) or accuracy
+        own = replace(own, accuracy=accuracy or performance, performance=performance)
+        found.append(Choice(choice.given, when, suffix, own, side))
+    return found
 
 
 def _when(spec: OperatorSpec, way: Given, later: Sequence[Given]) -> str:

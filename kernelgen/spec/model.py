@@ -137,6 +137,16 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Fork:
+    """A condition on sizes of which an operator is for both sides, each with kernels of its own."""
+
+    text: str
+    """As a constraint says it."""
+    places: tuple[tuple[int, int], ...] = ()
+    """The lines and columns of the tests that ask it, as those of a Side; none where the trace alone does."""
+
+
+@dataclass(frozen=True)
 class TensorFacts:
     """What is known of tensors beside what is declared of them."""
 
@@ -244,6 +254,8 @@ class OperatorSpec:
     precision_place: Place = Place(1, 1)
     sides: tuple[Side, ...] = ()
     """The branches on sizes that are settled; their constraints stand among `constraints`."""
+    fork: Fork | None = None
+    """The branch on sizes of which the listed shapes take both sides."""
     facts: TensorFacts = TensorFacts()
     """What kernelgen has seen to itself; `constraints.facts_of` adds what the constraints promise."""
     path: str = "<spec>"
