@@ -64,7 +64,7 @@ def _choice_notes(plan: ChoicesPlan) -> tuple[str, ...]:
     names = [t.name for t in deciding(plan.spec)] + ([f"`{fork.text}`"] if fork else [])
     if not names:
         return ()
-    chosen = f"{' and '.join(names)} decide{'s' * (len(names) == 1)} which kernels run"
+    chosen = f"which kernels run is decided by {' and '.join(names)}"
     apart = " and ".join(one.choice.spec.name for one in plan.alternatives if not one.is_tuned)
     if not apart:
         return (f"{chosen}; all have the schedules that are tuned",)

@@ -272,6 +272,7 @@ def test_a_function_keeps_its_signature(tmp_path: Path) -> None:
         ("y * torch.rsqrt(y.pow(2).mean(dim, keepdim=True) + (eps if weight is not None else x.sum().item()))",
          {"upcast": "values: [true]}", "weight": "dtype: T}"}, "weight must be given, and numbers and flags are what"),
     ],
+    ids=["float", "bool", "optional"],
 )  # fmt: skip
 def test_what_no_kernel_can_be_made_for_is_fixed_and_said(
     norm: str, kept: dict[str, str], said: str, tmp_path: Path

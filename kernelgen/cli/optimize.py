@@ -261,9 +261,9 @@ def _with_strategies(spec: OperatorSpec, names: list[str]) -> OperatorSpec:
 
 def _check_strategies(plan: Plan) -> None:
     """Raise UsageError where a language model would write the kernel of a file that has more than kernels in it."""
-    from kernelgen.plan import StepsPlan
+    from kernelgen.plan import ChoicesPlan, StepsPlan
 
-    if isinstance(plan, StepsPlan) and "llm" in plan.spec.optimization_strategies:
+    if isinstance(plan, StepsPlan | ChoicesPlan) and "llm" in plan.spec.optimization_strategies:
         functions = ", ".join(dict.fromkeys(call.function for call in plan.calls))
         has = f"calls of torch's ({functions})" if plan.calls else f"{len(plan.kernels)} kernels, each of them a part"
         raise UsageError(f"strategy llm: writes whole kernels, and {plan.spec.name} has {has}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelgen.export.folder import read
 from kernelgen.render import operator_context, render
-from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec, TensorSpec
+from kernelgen.spec.model import ELLIPSIS, OPTION, SCALAR, OperatorSpec, TensorSpec
 from kernelgen.spec.sizes import is_expression, names_in, renamed
 
 NAMESPACE = "kernelgen"
@@ -60,15 +60,16 @@ def _differentiable(spec: OperatorSpec, folder: Path) -> dict[str, str]:
 
 def _made(spec: OperatorSpec, output: TensorSpec) -> dict[str, str]:
     """How the fake makes an output: shape and dtype from the inputs."""
-    same = next((t for t in spec.inputs if t.dtype == output.dtype), None)
-    alike = next((t for t in spec.inputs if (t.dtype, t.shape) == (output.dtype, output.shape)), None)
+    always = [t for t in spec.tensors if not t.optional]
+    same = next((t for t in always if t.dtype == output.dtype), None)
+    alike = next((t for t in always if (t.dtype, t.shape) == (output.dtype, output.shape)), None)
     if alike is not None:
         made = f"torch.empty_like({alike.name}, memory_format=torch.contiguous_format)"
     else:
         entries = [_size(spec, entry) for entry in output.shape]
         shape = f"({entries[0]},)" if len(entries) == 1 else f"({', '.join(entries)})"
         dtype = "" if same is not None else f", dtype=torch.{output.dtype}"
-        made = f"{(same or spec.inputs[0]).name}.new_empty({shape}{dtype})"
+        made = f"{(same or always[0]).name}.new_empty({shape}{dtype})"
     return {"name": output.name, "made": made}
 
 
@@ -86,9 +87,9 @@ def _size(spec: OperatorSpec, entry: int | str) -> str:
 
 
 def _example(spec: OperatorSpec, tensor: TensorSpec) -> str:
-    """One input of the test, of the shape of the largest small case; a number's default."""
-    if tensor.role == SCALAR:
-        return repr(tensor.default)
+    """One input of the test, of the shape of the largest small case; the default of what is no tensor."""
+    if tensor.role in (SCALAR, OPTION):
+        return repr(tensor.default).replace("'", '"')
     case = max(spec.accuracy, key=lambda case: (_elements(spec, case) < 4096) * _elements(spec, case))
     shape, dtype = case.shape(tensor.shape), case.dtype(tensor.dtype)
     if dtype == "bool":

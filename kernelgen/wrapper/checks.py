@@ -38,7 +38,8 @@ def _plain_checks(spec: OperatorSpec) -> Iterator[Check]:
             yield Check(f"not isinstance({name}, bool)", f"{spec.name}: {name} must be True or False, {got}")
         elif given.role == OPTION:
             values = [repr(value).replace("'", '"') for value in given.values]
-            wanted = " or ".join(filter(None, [", ".join(values[:-1]), values[-1]]))
+            words = [str(value) for value in given.values]
+            wanted = " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
             known = f"{name} != {values[0]}" if len(values) == 1 else f"{name} not in ({', '.join(values)})"
             yield Check(known, f"{spec.name}: {name} must be {wanted}, {got}")
 

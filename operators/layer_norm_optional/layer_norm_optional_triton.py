@@ -2,7 +2,7 @@
 """layer_norm_optional: Normalise each row to mean 0 and variance 1, then scale and
 shift it where weight and bias are given.
 
-Weight and bias decide which kernels run; all have the schedules that are tuned.
+Which kernels run is decided by weight and bias; all have the schedules that are tuned.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
