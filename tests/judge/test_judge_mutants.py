@@ -184,7 +184,8 @@ def test_every_shipped_spec_rejects_every_mutant(file: Path, monkeypatch: pytest
     module = importlib.import_module(file.stem)
     baseline = module.OPERATOR.baseline
     written = any(t.into is not None for t in module.OPERATOR.outputs)  # a copy is not the input that is written into
-    copying = dataclasses.replace(module.OPERATOR, baseline=baseline if written else lambda *a: copied(baseline(*a)))
+    of_copies = baseline if written else lambda *a, **k: copied(baseline(*a, **k))
+    copying = dataclasses.replace(module.OPERATOR, baseline=of_copies)
     told: set[str] = set()
     left: set[str] = set()
     for one in smallest(module.CASES):

@@ -25,11 +25,12 @@ def widest(case: judge.Case) -> int:
 
 
 def smallest(cases: tuple[judge.Case, ...], *, narrow: bool = False) -> list[judge.Case]:
-    """Of every dtype the smallest case, single elements last: a tile's edges show only beyond them. `narrow`: the one
-    of the shortest dimensions; the sums over many rows of a gradient are as many programs for every few columns."""
+    """Of every dtype and way of calling the smallest case, single elements last: a tile's edges show only beyond them.
+    `narrow`: the one of the shortest dimensions; the sums over many rows of a gradient are as many programs for every few
+    columns."""
     found: list[judge.Case] = []
-    for dtypes in {tuple(case.dtypes.items()): None for case in cases}:
-        own = [case for case in cases if tuple(case.dtypes.items()) == dtypes]
+    for kind in {(tuple(case.dtypes.items()), tuple(case.given.items())): None for case in cases}:
+        own = [case for case in cases if (tuple(case.dtypes.items()), tuple(case.given.items())) == kind]
         found.append(min(own, key=lambda case: (elements(case) < 64, narrow and widest(case), elements(case))))
     return found
 
