@@ -63,7 +63,7 @@ class OnlineSoftmax:
             )
 
         powers, fading = power(elements, elements.shape), power(self.row_max, rows)
-        found = [ir.Let((new_max.text,), self._capped(ir.Apply("fmax", (self.row_max, greatest), rows)))]
+        found = [ir.Let((new_max.text,), self.capped(ir.Apply("fmax", (self.row_max, greatest), rows)))]
         added: ir.Expr = ir.Name("block_sum", rows)
         if exponentials is None:
             found.append(ir.Let(("block_sum",), ir.Reduce("sum", powers, axis)))
@@ -77,12 +77,12 @@ class OnlineSoftmax:
         """The statements that have both of one block alone, which may be minus infinity throughout."""
         rows = self.row_max.shape
         greatest = ir.Apply("fmax", (ir.Reduce("max", elements, axis, keeps_nan=False), ir.Number(LEAST)), rows)
-        top = ir.Let((self.row_max.text,), self._capped(greatest), "a part may be -inf throughout")
+        top = ir.Let((self.row_max.text,), self.capped(greatest), "a part may be -inf throughout")
         powers = ir.Apply("exp", (ir.Apply("sub", (elements, self.row_max), elements.shape),), elements.shape)
         named = () if exponentials is None else (ir.Let((exponentials.text,), powers),)
         return top, *named, ir.Let((self.row_sum.text,), ir.Reduce("sum", exponentials or powers, axis))
 
-    def _capped(self, greatest: ir.Apply) -> ir.Apply:
+    def capped(self, greatest: ir.Apply) -> ir.Apply:
         """With infinities made zero the sum may be infinite, but it must not be inf - inf."""
         return ir.Apply("fmin", (greatest, ir.Number(-LEAST)), greatest.shape) if self.is_finite else greatest
 

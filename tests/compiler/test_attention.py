@@ -327,6 +327,19 @@ def test_what_torch_refuses_is_one_clear_error(name: str) -> None:
     assert len(refused.value.mistakes) == 1
 
 
+def test_the_logsumexp_of_an_infinite_score_is_infinite() -> None:
+    """An infinite element of a key: queries of one sign score it infinite, those of the other do not see it."""
+    found = FORMS["the logsumexp as well"]
+    for schedule, op in wrappers(kernel_of(found)):
+        q, k, v = (tensor.clone() for tensor in inputs_of(found, "float32"))
+        k[:, :, 1, 0] = torch.inf
+        results, right = op(q, k, v), exact(found, [q, k, v])
+        assert bool((right[1] == torch.inf).any())
+        assert bool(right[1].isfinite().any())
+        for got, ref in zip(results, right, strict=True):
+            assert torch.allclose(got.double(), ref, atol=1e-4, equal_nan=True), schedule
+
+
 @pytest.mark.parametrize("head", [1, 2, 16])
 def test_parts_without_keys_join_to_zero_whatever_the_scale_is(head: int) -> None:
     found = FORMS["one query of grouped heads"]

@@ -14,7 +14,7 @@ from kernelgen.families.attention.lowering import AttentionBody
 from kernelgen.families.attention.writer import PRECISION, Writer, multiplies_float32
 from kernelgen.families.bounds import Bounds, plus, scalar
 from kernelgen.families.masks import Affine, Condition
-from kernelgen.families.padding import ancestors
+from kernelgen.families.padding import ancestors, finite
 from kernelgen.families.values import Use
 from kernelgen.plan import Schedule
 from kernelgen.spec.model import OperatorSpec
@@ -45,7 +45,9 @@ class Walk:
         self.out = ir.Name(names[self.softmax.product], (self.m, self.e))
         self.scores = ir.Name(names[self.softmax.scores], (self.m, self.n))
         total = names[self.softmax.row_sums[0]] if self.softmax.row_sums else "row_sum"
-        self.carry = OnlineSoftmax(ir.Name(names[self.softmax.row_max], (self.m,)), ir.Name(total, (self.m,)))
+        row_max = ir.Name(names[self.softmax.row_max], (self.m,))
+        is_finite = finite(self.body.lowered, self.softmax.row_max) is not None
+        self.carry = OnlineSoftmax(row_max, ir.Name(total, (self.m,)), is_finite=is_finite)
         self.scale: ir.Expr = _SCALE
         self.query: ir.Expr = ir.Name("")
 
@@ -332,7 +334,7 @@ def split(spec: OperatorSpec, body: AttentionBody, schedule: Schedule, name: str
     walked = *walk.begin(), *walk.blocks()
     # a scale beyond 1 makes minus infinity of the least number, and that less itself is NaN
     greatest = ir.Apply("fmax", (walk.greatest(), ir.Number(LEAST)), walk.carry.row_max.shape)
-    left: tuple[ir.Expr, ...] = (walk.out, greatest, walk.carry.row_sum)
+    left: tuple[ir.Expr, ...] = (walk.out, walk.carry.capped(greatest), walk.carry.row_sum)
     kept = tuple(zip(names.values(), left, strict=True))
     inside = trimmed((
         *_place(writer, long_first=False), ir.Let(("part",), ir.Program(1)),
