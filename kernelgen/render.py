@@ -349,7 +349,11 @@ def _condition(condition: str) -> str:
     inner = members.rstrip(")")
     if members and len(f"        {inner}") <= LINE:
         return "\n".join([f"    if {head} not in (", *(f"        {m}," for m in inner.split(", ")), "    ):"])
-    for word in (" or ", " and "):
+    if condition.startswith("((") and condition.endswith(")).any()"):
+        inner = condition[1:-7]
+        inner = inner if len(f"        {inner}") <= LINE else inner.replace(" | ", "\n        | ")
+        return f"    if (\n        {inner}\n    ).any():"
+    for word in (" or ", " and ", " | "):
         if word in condition:
             parts = condition.replace(word, f"\n        {word.strip()} ")
             return f"    if (\n        {parts}\n    ):"

@@ -34,7 +34,7 @@ from kernelgen.families.line import fit
 from kernelgen.plan import Plan, Schedule, TableRow
 from kernelgen.schedule import problem
 from kernelgen.schedule.problem import Problem
-from kernelgen.spec import load_spec, shipped_specs
+from kernelgen.spec import load_spec, parse_spec, shipped_specs
 
 SPECS = {path.stem: path for path in shipped_specs()}
 OTHERS = Path(__file__).parent / "specs"
@@ -257,6 +257,17 @@ LONG = (
 def test_a_sum_in_brackets_at_the_end_of_a_long_line_is_no_tuple(tmp_path: Path) -> None:
     line = fit(f"total = {'a' * 20}[:, None] + ({'b' * 20}[:, None] + {'c' * 30})", 4)
     (tmp_path / "long.py").write_text(f"def run():\n{line}\n", encoding="utf-8")
+    assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "short"), [("attention_varlen", "cu_seqlens_q"), ("attention_paged_decode", "block_table")]
+)
+def test_a_look_at_elements_is_laid_out_as_ruff_format_has_it(name: str, short: str, tmp_path: Path) -> None:
+    text = SPECS[name].read_text("utf-8").replace(short, f"{short}_of_every_sequence")
+    text = re.sub(r"(offsets|below): [^,}]+", r"\g<0>, checked: true", text)
+    plan = generation.lowered(parse_spec(text))
+    (tmp_path / "checked.py").write_text(render.triton_source(plan), encoding="utf-8")
     assert ruff(tmp_path, "format", "--isolated", "--diff", "-q") == ""
 
 

@@ -68,6 +68,8 @@ def failed(spec: OperatorSpec, reference: Reference, error: BaseException, symbo
         said = "it names a device; a reference computes where its inputs are: leave .cuda() and .to(device) out"
     if "not supported for tensor subclasses" in said:
         said = f"{said.split()[0]} leaves torch; a reference is made of torch's calls"
+    if "must divide the number of heads" in said:
+        said = "the shapes do not show that heads of keys divide those of queries; write these as 4 * H, or as numbers"
     if "a fake tensor in the exported program" in said:
         said = "it takes a tensor whose origin a trace does not know (such as .data; write .detach())"
     if said.count(")") > said.count("("):  # torch opens with what is cut off here

@@ -313,6 +313,7 @@ def test_another_reduction_of_the_scores_is_a_kernel_of_its_own() -> None:
 
 
 REFUSED = {
+    "heads whose sizes do not show it": ("(q, k, v, enable_gqa=True)", {"k": "B G L D", "v": "B G L E"}, "B H S E"),
     "heads that do not divide": ("(q, k, v, enable_gqa=True)", {"q": "B 30 S D", "k": "B 8 L D", "v": "B 8 L E"}, "B 30 S E"),
     "a mask of another shape": ("(q, k, v, attn_mask=m)", {"m": "L S: bool"}, "B H S E"),
     "a mask of integers": ("(q, k, v, attn_mask=m)", {"m": "S L: int32"}, "B H S E"),
