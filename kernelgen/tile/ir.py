@@ -520,7 +520,7 @@ class Scratch:
     shape: str
     """The wrapper's expression."""
     dtype: str = "float32"
-    """Of torch's."""
+    """Of torch's; or the wrapper's expression for it, such as `x.dtype`."""
     zeros: bool = False
     """Whether it is zero when the kernel begins."""
 

@@ -215,16 +215,24 @@ def _branch(plan: KernelPlan, sequence: _Steps, own: Mapping[str, str], given_op
     together = [first, *(step for step in sequence[1:] if not step.when_unfit)]
     fits = isinstance(first, ir.Kernel) and len(together) == len(sequence) and with_own(first.fits, own)
     scratch: list[tuple[str, str]] = []
-    if isinstance(first, ir.LibraryCall):
-        called = with_own(first.statement, own)
-        scratch.append((first.result, f"{called[:-1]}, out={launch.host(first.out, own)})" if first.out else called))
-    kernels = [step for step in together if isinstance(step, ir.Kernel)]
-    for kernel in kernels:
-        scratch += _memory(plan, kernel, own)
-    sizes = tuple(dict.fromkeys(c for k in kernels for c in k.counts))
-    launches = tuple(launch.launched(_with_boxes(plan, k), own, given_options, chosen=k is first) for k in kernels)
+    counts: list[tuple[str, str]] = []
+    launches: list[Launch] = []
+    calls: list[tuple[str, str]] = []
+    for step in together:
+        if isinstance(step, ir.LibraryCall):
+            called = with_own(step.statement, own)
+            calls.append((step.result, f"{called[:-1]}, out={launch.host(step.out, own)})" if step.out else called))
+            continue
+        scratch += _memory(plan, step, own)
+        counts += step.counts
+        made = launch.launched(_with_boxes(plan, step), own, given_options, chosen=step is first)
+        launches.append(replace(made, before=tuple(calls)))
+        calls = []
     count = 1 if fits else len(launches)
-    return Branch(first.name, named(sizes, own), tuple(scratch), launches[:count], fits or "", launches[count:])
+    return Branch(
+        first.name, named(dict.fromkeys(counts), own), tuple(scratch), tuple(launches[:count]), fits or "",
+        tuple(launches[count:]), tuple(calls),
+    )  # fmt: skip
 
 
 def _memory(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -246,14 +254,22 @@ def _variable(plan: KernelPlan, box: ir.Argument) -> str:
 def _reroute(sequences: Iterable[_Steps], own: Mapping[str, str]) -> Reroute | None:
     """Where descriptors cannot copy the tensors' tiles."""
     boxed = [
-        (first, plain) for first, *rest in sequences for plain in rest
-        if isinstance(first, ir.Kernel) and plain.when_unfit
+        ([k for k in steps if isinstance(k, ir.Kernel) and not k.when_unfit], plain) for steps in sequences
+        for plain in steps[1:] if isinstance(steps[0], ir.Kernel) and plain.when_unfit
     ]  # fmt: skip
     if not boxed:
         return None
-    boxes = ", ".join(launch.host(a.host, own) for a in boxed[0][0].arguments if a.kind == "descriptor")
-    condition = with_own(boxed[0][0].fits, own) or f"fit_descriptors({boxes})"
-    return Reroute(tuple(first.name for first, _ in boxed), condition, boxed[0][1].name, _INSTEAD)
+    boxes = ", ".join(dict.fromkeys(launch.host(host, own) for kernels, _ in boxed for host in _given(kernels)))
+    fits = dict.fromkeys(with_own(kernels[0].fits, own) for kernels, _ in boxed if kernels[0].fits)
+    condition = " and ".join([*([f"fit_descriptors({boxes})"] if boxes else []), *fits])
+    return Reroute(tuple(kernels[0].name for kernels, _ in boxed), condition, boxed[0][1].name, _INSTEAD)
+
+
+def _given(kernels: Sequence[ir.Kernel]) -> list[str]:
+    """What descriptors copy tiles of, where no kernel makes it and none says itself when it fits."""
+    made = {s.name for k in kernels for s in k.scratch}
+    boxes = (a.host for k in kernels if not k.fits for a in k.arguments if a.kind == "descriptor")
+    return [host for host in boxes if host not in made]
 
 
 def _with_boxes(plan: KernelPlan, kernel: ir.Kernel) -> ir.Kernel:

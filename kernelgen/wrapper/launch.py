@@ -56,6 +56,8 @@ class Launch:
     """What the wrapper calls the kernel: the one of the table's line by its variable."""
     grid: str
     arguments: tuple[str, ...]
+    before: tuple[tuple[str, str], ...] = ()
+    """What is called of torch's just before, with its expression; unnamed where it is written to an output."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class Branch:
     """Under which condition, if not always."""
     instead: tuple[Launch, ...] = ()
     """The launches where that does not hold."""
+    last: tuple[tuple[str, str], ...] = ()
+    """What is called of torch's behind the launches."""
 
 
 @dataclass(frozen=True)
@@ -358,7 +362,8 @@ def scratch(plan: KernelPlan, kernel: ir.Kernel, own: Mapping[str, str]) -> list
     """The memory that a kernel leaves for the next, with the expressions that allocate it."""
     device = f"{plan.spec.inputs[0].name}.device"
     made = [(s, f"torch.{'zeros' if s.zeros else 'empty'}({with_own(s.shape, own)}") for s in kernel.scratch]
-    return [(own.get(s.name, s.name), f"{begun}, dtype=torch.{s.dtype}, device={device})") for s, begun in made]
+    dtypes = {s: s.dtype if "." in s.dtype else f"torch.{s.dtype}" for s in kernel.scratch}
+    return [(own.get(s.name, s.name), f"{begun}, dtype={dtypes[s]}, device={device})") for s, begun in made]
 
 
 def launched(kernel: ir.Kernel, own: Mapping[str, str], given: frozenset[str], *, chosen: bool) -> Launch:
@@ -368,7 +373,7 @@ def launched(kernel: ir.Kernel, own: Mapping[str, str], given: frozenset[str], *
     passed += [f"{name}={with_own(value, own)}" for name, value in both if value]
     rest = [name for name, value in kernel.constexprs if value is None]
     if given - OPTIONS <= set(rest):
-        passed.append(f"**{own['options']}")
+        passed += [f"**{own['options']}"] if given else []
     else:
         rest += [name for name, value in kernel.options if value is None]
         rest += sorted(given & OPTIONS - dict(kernel.options).keys()) if chosen else []

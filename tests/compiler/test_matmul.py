@@ -432,6 +432,25 @@ def test_parts_are_added_by_a_second_kernel_and_what_follows_torchs_product_is_o
     assert not launched  # torch.addmm is all there is
 
 
+@INTERPRETED
+def test_factors_are_written_once_where_there_are_many_rows(launched: list[str]) -> None:
+    found = EVERY["before: of small integers"]
+    plan = one_kernel(found)
+    few, many = (next(r.schedule.variant for r in plan.table if (r.limit("M") or m) >= m) for m in (512, 513))
+    assert (few, many) == ("boxes", "written")
+    a, b, s = inputs_of(found, FITTING, "float16")
+    for variant, behind in (("written", "op_product_kernel"), ("library", "op_after_kernel")):
+        launched.clear()
+        check(found, of(variant, plan), [a, b, s])
+        assert launched == ["op_kernel", behind]
+    # the rows of what is written begin at multiples of 16 bytes only if K or N is one of 8, whatever those of inputs do
+    launched.clear()
+    wide = torch.zeros(len(b), 48, dtype=torch.int8)
+    wide[:, :35] = b[:, :35]
+    check(found, of("written", plan), [a, wide[:, :35], s[:35]])
+    assert launched == ["op_pointers_kernel"]
+
+
 def test_torchs_product_is_not_rounded_before_what_is_added_to_it() -> None:
     """A sum that is nearly nothing shows what was rounded on the way."""
     generator = torch.Generator().manual_seed(0)

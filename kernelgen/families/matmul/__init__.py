@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kernelgen.families.family import Family, Table
 from kernelgen.families.kernel import Body
-from kernelgen.families.matmul import kernels, library, lowering, row_parts, schedules, vectors
+from kernelgen.families.matmul import kernels, library, lowering, row_parts, schedules, vectors, written
 from kernelgen.families.matmul.lowering import ProductBody
 from kernelgen.families.matmul.writer import multiplies_float32
 from kernelgen.frontend.graph import DOT, Graph, Ref, in_turn
@@ -38,6 +38,15 @@ def takes(graph: Graph) -> bool:
 def _body(spec: OperatorSpec, graph: Graph) -> ProductBody:
     body = lowering.body(spec, graph)
     body = replace(body, in_parts=schedules.in_parts(body))
+    body = replace(body, may_be_wide=multiplies_float32(spec, body))
+    made = written.written(spec, body)
+    if made is not None:
+        body = replace(body, written=replace(made, body=_with_calls(made.spec, made.body)))
+    return _with_calls(spec, body)
+
+
+def _with_calls(spec: OperatorSpec, body: ProductBody) -> ProductBody:
+    """A body that knows what descriptors copy, and torch's function for it."""
     body = replace(body, boxed=kernels.boxable(spec, body))
     torchs = library.library(spec, body)
     if torchs is None:
@@ -61,6 +70,12 @@ def build(spec: OperatorSpec, body: Body, schedule: Schedule, name: str) -> tupl
             boxes = kernels.by_boxes(spec, own, schedule, name)
             pointers = replace(kernels.by_pointers(spec, own, schedule, plain), when_unfit=True)
             return boxes, pointers, *_joined(spec, own, schedule)
+        case schedules.WRITTEN:
+            turned = schedule.replace(swap=schedules.is_converted(own))
+            instead = kernels.by_pointers(spec, own, turned, f"{spec.name}_pointers_kernel")
+            return *written.by_boxes(spec, own, schedule, name), replace(instead, when_unfit=True)
+        case schedules.LIBRARY if own.written is not None:
+            return written.by_library(spec, own, schedule, name)
         case schedules.LIBRARY:
             return library.by_library(spec, own, schedule, name)
         case schedules.SPLIT:

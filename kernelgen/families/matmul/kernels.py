@@ -273,7 +273,7 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     columns; empty where a factor is none."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     count = len(body.firsts) + len(body.seconds)
-    own = _loads_of(body, (*body.firsts, *body.seconds))
+    own = loads_of(body, (*body.firsts, *body.seconds))
     factors = [a for a in body.layout.accesses if a.load in own and {"k"} < set(extents_of(body, a)) - {"batch"}]
     if len(factors) != count or any(not _is_boxable(body, a) for a in factors):
         return frozenset()
@@ -290,15 +290,20 @@ def boxable(spec: OperatorSpec, body: ProductBody) -> frozenset[str]:
     return frozenset(found)
 
 
-def _loads_of(body: ProductBody, wanted: Iterable[int]) -> frozenset[int]:
+def loads_of(body: ProductBody, wanted: Iterable[int]) -> frozenset[int]:
     """The loads that some values are computed from."""
+    return frozenset(i for i in needed_by(body, wanted) if body.lowered.values[i].op == "load")
+
+
+def needed_by(body: ProductBody, wanted: Iterable[int]) -> frozenset[int]:
+    """Some values, and all that they are computed from."""
     found: set[int] = set()
     todo = list(wanted)
     while todo:
         i = todo.pop()
         found.add(i)
         todo += [a.value for a in body.lowered.values[i].args if isinstance(a, Use) and a.value not in found]
-    return frozenset(i for i in found if body.lowered.values[i].op == "load")
+    return frozenset(found)
 
 
 def _is_boxable(body: ProductBody, access: Access) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from kernelgen.families.matmul.kernels import after, has_reductions, memory_of
@@ -15,13 +16,15 @@ from kernelgen.tile import ir
 LIBRARY_CALL = "torch.matmul"
 
 
-def by_library(spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str) -> tuple[ir.Step, ...]:
-    """Torch's product, then what follows it."""
+def by_library(
+    spec: OperatorSpec, body: ProductBody, schedule: Schedule, name: str, made: Collection[str] = ()
+) -> tuple[ir.Step, ...]:
+    """Torch's product, then what follows it. `made`: factors that the wrapper has made itself."""
     writer = Writer(spec, body, tiled_by_blocks(body))
     operands = []
     for number, wanted in zip(writer.factors(), (["m", "k"], ["k", "n"]), strict=True):
         access = writer.reads[number]
-        host = f"{writer.shaped(access)}.detach()"
+        host = access.tensor if access.tensor in made else f"{writer.shaped(access)}.detach()"
         operands.append(host if extents_of(body, access)[-2:] == wanted else f"{host}.mT")
     if body.called != body.dot:
         added = writer.reads[_added_load(body, body.called)]

@@ -116,6 +116,10 @@ class ProductBody(Body):
     """What masks leave out."""
     in_parts: bool = False
     """Whether rows are reduced tile by tile, and the tiles of a row joined by a second kernel."""
+    written: Written | None = None
+    """The same of factors that lie in memory, where these may be written there first."""
+    may_be_wide: bool = True
+    """Whether the factors may be float32."""
 
     @property
     def dot(self) -> int:
@@ -150,6 +154,17 @@ class ProductBody(Body):
     def seconds(self) -> tuple[int, ...]:
         """The factors with columns, each once."""
         return tuple(dict.fromkeys(self.factors_of(dot)[1] for dot in self.dots))
+
+
+@dataclass(frozen=True)
+class Written:
+    """A product of factors that are computed, once these are in memory."""
+
+    spec: OperatorSpec
+    """The operator with these factors as inputs."""
+    body: ProductBody
+    factors: tuple[tuple[int, Access], ...]
+    """The values that are written, each with where it lies."""
 
 
 def converted_load(body: ProductBody, number: int) -> int | None:

@@ -18,12 +18,13 @@ from kernelgen.families.matmul.writer import extents_of, group_size, multiplies_
 from kernelgen.families.values import Unlowerable, Use
 from kernelgen.plan import Parameter, Schedule, table_row
 
-TILES, BOXES, SPLIT, VECTOR, LIBRARY = "tiles", "boxes", "split", "vector", "library"
+TILES, BOXES, SPLIT, VECTOR, WRITTEN, LIBRARY = "tiles", "boxes", "split", "vector", "written", "library"
 MEANINGS = {
     TILES: "a program computes a tile of the result, and loads tiles of the factors by pointers",
     BOXES: "the same, with tiles that the copy engine brings (sm_90 and newer); else as `tiles`",
     SPLIT: "several programs sum a tile, each over a part; a second kernel adds the parts in their order",
     VECTOR: "a program computes some columns of one row, without the matrix units",
+    WRITTEN: "factors that are computed are written to memory first, as they are multiplied; then as `boxes`",
     LIBRARY: "torch's product, where it is faster; what follows the product is a kernel of its own then",
 }
 SHARED_BYTES = 232448
@@ -48,13 +49,17 @@ _PERSISTENT = Schedule.make(
 _BOXES = _PERSISTENT.replace(persistent=False, num_stages=4)
 _EVERY_SM = 132 * 64
 """Rows up to which tiles of 64 keep every multiprocessor of an H200 busy, and tiles of 128 do not."""
+_FEW_ROWS = 512
+"""Rows up to which tiles compute factors themselves: to write an element takes an H200 what 150 to 300 of its products
+do, and to compute it in every tile about as much time as the products."""
 _TILES = Schedule.make(TILES, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, GROUP_M=8, num_warps=8, num_stages=3, swap=False)
 _SPLIT = Schedule.make(
     SPLIT, BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, GROUP_M=1, SPLITS=2, num_warps=4, num_stages=4, swap=True
 )
 _VECTOR = Schedule.make(VECTOR, BLOCK_N=2, BLOCK_K=2048, num_warps=2)
 _LIBRARY = Schedule.make(LIBRARY)
-_DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, LIBRARY: _LIBRARY}
+_WRITTEN = replace(_BOXES, variant=WRITTEN)
+_DEFAULTS = {TILES: _TILES, BOXES: _BOXES, SPLIT: _SPLIT, VECTOR: _VECTOR, WRITTEN: _WRITTEN, LIBRARY: _LIBRARY}
 
 
 def variants(body: ProductBody) -> tuple[str, ...]:
@@ -63,7 +68,9 @@ def variants(body: ProductBody) -> tuple[str, ...]:
     if body.in_parts or body.ends is not None:
         return (BOXES, TILES) if body.boxed else (TILES,)
     found = (TILES, SPLIT) if reduces(body) else (TILES, SPLIT, VECTOR)
-    found = (*found, LIBRARY) if body.library else found
+    made = body.written.body if body.written else body
+    found = (*found, WRITTEN) if body.written and made.boxed else found
+    found = (*found, LIBRARY) if made.library else found
     return (BOXES, *found) if body.boxed else found
 
 
@@ -88,7 +95,7 @@ def space(variant: str) -> tuple[Parameter, ...]:
     if variant == SPLIT:
         splits = Parameter("SPLITS", (1, 2, 4, 8, 16), "grid_config", "constexpr", "programs that sum one tile")
         found.append(splits)
-    if variant == BOXES:
+    if variant in (BOXES, WRITTEN):
         persistent = "as many programs as run at once, each with one tile after the other"
         found.append(Parameter("persistent", (False, True), "grid_config", "structure", persistent))
     swap = "the transposed product: few rows are the narrow side of the matrix units, weights are read from registers"
@@ -116,6 +123,8 @@ def first_table(body: ProductBody) -> Table:
 
 def _fitted(body: ProductBody, schedule: Schedule) -> Schedule:
     """A schedule with tiles that several products share, and blocks within a group of what is summed."""
+    if schedule.variant == WRITTEN:
+        return schedule
     group = group_size(body)
     if schedule.variant not in (LIBRARY, VECTOR):
         depth = schedule.int("BLOCK_K") * (2 if _bytes(body) == 1 else 1)
@@ -163,7 +172,30 @@ def _first_table(body: ProductBody) -> Table:
         return _groups_table(body)
     if body.in_parts:
         return _parts_table(body)
-    return _boxes_table(body) if BOXES in own else _pointers_table(body)
+    table = _boxes_table(body) if BOXES in own else _pointers_table(body)
+    is_written = body.written and {WRITTEN, LIBRARY} & set(own) and _computes_weights(body)
+    return _written_beyond(body, table) if is_written else table
+
+
+def _computes_weights(body: ProductBody) -> bool:
+    """Whether the second factor, which has no rows, is computed."""
+    return body.lowered.values[body.factors_of(body.dot)[1]].op != "load"
+
+
+def _written_beyond(body: ProductBody, table: Table) -> Table:
+    """Of many rows factors are written once: an H200 reached 0.49 and 0.65 of torch.compile, which does that, where
+    every tile computed them. By our own product where something follows it, else by torch's. Not measured so."""
+    assert body.written is not None
+    made, rows = body.written.body, []
+    for row in table if body.may_be_wide else table[:-1]:
+        limits = {name: most for name, most in row.upto if name != "M" and (body.may_be_wide or name != "itemsize")}
+        rows.append(table_row(row.schedule, **limits, M=min(row.limit("M") or _FEW_ROWS, _FEW_ROWS)))
+    best = _LIBRARY if made.is_library or not made.boxed else _many_rows(made)
+    if best != _LIBRARY:
+        best = replace(best, variant=WRITTEN)
+    if best == _LIBRARY or not body.may_be_wide:
+        return (*rows, table_row(best))
+    return (*rows, table_row(best, itemsize=2), table_row(_LIBRARY if made.library else table[-1].schedule))
 
 
 def is_converted(body: ProductBody) -> bool:
@@ -192,6 +224,8 @@ def holds(body: Body, schedule: Schedule, itemsize: int) -> str | None:
     shared memory: where programs stay, beside the factors of the next tile, else in their place."""
     if not isinstance(body, ProductBody) or schedule.variant == LIBRARY:
         return None
+    if schedule.variant == WRITTEN and body.written:
+        body = body.written.body
     group = group_size(body)
     if schedule.variant == VECTOR:
         whole = not group or schedule.int("BLOCK_K") % group == 0
@@ -327,6 +361,7 @@ def starts(body: ProductBody) -> tuple[Schedule, ...]:
     if reduces(body):
         return tuple(row.schedule for row in first_table(body))
     found: dict[str, tuple[Schedule, ...]] = {BOXES: (_fitting(body, _PERSISTENT), _BOXES, _BOXES.replace(BLOCK_N=128))}
+    found |= {WRITTEN: tuple(replace(s, variant=WRITTEN) for s in found[BOXES])}
     found |= {SPLIT: (_SPLIT, _SPLIT.replace(BLOCK_M=64, swap=False))}
     return tuple(dict.fromkeys(_fitted(body, s) for v in own for s in found.get(v, (_DEFAULTS[v],))))
 
