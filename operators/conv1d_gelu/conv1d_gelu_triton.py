@@ -523,7 +523,6 @@ def conv1d_gelu(
                 BLOCK_M=64,
                 BLOCK_N=64,
                 GROUP_M=1,
-                **options,
             )
         elif kernel is conv1d_gelu_boxes_kernel:
             block_w = options["BLOCK_W"]

@@ -511,7 +511,6 @@ def conv2d_bias_relu(
                 BLOCK_M=64,
                 BLOCK_N=64,
                 GROUP_M=1,
-                **options,
             )
         elif kernel is conv2d_bias_relu_boxes_kernel:
             block_h = options["BLOCK_H"]

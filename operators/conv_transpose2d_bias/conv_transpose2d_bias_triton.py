@@ -542,7 +542,6 @@ def conv_transpose2d_bias(
                 BLOCK_M=64,
                 BLOCK_N=64,
                 GROUP_M=1,
-                **options,
             )
         elif kernel is conv_transpose2d_bias_boxes_kernel:
             block_h = options["BLOCK_H"]

@@ -705,7 +705,6 @@ def compute_out(y: torch.Tensor, pointwise: torch.Tensor) -> torch.Tensor:
             BLOCK_M=64,
             BLOCK_N=64,
             GROUP_M=1,
-            **options,
         )
     elif kernel is depthwise_separable_out_boxes_kernel:
         block_h = options["BLOCK_H"]

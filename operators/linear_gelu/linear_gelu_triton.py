@@ -821,7 +821,6 @@ def linear_gelu(
                 BLOCK_M=4,
                 BLOCK_N=256,
                 GROUP_M=1,
-                **options,
             )
         elif kernel is linear_gelu_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])

@@ -239,80 +239,59 @@ def linear_int4_groups_tiles_kernel(
 
 
 @triton.jit
-def linear_int4_groups_tiles_plain_kernel(
-    x_ptr,
+def linear_int4_groups_library_kernel(
     packed_ptr,
     zero_ptr,
     scale_ptr,
-    out_ptr,
-    M,
     N,
-    K,
-    stride_xm,
-    stride_xk,
     stride_packed_1,
     stride_packed_n,
     stride_zero_g,
     stride_zero_n,
     stride_scale_g,
     stride_scale_n,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    right_ptr,
     BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
+    tile_k = tl.program_id(0) // tl.cdiv(N, BLOCK_N)
+    tile_n = tl.program_id(0) % tl.cdiv(N, BLOCK_N)
+    start = tile_k * BLOCK_K
+    ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
     first_col = tile_n * BLOCK_N
     cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
     col_mask = cols < N
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return x @ weight.reshape(x.shape[-1], scale.shape[1])
-    for start in range(0, K, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        x = tl.load(
-            x_ptr + rows[:, None] * stride_xm + ks[None, :] * stride_xk,
-            mask=row_mask[:, None],
-            other=0.0,
-        )
-        ks_by_8 = (start // 8 + tl.arange(0, BLOCK_K // 8)).to(tl.int64)
-        packed = tl.load(
-            packed_ptr
-            + ks_by_8[:, None] * stride_packed_1
-            + cols[None, :] * stride_packed_n,
-            mask=col_mask[None, :],
-            other=0,
-        )
-        packed = _repeated(packed, 8, 0)
-        # shifts = torch.arange(0, 32, 4, device=packed.device)
-        shifts = tl.arange(0, BLOCK_K) % 8 * 4
-        # quantised = packed[:, None, :] >> shifts[:, None] & 15
-        quantised = packed >> shifts[:, None] & 15
-        zero = tl.load(
-            zero_ptr
-            + tl.cast(start // 128, tl.int64) * stride_zero_g
-            + cols * stride_zero_n,
-            mask=col_mask,
-            other=0.0,
-        ).to(tl.float32)
-        scale = tl.load(
-            scale_ptr
-            + tl.cast(start // 128, tl.int64) * stride_scale_g
-            + cols * stride_scale_n,
-            mask=col_mask,
-            other=0.0,
-        ).to(tl.float32)
-        # weight = (grouped - zero[:, None, :]) * scale[:, None, :]
-        weight = (quantised.to(tl.float32) - zero[None, :]) * scale[None, :]
-        out = tl.dot(x, weight.to(x_ptr.dtype.element_ty), out)
+    ks_by_8 = (start // 8 + tl.arange(0, BLOCK_K // 8)).to(tl.int64)
+    packed = tl.load(
+        packed_ptr
+        + ks_by_8[:, None] * stride_packed_1
+        + cols[None, :] * stride_packed_n,
+        mask=col_mask[None, :],
+        other=0,
+    )
+    packed = _repeated(packed, 8, 0)
+    # shifts = torch.arange(0, 32, 4, device=packed.device)
+    shifts = tl.arange(0, BLOCK_K) % 8 * 4
+    # quantised = packed[:, None, :] >> shifts[:, None] & 15
+    quantised = packed >> shifts[:, None] & 15
+    zero = tl.load(
+        zero_ptr
+        + tl.cast(start // 128, tl.int64) * stride_zero_g
+        + cols * stride_zero_n,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    scale = tl.load(
+        scale_ptr
+        + tl.cast(start // 128, tl.int64) * stride_scale_g
+        + cols * stride_scale_n,
+        mask=col_mask,
+        other=0.0,
+    ).to(tl.float32)
+    # weight = (grouped - zero[:, None, :]) * scale[:, None, :]
+    weight = (quantised.to(tl.float32) - zero[None, :]) * scale[None, :]
     tl.store(
-        out_ptr + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
+        right_ptr + ks[:, None] * N + cols[None, :], weight, mask=col_mask[None, :]
     )
 
 
@@ -321,12 +300,10 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
-# The most rows and bytes of an element that a line serves (None: any), its kernel, and
-# how to launch it.
+# The most rows that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
     (
         16,
-        2,
         linear_int4_groups_kernel,
         {
             "BLOCK_K": 128,
@@ -340,7 +317,6 @@ SCHEDULES = (
     ),
     (
         64,
-        2,
         linear_int4_groups_kernel,
         {
             "BLOCK_K": 128,
@@ -353,8 +329,7 @@ SCHEDULES = (
         },
     ),
     (
-        None,
-        2,
+        512,
         linear_int4_groups_tiles_kernel,
         {
             "BLOCK_K": 64,
@@ -365,30 +340,15 @@ SCHEDULES = (
             "num_warps": 8,
         },
     ),
-    (
-        None,
-        None,
-        linear_int4_groups_tiles_plain_kernel,
-        {
-            "BLOCK_K": 32,
-            "BLOCK_M": 128,
-            "BLOCK_N": 128,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
+    (None, linear_int4_groups_library_kernel, {}),
 )
 
 
-def pick_schedule(M: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_itemsize, kernel, options in SCHEDULES:
-        if max_M is not None and M > max_M:
-            continue
-        if max_itemsize is not None and itemsize > max_itemsize:
-            continue
-        return kernel, options
+def pick_schedule(size: int):
+    """The kernel and the launch options for `size` rows."""
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -487,7 +447,7 @@ def linear_int4_groups(
             f"elements, got {M}, {N}, {K}"
         )
     x_view = x if x.ndim == 2 else x.reshape(M, K)
-    kernel, options = pick_schedule(M, x.element_size())
+    kernel, options = pick_schedule(M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_int4_groups_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
@@ -547,27 +507,25 @@ def linear_int4_groups(
                 scale.stride(1),
                 **options,
             )
-        elif kernel is linear_int4_groups_tiles_plain_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grid = (tiles_m * tiles_n,)
+        elif kernel is linear_int4_groups_library_kernel:
+            right = torch.empty((K, N), dtype=x.dtype, device=x.device)
+            grid = (cdiv(K, 32) * cdiv(N, 128),)
             kernel[grid](
-                x_view,
                 packed,
                 zero,
                 scale,
-                out,
-                M,
                 N,
-                K,
-                x_view.stride(0),
-                x_view.stride(1),
                 packed.stride(0),
                 packed.stride(1),
                 zero.stride(0),
                 zero.stride(1),
                 scale.stride(0),
                 scale.stride(1),
-                **options,
+                right,
+                BLOCK_K=32,
+                BLOCK_N=128,
+                num_warps=4,
+                num_stages=1,
             )
+            torch.matmul(x_view.detach(), right, out=out.view(M, N))
     return out

@@ -326,10 +326,41 @@ def linear_int8_pointers_kernel(
 
 
 @triton.jit
-def linear_int8_boxes_plain_kernel(
+def linear_int8_written_kernel(
+    weight_ptr,
+    N,
+    K,
+    stride_weight_n,
+    stride_weight_k,
+    right_ptr,
+    BLOCK_K: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
+    tile_n = tl.program_id(0) // tl.cdiv(K, BLOCK_K)
+    tile_k = tl.program_id(0) % tl.cdiv(K, BLOCK_K)
+    first_col = tile_n * BLOCK_N
+    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+    col_mask = cols < N
+    start = tile_k * BLOCK_K
+    ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
+    k_mask = ks < K
+    weight = tl.load(
+        weight_ptr + cols[:, None] * stride_weight_n + ks[None, :] * stride_weight_k,
+        mask=col_mask[:, None] & k_mask[None, :],
+        other=0,
+    )
+    tl.store(
+        right_ptr + cols[:, None] * K + ks[None, :],
+        weight.to(tl.float32),
+        mask=col_mask[:, None] & k_mask[None, :],
+    )
+
+
+@triton.jit
+def linear_int8_written_product_kernel(
     x_desc,
-    weight_desc,
     scale_ptr,
+    right_desc,
     out_desc,
     M,
     N,
@@ -339,87 +370,42 @@ def linear_int8_boxes_plain_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    NUM_PROGRAMS: tl.constexpr,
 ):
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # product = F.linear(x, weight.to(x.dtype))
-    for start in range(0, K, BLOCK_K):
-        x = x_desc.load([first_row, start])
-        weight = weight_desc.load([first_col, start]).T
-        right = weight.to(x_desc.dtype)
-        product = tl.dot(x, right, product)
-    scale = tl.load(scale_ptr + cols * stride_scale_n, mask=col_mask, other=0.0)
-    # return (product.float() * scale).to(x.dtype)
-    out = product * scale[None, :]
-    out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
-@triton.jit
-def linear_int8_tiles_kernel(
-    x_ptr,
-    weight_ptr,
-    scale_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    stride_xm,
-    stride_xk,
-    stride_weight_n,
-    stride_weight_k,
-    stride_scale_n,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # product = F.linear(x, weight.to(x.dtype))
-    for start in range(0, K, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < K
-        x = tl.load(
-            x_ptr + rows[:, None] * stride_xm + ks[None, :] * stride_xk,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        weight = tl.load(
-            weight_ptr
-            + cols[None, :] * stride_weight_n
-            + ks[:, None] * stride_weight_k,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0,
-        )
-        right = weight.to(x_ptr.dtype.element_ty)
-        product = tl.dot(x, right, product)
-    scale = tl.load(scale_ptr + cols * stride_scale_n, mask=col_mask, other=0.0)
-    # return (product.float() * scale).to(x.dtype)
-    out = product * scale[None, :]
-    tl.store(
-        out_ptr + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
+    num_tiles = tiles_m * tiles_n
+    # as many programs as run at once, each with one tile after the other
+    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
+        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
+        first_row = tile_m * BLOCK_M
+        first_col = tile_n * BLOCK_N
+        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
+        col_mask = cols < N
+        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        # product = F.linear(x, weight.to(x.dtype))
+        for start in range(0, K, BLOCK_K):
+            x = x_desc.load([first_row, start])
+            right = right_desc.load([first_col, start]).T
+            product = tl.dot(x, right, product)
+        scale = tl.load(scale_ptr + cols * stride_scale_n, mask=col_mask, other=0.0)
+        # return (product.float() * scale).to(x.dtype)
+        out = product * scale[None, :]
+        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
 
 
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
+
+
+@functools.cache
+def num_programs(device: torch.device) -> int:
+    """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
+    if device.type == "cpu":
+        return 1
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
+    return properties["multiprocessor_count"]
 
 
 @functools.cache
@@ -444,13 +430,11 @@ def fit_descriptors(*tensors: torch.Tensor) -> bool:
     )
 
 
-# The most rows and bytes of an element that a line serves (None: any), its kernel, and
-# how to launch it.
+# The most rows that a line serves, its kernel, and how to launch it.
 SCHEDULES = (
-    (2, None, linear_int8_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
+    (2, linear_int8_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         16,
-        2,
         linear_int8_split_kernel,
         {
             "BLOCK_K": 256,
@@ -464,7 +448,6 @@ SCHEDULES = (
     ),
     (
         64,
-        2,
         linear_int8_split_plain_kernel,
         {
             "BLOCK_K": 128,
@@ -478,7 +461,6 @@ SCHEDULES = (
     ),
     (
         128,
-        2,
         linear_int8_boxes_kernel,
         {
             "BLOCK_K": 64,
@@ -491,7 +473,6 @@ SCHEDULES = (
     ),
     (
         512,
-        2,
         linear_int8_boxes_kernel,
         {
             "BLOCK_K": 64,
@@ -504,25 +485,11 @@ SCHEDULES = (
     ),
     (
         None,
-        2,
-        linear_int8_boxes_plain_kernel,
+        linear_int8_written_kernel,
         {
             "BLOCK_K": 64,
             "BLOCK_M": 128,
-            "BLOCK_N": 128,
-            "GROUP_M": 8,
-            "num_stages": 4,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        linear_int8_tiles_kernel,
-        {
-            "BLOCK_K": 32,
-            "BLOCK_M": 128,
-            "BLOCK_N": 128,
+            "BLOCK_N": 256,
             "GROUP_M": 8,
             "num_stages": 3,
             "num_warps": 8,
@@ -531,14 +498,11 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(M: int, itemsize: int):
-    """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_itemsize, kernel, options in SCHEDULES:
-        if max_M is not None and M > max_M:
-            continue
-        if max_itemsize is not None and itemsize > max_itemsize:
-            continue
-        return kernel, options
+def pick_schedule(size: int):
+    """The kernel and the launch options for `size` rows."""
+    for most, kernel, options in SCHEDULES:
+        if most is None or size <= most:
+            return kernel, options
 
 
 def check_inputs(
@@ -603,12 +567,9 @@ def linear_int8(
             f"got {M}, {N}, {K}"
         )
     x_view = x if x.ndim == 2 else x.reshape(M, K)
-    kernel, options = pick_schedule(M, x.element_size())
-    fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (
-        linear_int8_boxes_kernel,
-        linear_int8_boxes_plain_kernel,
-    ):
+    kernel, options = pick_schedule(M)
+    fits = fit_descriptors(x_view, weight, out.view(M, N)) and K % 8 == 0
+    if not fits and kernel in (linear_int8_boxes_kernel, linear_int8_written_kernel):
         kernel = linear_int8_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_int8_kernel:
@@ -713,47 +674,42 @@ def linear_int8(
                 scale.stride(0),
                 **options,
             )
-        elif kernel is linear_int8_boxes_plain_kernel:
+        elif kernel is linear_int8_written_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
             tiles_n = cdiv(N, options["BLOCK_N"])
+            right = torch.empty((N, K), dtype=x.dtype, device=x.device)
             x_desc = TensorDescriptor.from_tensor(
                 x_view, [options["BLOCK_M"], options["BLOCK_K"]]
             )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight, [options["BLOCK_N"], options["BLOCK_K"]]
+            right_desc = TensorDescriptor.from_tensor(
+                right, [options["BLOCK_N"], options["BLOCK_K"]]
             )
             out_desc = TensorDescriptor.from_tensor(
                 out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
             )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
+            kernel[(cdiv(N, 32) * cdiv(K, 128),)](
+                weight,
+                N,
+                K,
+                weight.stride(0),
+                weight.stride(1),
+                right,
+                BLOCK_K=128,
+                BLOCK_N=32,
+                num_warps=4,
+                num_stages=1,
+            )
+            grid = (min(num_programs(x.device), tiles_m * tiles_n),)
+            linear_int8_written_product_kernel[grid](
                 x_desc,
-                weight_desc,
                 scale,
+                right_desc,
                 out_desc,
                 M,
                 N,
                 K,
                 scale.stride(0),
-                **options,
-            )
-        elif kernel is linear_int8_tiles_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                x_view,
-                weight,
-                scale,
-                out,
-                M,
-                N,
-                K,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
-                weight.stride(1),
-                scale.stride(0),
+                NUM_PROGRAMS=num_programs(x.device),
                 **options,
             )
         elif kernel is linear_int8_pointers_kernel:

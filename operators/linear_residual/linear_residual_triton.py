@@ -788,7 +788,6 @@ def linear_residual(
                 BLOCK_M=4,
                 BLOCK_N=256,
                 GROUP_M=1,
-                **options,
             )
         elif kernel is linear_residual_pointers_kernel:
             tiles_m = cdiv(M, options["BLOCK_M"])
