@@ -64,7 +64,7 @@ def _choice_notes(plan: ChoicesPlan) -> tuple[str, ...]:
     names = [t.name for t in deciding(plan.spec)] + ([f"`{fork.text}`"] if fork else [])
     if not names:
         return ()
-    chosen = f"which kernels run is decided by {' and '.join(names)}"
+    chosen = f"what runs is decided by {' and '.join(names)}"
     apart = " and ".join(one.choice.spec.name for one in plan.alternatives if not one.is_tuned)
     if not apart:
         return (f"{chosen}; all have the schedules that are tuned",)
@@ -155,7 +155,10 @@ def _size(text: str) -> float:
 
 def _kernels(plan: Plan) -> str:
     """How many kernels, of which families, and what stays torch's."""
-    if not isinstance(plan, StepsPlan | ChoicesPlan):
+    if isinstance(plan, ChoicesPlan):
+        found = dict.fromkeys(kernel.family for kernel in plan.kernels)
+        return f"{', '.join(found)}, in {len(plan.alternatives)} ways of calling"
+    if not isinstance(plan, StepsPlan):
         return f"1, {plan.family}"
     families_of = Counter(kernel.family for kernel in plan.kernels)
     shown = ", ".join(f"{count} {name}" if count > 1 else name for name, count in families_of.items())

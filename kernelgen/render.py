@@ -19,7 +19,7 @@ from kernelgen.frontend.masks import OPERATION
 from kernelgen.plan import ChoicesPlan, Plan, StepsPlan, WrittenPlan
 from kernelgen.spec.model import OPTION, SCALAR, OperatorSpec, TensorSpec
 from kernelgen.tile.scans import LARGEST_GROWTH
-from kernelgen.wrapper import checks, copied_back, file_text, results, sequence
+from kernelgen.wrapper import checks, copied_back, file_text, one_file, results, sequence
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -63,6 +63,8 @@ def triton_source(plan: Plan) -> str:
 
     said = (*step_notes(plan), *_written(plan.spec), *plan.notes)
     notes = [wrapped for note in said for wrapped in textwrap.wrap(_sentence(note), LINE)]
+    if isinstance(plan, ChoicesPlan) and (file := one_file(plan)):
+        return render("triton.py.jinja", **_common(plan.spec), file=file, notes=notes)
     if isinstance(plan, StepsPlan | ChoicesPlan):
         return render("calls.py.jinja", **_common(plan.spec), sequence=_sequence(plan), notes=notes)
     return render("triton.py.jinja", **_common(plan.spec), file=file_text(plan), notes=notes)

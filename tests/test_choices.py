@@ -146,8 +146,13 @@ def made(text: str, folder: Path) -> ModuleType:
     return module
 
 
+APART = NORM.replace(
+    "return out if bias is None else out + bias", "return out if bias is None else out.cumsum(-1) + bias"
+)
+
+
 def test_the_wrapper_chooses_and_refuses_what_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    norm: Any = made(NORM, tmp_path)
+    norm: Any = made(APART, tmp_path)
     called: list[tuple[str, int]] = []
     for name in ("norm_weight_bias", "norm_weight", "norm_plain"):
         monkeypatch.setattr(norm, name, lambda *given, name=name: called.append((name, len(given))))
@@ -164,6 +169,17 @@ def test_the_wrapper_chooses_and_refuses_what_does_not_fit(tmp_path: Path, monke
     ]:
         with pytest.raises(ValueError, match=f"norm: {message}"):
             norm.norm(*given)
+
+
+def test_kernels_that_have_most_in_common_are_one(tmp_path: Path) -> None:
+    text = render.triton_source(generation.plan_of(parse_spec(NORM), tmp_path))
+    assert "def norm_plain" not in text
+    assert "    HAS_WEIGHT: tl.constexpr,\n    HAS_BIAS: tl.constexpr,\n    BLOCK_SIZE_M" in text
+    assert "    if HAS_BIAS:\n" in text
+    assert "    elif HAS_WEIGHT:\n" in text
+    assert "    else:\n" in text
+    assert "HAS_WEIGHT=weight is not None," in text
+    assert "0 if weight is None else weight.stride(0)," in text
 
 
 STEP = """\

@@ -90,6 +90,8 @@ class Printer:
                 word = "if" if isinstance(statement, ir.If) else "while"
                 head = fit(f"{word} {self.text(statement.condition).text}:", indent)
                 return [head, *self.block(statement.body, indent + 4)]
+            case ir.When():
+                return self._when(statement, indent)
             case ir.Scatter():
                 return scatters.body(statement, indent, self.helpers)
             case ir.Barrier():
@@ -168,6 +170,16 @@ class Printer:
         body = self.block(loop.body, indent + 4)
         self.cut = before
         return [*comment, fit(f"for {loop.index} in {head}:", indent), *body]
+
+    def _when(self, when: ir.When, indent: int) -> list[str]:
+        lines: list[str] = []
+        before = dict(self.cut)
+        for condition, body in when.choices:
+            word = "elif" if lines else "if"
+            lines.append(fit(f"{word} {condition}:" if condition else "else:", indent))
+            lines += self.block(body, indent + 4)
+            self.cut = dict(before)
+        return lines
 
     def text(self, expr: ir.Expr) -> Text:
         match expr:

@@ -445,6 +445,14 @@ class If:
 
 
 @dataclass(frozen=True)
+class When:
+    """Statements of some ways of calling alone: `if`, `elif` and `else` on constexprs."""
+
+    choices: tuple[tuple[str, tuple[Stmt, ...]], ...]
+    """Each with its condition; that of the last may be empty."""
+
+
+@dataclass(frozen=True)
 class Scatter:
     """All that a kernel of a scatter does, which a backend has written by hand, and what that is told."""
 
@@ -496,7 +504,7 @@ class Remark:
     """Whether a blank line comes before it, unless it stands first or behind another."""
 
 
-Stmt = Remark | Let | Update | Store | StoreBox | Do | For | While | If | Barrier | Scatter
+Stmt = Remark | Let | Update | Store | StoreBox | Do | For | While | If | When | Barrier | Scatter
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,9 @@ def assigned_names(statements: tuple[ir.Stmt, ...]) -> Iterator[str]:
         if isinstance(statement, ir.For | ir.While | ir.If):
             yield from [statement.index] if isinstance(statement, ir.For) else []
             yield from assigned_names(statement.body)
+        elif isinstance(statement, ir.When):
+            for _, body in statement.choices:
+                yield from assigned_names(body)
         elif isinstance(statement, ir.Let):
             yield from statement.names
         for part in parts_of(statement):

@@ -8,6 +8,7 @@ from kernelgen.wrapper.file import file_text
 from kernelgen.wrapper.launch import _allocation as allocation
 from kernelgen.wrapper.launch import copied_back, guard, results, size_places
 from kernelgen.wrapper.own_names import own_names
+from kernelgen.wrapper.ways import one_file
 
 __all__ = [
     "allocation",
@@ -15,6 +16,7 @@ __all__ = [
     "copied_back",
     "file_text",
     "guard",
+    "one_file",
     "own_names",
     "results",
     "sequence",

@@ -14,7 +14,7 @@ from kernelgen.families.access import group_sizes
 from kernelgen.families.helpers import OF_LIBRARY, imports_of, with_called
 from kernelgen.families.kernel import body_of
 from kernelgen.plan import KernelPlan
-from kernelgen.spec.model import ELLIPSIS, SCALAR
+from kernelgen.spec.model import ELLIPSIS, SCALAR, OperatorSpec
 from kernelgen.spec.sizes import renamed
 from kernelgen.tile import ir
 from kernelgen.tile.in_place import overwriting
@@ -54,13 +54,15 @@ _DESCRIPTOR = "from triton.tools.tensor_descriptor import TensorDescriptor"
 _INSTEAD = "no boxes in memory"
 
 
-def file_text(plan: KernelPlan) -> FileText:
-    """Decide the whole text of `_triton.py`."""
+def file_text(plan: KernelPlan, instead: Mapping[tuple[object, ...], tuple[ir.Step, ...]] | None = None) -> FileText:
+    """Decide the whole text of `_triton.py`. `instead`: what is launched, by flavours, where that is not what the
+    plan's family makes."""
     spec, body, family = plan.spec, body_of(plan), family_of(plan)
     texts = flavours(plan)
     made, last = [family.kernels(spec, body, schedule, name) for schedule, name in texts.values()], _last(plan)
+    made = [instead[key] for key in texts] if instead else made
     over = overwritten(plan, [(*steps, *last) for steps in made])
-    numbers = {t.name: f"float({t.name})" if t.kind == "int" else t.name for t in spec.inputs if t.role == SCALAR}
+    numbers = _numbers(spec)
     sequences = _once([_over(steps, over, numbers) for steps in made])
     of_flavour, last = dict(zip(texts, sequences, strict=True)), _over(last, over, numbers)
     launches = [step for step in (*itertools.chain(*sequences), *last) if isinstance(step, ir.Kernel)]
@@ -96,6 +98,16 @@ def file_text(plan: KernelPlan) -> FileText:
         imports=((_DESCRIPTOR,) if "TensorDescriptor" in str(branches) else ()) + imports_of(helpers),
         reroute=reroute, waits=waits,
     )  # fmt: skip
+
+
+def _numbers(spec: OperatorSpec) -> dict[str, str]:
+    """The inputs that are numbers, each as a launch passes it."""
+    return {t.name: f"float({t.name})" if t.kind == "int" else t.name for t in spec.inputs if t.role == SCALAR}
+
+
+def prepared_steps(plan: KernelPlan, steps: tuple[ir.Step, ...]) -> tuple[ir.Step, ...]:
+    """What a family launches, with numbers as arguments."""
+    return _over(steps, {}, _numbers(plan.spec))
 
 
 def _over(steps: tuple[ir.Step, ...], over: Mapping[str, str], numbers: Mapping[str, str]) -> tuple[ir.Step, ...]:

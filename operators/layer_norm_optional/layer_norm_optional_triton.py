@@ -2,7 +2,7 @@
 """layer_norm_optional: Normalise each row to mean 0 and variance 1, then scale and
 shift it where weight and bias are given.
 
-Which kernels run is decided by weight and bias; all have the schedules that are tuned.
+What runs is decided by weight and bias; all have the schedules that are tuned.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 An input whose dimensions cannot be merged without a copy is copied first (torch's
@@ -15,7 +15,7 @@ import triton.language as tl
 
 
 @triton.jit
-def layer_norm_optional_weight_bias_kernel(
+def layer_norm_optional_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
@@ -26,12 +26,16 @@ def layer_norm_optional_weight_bias_kernel(
     stride_xn,
     stride_weight_n,
     stride_bias_n,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
+    if HAS_WEIGHT:
+        stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    if HAS_BIAS:
+        stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # one program holds BLOCK_SIZE_M short rows in registers
     pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
     rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
@@ -44,19 +48,29 @@ def layer_norm_optional_weight_bias_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=col_mask).to(tl.float32)
-    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=col_mask).to(tl.float32)
+    if HAS_WEIGHT:
+        weight = tl.load(
+            weight_ptr + cols * stride_weight_n,
+            mask=col_mask,
+        ).to(tl.float32)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + cols * stride_bias_n, mask=col_mask).to(tl.float32)
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
     mean = tl.sum(x, axis=1) / N
     centered = x - mean[:, None]
     variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
     rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd[:, None] * weight[None, :] + bias[None, :]
+    if HAS_BIAS:
+        out = centered * rstd[:, None] * weight[None, :] + bias[None, :]
+    elif HAS_WEIGHT:
+        out = centered * rstd[:, None] * weight[None, :]
+    else:
+        out = centered * rstd[:, None]
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 @triton.jit
-def layer_norm_optional_weight_bias_row_kernel(
+def layer_norm_optional_row_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
@@ -66,11 +80,15 @@ def layer_norm_optional_weight_bias_row_kernel(
     stride_xn,
     stride_weight_n,
     stride_bias_n,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
+    if HAS_WEIGHT:
+        stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    if HAS_BIAS:
+        stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # one program holds one row in registers
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
@@ -80,459 +98,26 @@ def layer_norm_optional_weight_bias_row_kernel(
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
-    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=mask).to(tl.float32)
+    if HAS_WEIGHT:
+        weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + cols * stride_bias_n, mask=mask).to(tl.float32)
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
     mean = tl.sum(x, axis=0) / N
     centered = x - mean
     variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=0) / N
     rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd * weight + bias
-    tl.store(out_ptr + row * N + cols, out, mask=mask)
-
-
-@triton.jit
-def layer_norm_optional_weight_bias_split_kernel(
-    x_ptr,
-    mean_parts_ptr,
-    square_sum_parts_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
-
-    mean = 0.0
-    square_sum = 0.0
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        walked = start - first
-        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
-        block_mean = tl.sum(x, axis=0) / block_count
-        block_centered = tl.where(mask, x - block_mean, 0.0)
-        block_squares = tl.sum(block_centered * block_centered, axis=0)
-        block_shift = block_mean - mean
-        block_share = block_count / (walked + block_count)
-        mean += block_shift * block_share
-        square_sum += block_squares + block_shift * block_shift * walked * block_share
-    slot = split.to(tl.int64) * M + row
-    tl.store(mean_parts_ptr + slot, mean)
-    tl.store(square_sum_parts_ptr + slot, square_sum)
-
-
-@triton.jit
-def layer_norm_optional_weight_bias_apply_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    mean_parts_ptr,
-    square_sum_parts_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    stride_bias_n,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
-    # a program has one tile of a row; those that read the same columns run together
-    row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
-    tile = tl.program_id(0) // M
-    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
-    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
-    part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
-    mean_parts = tl.load(mean_parts_ptr + parts)
-    mean = tl.sum(mean_parts * part_counts, axis=0) / N
-    mean_shifts = mean_parts - mean
-    square_sum_shifts = part_counts * mean_shifts * mean_shifts
-    square_sum = tl.sum(
-        tl.load(square_sum_parts_ptr + parts) + square_sum_shifts, axis=0
-    )
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    rstd = tl.rsqrt(square_sum / N + 1e-5)
-    x = tl.load(
-        x_ptr + row * stride_xm + cols * stride_xn,
-        mask=mask,
-        eviction_policy="evict_last",
-    ).to(tl.float32)
-    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
-    bias = tl.load(bias_ptr + cols * stride_bias_n, mask=mask).to(tl.float32)
-    centered = x - mean
-    out = centered * rstd * weight + bias
-    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def layer_norm_optional_weight_bias_looped_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    stride_bias_n,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    stride_bias_n = tl.cast(stride_bias_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-
-    mean = 0.0
-    square_sum = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
-        block_mean = tl.sum(x, axis=0) / block_count
-        block_centered = tl.where(mask, x - block_mean, 0.0)
-        block_squares = tl.sum(block_centered * block_centered, axis=0)
-        block_shift = block_mean - mean
-        block_share = block_count / (start + block_count)
-        mean += block_shift * block_share
-        square_sum += block_squares + block_shift * block_shift * start * block_share
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    rstd = tl.rsqrt(square_sum / N + 1e-5)
-
-    # the row again, now with what it was reduced to
-    # backwards: the end of the row was read last and may still be cached
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        weight = tl.load(
-            weight_ptr + cols * stride_weight_n,
-            mask=mask,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        bias = tl.load(
-            bias_ptr + cols * stride_bias_n,
-            mask=mask,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        centered = x - mean
+    if HAS_BIAS:
         out = centered * rstd * weight + bias
-        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def layer_norm_optional_weight_kernel(
-    x_ptr,
-    weight_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # one program holds BLOCK_SIZE_M short rows in registers
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    row_mask = rows < M
-    col_mask = cols < N
-    mask = row_mask[:, None] & col_mask[None, :]
-    x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=col_mask).to(tl.float32)
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    mean = tl.sum(x, axis=1) / N
-    centered = x - mean[:, None]
-    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
-    rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd[:, None] * weight[None, :]
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
-
-
-@triton.jit
-def layer_norm_optional_weight_row_kernel(
-    x_ptr,
-    weight_ptr,
-    out_ptr,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # one program holds one row in registers
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
-    x = tl.load(
-        x_ptr + row * stride_xm + cols * stride_xn,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    mean = tl.sum(x, axis=0) / N
-    centered = x - mean
-    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=0) / N
-    rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd * weight
-    tl.store(out_ptr + row * N + cols, out, mask=mask)
-
-
-@triton.jit
-def layer_norm_optional_weight_split_kernel(
-    x_ptr,
-    mean_parts_ptr,
-    square_sum_parts_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
-
-    mean = 0.0
-    square_sum = 0.0
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
-        walked = start - first
-        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
-        block_mean = tl.sum(x, axis=0) / block_count
-        block_centered = tl.where(mask, x - block_mean, 0.0)
-        block_squares = tl.sum(block_centered * block_centered, axis=0)
-        block_shift = block_mean - mean
-        block_share = block_count / (walked + block_count)
-        mean += block_shift * block_share
-        square_sum += block_squares + block_shift * block_shift * walked * block_share
-    slot = split.to(tl.int64) * M + row
-    tl.store(mean_parts_ptr + slot, mean)
-    tl.store(square_sum_parts_ptr + slot, square_sum)
-
-
-@triton.jit
-def layer_norm_optional_weight_apply_kernel(
-    x_ptr,
-    weight_ptr,
-    mean_parts_ptr,
-    square_sum_parts_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # a program has one tile of a row; those that read the same columns run together
-    row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
-    tile = tl.program_id(0) // M
-    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
-    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
-    part_counts = tl.minimum(tl.maximum(N - tl.arange(0, SPLITS) * part, 0), part)
-    mean_parts = tl.load(mean_parts_ptr + parts)
-    mean = tl.sum(mean_parts * part_counts, axis=0) / N
-    mean_shifts = mean_parts - mean
-    square_sum_shifts = part_counts * mean_shifts * mean_shifts
-    square_sum = tl.sum(
-        tl.load(square_sum_parts_ptr + parts) + square_sum_shifts, axis=0
-    )
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    rstd = tl.rsqrt(square_sum / N + 1e-5)
-    x = tl.load(
-        x_ptr + row * stride_xm + cols * stride_xn,
-        mask=mask,
-        eviction_policy="evict_last",
-    ).to(tl.float32)
-    weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
-    centered = x - mean
-    out = centered * rstd * weight
-    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def layer_norm_optional_weight_looped_kernel(
-    x_ptr,
-    weight_ptr,
-    out_ptr,
-    N,
-    stride_xm,
-    stride_xn,
-    stride_weight_n,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    stride_weight_n = tl.cast(stride_weight_n, tl.int64)
-    # the row does not fit in registers: walk it in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-
-    mean = 0.0
-    square_sum = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            other=0.0,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        block_count = tl.minimum(BLOCK_SIZE_N, N - start)
-        block_mean = tl.sum(x, axis=0) / block_count
-        block_centered = tl.where(mask, x - block_mean, 0.0)
-        block_squares = tl.sum(block_centered * block_centered, axis=0)
-        block_shift = block_mean - mean
-        block_share = block_count / (start + block_count)
-        mean += block_shift * block_share
-        square_sum += block_squares + block_shift * block_shift * start * block_share
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    rstd = tl.rsqrt(square_sum / N + 1e-5)
-
-    # the row again, now with what it was reduced to
-    # backwards: the end of the row was read last and may still be cached
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        x = tl.load(
-            x_ptr + row * stride_xm + cols * stride_xn,
-            mask=mask,
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        weight = tl.load(
-            weight_ptr + cols * stride_weight_n,
-            mask=mask,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
-        centered = x - mean
+    elif HAS_WEIGHT:
         out = centered * rstd * weight
-        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def layer_norm_optional_plain_kernel(
-    x_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_xm,
-    stride_xn,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # one program holds BLOCK_SIZE_M short rows in registers
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    row_mask = rows < M
-    col_mask = cols < N
-    mask = row_mask[:, None] & col_mask[None, :]
-    x = tl.load(
-        x_ptr + rows[:, None] * stride_xm + cols[None, :] * stride_xn,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    mean = tl.sum(x, axis=1) / N
-    centered = x - mean[:, None]
-    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
-    rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd[:, None]
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
-
-
-@triton.jit
-def layer_norm_optional_plain_row_kernel(
-    x_ptr,
-    out_ptr,
-    N,
-    stride_xm,
-    stride_xn,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # one program holds one row in registers
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
-    x = tl.load(
-        x_ptr + row * stride_xm + cols * stride_xn,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    mean = tl.sum(x, axis=0) / N
-    centered = x - mean
-    variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=0) / N
-    rstd = tl.rsqrt(variance + 1e-5)
-    out = centered * rstd
+    else:
+        out = centered * rstd
     tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
 @triton.jit
-def layer_norm_optional_plain_split_kernel(
+def layer_norm_optional_split_kernel(
     x_ptr,
     mean_parts_ptr,
     square_sum_parts_ptr,
@@ -577,8 +162,10 @@ def layer_norm_optional_plain_split_kernel(
 
 
 @triton.jit
-def layer_norm_optional_plain_apply_kernel(
+def layer_norm_optional_apply_kernel(
     x_ptr,
+    weight_ptr,
+    bias_ptr,
     mean_parts_ptr,
     square_sum_parts_ptr,
     out_ptr,
@@ -586,15 +173,28 @@ def layer_norm_optional_plain_apply_kernel(
     N,
     stride_xm,
     stride_xn,
+    stride_weight_n,
+    stride_bias_n,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
-    # a program has one tile of a row
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    # int64: row * N may pass 2**31
-    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
-    tile = tl.program_id(0) % num_tiles_n
+    if HAS_WEIGHT:
+        stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    if HAS_BIAS:
+        stride_bias_n = tl.cast(stride_bias_n, tl.int64)
+    if HAS_WEIGHT:
+        # a program has one tile of a row; those that read the same columns run together
+        row = (tl.program_id(0) % M).to(tl.int64)  # int64: row * N may pass 2**31
+        tile = tl.program_id(0) // M
+    else:
+        # a program has one tile of a row
+        num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
+        # int64: row * N may pass 2**31
+        row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
+        tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # of a program that reduced
@@ -614,21 +214,40 @@ def layer_norm_optional_plain_apply_kernel(
         mask=mask,
         eviction_policy="evict_last",
     ).to(tl.float32)
+    if HAS_WEIGHT:
+        weight = tl.load(weight_ptr + cols * stride_weight_n, mask=mask).to(tl.float32)
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + cols * stride_bias_n, mask=mask).to(tl.float32)
     centered = x - mean
-    out = centered * rstd
+    if HAS_BIAS:
+        out = centered * rstd * weight + bias
+    elif HAS_WEIGHT:
+        out = centered * rstd * weight
+    else:
+        out = centered * rstd
     tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
-def layer_norm_optional_plain_looped_kernel(
+def layer_norm_optional_looped_kernel(
     x_ptr,
+    weight_ptr,
+    bias_ptr,
     out_ptr,
     N,
     stride_xm,
     stride_xn,
+    stride_weight_n,
+    stride_bias_n,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_xn = tl.cast(stride_xn, tl.int64)  # cols * stride may pass 2**31
+    if HAS_WEIGHT:
+        stride_weight_n = tl.cast(stride_weight_n, tl.int64)
+    if HAS_BIAS:
+        stride_bias_n = tl.cast(stride_bias_n, tl.int64)
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
 
@@ -665,8 +284,25 @@ def layer_norm_optional_plain_looped_kernel(
             mask=mask,
             eviction_policy="evict_first",
         ).to(tl.float32)
+        if HAS_WEIGHT:
+            weight = tl.load(
+                weight_ptr + cols * stride_weight_n,
+                mask=mask,
+                eviction_policy="evict_last",
+            ).to(tl.float32)
+        if HAS_BIAS:
+            bias = tl.load(
+                bias_ptr + cols * stride_bias_n,
+                mask=mask,
+                eviction_policy="evict_last",
+            ).to(tl.float32)
         centered = x - mean
-        out = centered * rstd
+        if HAS_BIAS:
+            out = centered * rstd * weight + bias
+        elif HAS_WEIGHT:
+            out = centered * rstd * weight
+        else:
+            out = centered * rstd
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
@@ -682,99 +318,36 @@ def next_power_of_2(n: int) -> int:
 
 # The most bytes of a row and rows that a line serves (None: any), its kernel, and how
 # to launch it.
-WEIGHT_BIAS_SCHEDULES = (
-    (
-        512,
-        None,
-        layer_norm_optional_weight_bias_kernel,
-        {"BLOCK_SIZE_M": 16, "num_warps": 4},
-    ),
-    (8192, 128, layer_norm_optional_weight_bias_row_kernel, {"num_warps": 8}),
-    (4096, None, layer_norm_optional_weight_bias_row_kernel, {"num_warps": 2}),
-    (8192, None, layer_norm_optional_weight_bias_row_kernel, {"num_warps": 4}),
-    (16384, None, layer_norm_optional_weight_bias_row_kernel, {"num_warps": 8}),
-    (32768, None, layer_norm_optional_weight_bias_row_kernel, {"num_warps": 16}),
+SCHEDULES = (
+    (512, None, layer_norm_optional_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (8192, 128, layer_norm_optional_row_kernel, {"num_warps": 8}),
+    (4096, None, layer_norm_optional_row_kernel, {"num_warps": 2}),
+    (8192, None, layer_norm_optional_row_kernel, {"num_warps": 4}),
+    (16384, None, layer_norm_optional_row_kernel, {"num_warps": 8}),
+    (32768, None, layer_norm_optional_row_kernel, {"num_warps": 16}),
     (
         None,
         32,
-        layer_norm_optional_weight_bias_split_kernel,
+        layer_norm_optional_split_kernel,
         {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
     ),
     (
         None,
         None,
-        layer_norm_optional_weight_bias_looped_kernel,
+        layer_norm_optional_looped_kernel,
         {"BLOCK_SIZE_N": 16384, "num_warps": 8},
     ),
 )
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
-WEIGHT_SCHEDULES = (
-    (
-        512,
-        None,
-        layer_norm_optional_weight_kernel,
-        {"BLOCK_SIZE_M": 16, "num_warps": 4},
-    ),
-    (8192, 128, layer_norm_optional_weight_row_kernel, {"num_warps": 8}),
-    (4096, None, layer_norm_optional_weight_row_kernel, {"num_warps": 2}),
-    (8192, None, layer_norm_optional_weight_row_kernel, {"num_warps": 4}),
-    (16384, None, layer_norm_optional_weight_row_kernel, {"num_warps": 8}),
-    (32768, None, layer_norm_optional_weight_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        32,
-        layer_norm_optional_weight_split_kernel,
-        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
-    ),
-    (
-        None,
-        None,
-        layer_norm_optional_weight_looped_kernel,
-        {"BLOCK_SIZE_N": 16384, "num_warps": 8},
-    ),
-)
-
-
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
-PLAIN_SCHEDULES = (
-    (
-        512,
-        None,
-        layer_norm_optional_plain_kernel,
-        {"BLOCK_SIZE_M": 16, "num_warps": 4},
-    ),
-    (8192, 128, layer_norm_optional_plain_row_kernel, {"num_warps": 8}),
-    (4096, None, layer_norm_optional_plain_row_kernel, {"num_warps": 2}),
-    (8192, None, layer_norm_optional_plain_row_kernel, {"num_warps": 4}),
-    (16384, None, layer_norm_optional_plain_row_kernel, {"num_warps": 8}),
-    (32768, None, layer_norm_optional_plain_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        32,
-        layer_norm_optional_plain_split_kernel,
-        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
-    ),
-    (
-        None,
-        None,
-        layer_norm_optional_plain_looped_kernel,
-        {"BLOCK_SIZE_N": 16384, "num_warps": 8},
-    ),
-)
-
-
-def pick_schedule(schedules, *sizes: int):
+def pick_schedule(row_bytes: int, rows: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for *limits, kernel, options in schedules:
-        for size, most in zip(sizes, limits, strict=True):
-            if most is not None and size > most:
-                break
-        else:
-            return kernel, options
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(
@@ -829,268 +402,6 @@ def check_inputs(
         )
 
 
-def layer_norm_optional_weight_bias(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor,
-) -> torch.Tensor:
-    """x[..., D], weight[D], bias[D] -> out[..., D]; float16, bfloat16, float32."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if out.numel() == 0:
-        return out
-    N = x.shape[-1]
-    M = x.numel() // N
-    if max(M, N) > 2**30:
-        raise ValueError(
-            f"layer_norm_optional: at most 2**30 rows and columns, got {M} and {N}"
-        )
-    x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(WEIGHT_BIAS_SCHEDULES, N * out.element_size(), M)
-    if kernel is layer_norm_optional_weight_bias_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            weight,
-            bias,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_optional_weight_bias_row_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            bias,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_optional_weight_bias_split_kernel:
-        num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
-        mean_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        square_sum_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        kernel[(M, options["SPLITS"])](
-            x_view,
-            mean_parts,
-            square_sum_parts,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-        layer_norm_optional_weight_bias_apply_kernel[(num_tiles,)](
-            x_view,
-            weight,
-            bias,
-            mean_parts,
-            square_sum_parts,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-            num_warps=options["num_warps"],
-        )
-    elif kernel is layer_norm_optional_weight_bias_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            bias,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            bias.stride(0),
-            **options,
-        )
-    return out
-
-
-def layer_norm_optional_weight(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x[..., D], weight[D] -> out[..., D]; float16, bfloat16, float32."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if out.numel() == 0:
-        return out
-    N = x.shape[-1]
-    M = x.numel() // N
-    if max(M, N) > 2**30:
-        raise ValueError(
-            f"layer_norm_optional: at most 2**30 rows and columns, got {M} and {N}"
-        )
-    x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(WEIGHT_SCHEDULES, N * out.element_size(), M)
-    if kernel is layer_norm_optional_weight_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            weight,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_optional_weight_row_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_optional_weight_split_kernel:
-        num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
-        mean_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        square_sum_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        kernel[(M, options["SPLITS"])](
-            x_view,
-            mean_parts,
-            square_sum_parts,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-        layer_norm_optional_weight_apply_kernel[(num_tiles,)](
-            x_view,
-            weight,
-            mean_parts,
-            square_sum_parts,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-            num_warps=options["num_warps"],
-        )
-    elif kernel is layer_norm_optional_weight_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            weight,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            weight.stride(0),
-            **options,
-        )
-    return out
-
-
-def layer_norm_optional_plain(x: torch.Tensor) -> torch.Tensor:
-    """x[..., D] -> out[..., D]; float16, bfloat16, float32."""
-    out = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if out.numel() == 0:
-        return out
-    N = x.shape[-1]
-    M = x.numel() // N
-    if max(M, N) > 2**30:
-        raise ValueError(
-            f"layer_norm_optional: at most 2**30 rows and columns, got {M} and {N}"
-        )
-    x_view = x if x.ndim == 2 else x.reshape(M, N)
-    kernel, options = pick_schedule(PLAIN_SCHEDULES, N * out.element_size(), M)
-    if kernel is layer_norm_optional_plain_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            x_view,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_optional_plain_row_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is layer_norm_optional_plain_split_kernel:
-        num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
-        mean_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        square_sum_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=x.device
-        )
-        kernel[(M, options["SPLITS"])](
-            x_view,
-            mean_parts,
-            square_sum_parts,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-        layer_norm_optional_plain_apply_kernel[(num_tiles,)](
-            x_view,
-            mean_parts,
-            square_sum_parts,
-            out,
-            M,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-            num_warps=options["num_warps"],
-        )
-    elif kernel is layer_norm_optional_plain_looped_kernel:
-        kernel[(M,)](
-            x_view,
-            out,
-            N,
-            x_view.stride(0),
-            x_view.stride(1),
-            **options,
-        )
-    return out
-
-
 def layer_norm_optional(
     x: torch.Tensor,
     weight: torch.Tensor | None = None,
@@ -1100,9 +411,102 @@ def layer_norm_optional(
     float32.
     """
     check_inputs(x, weight, bias)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if out.numel() == 0:
+        return out
+    N = x.shape[-1]
+    M = x.numel() // N
+    if max(M, N) > 2**30:
+        raise ValueError(
+            f"layer_norm_optional: at most 2**30 rows and columns, got {M} and {N}"
+        )
+    x_view = x if x.ndim == 2 else x.reshape(M, N)
+    kernel, options = pick_schedule(N * out.element_size(), M)
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
-        if bias is not None:
-            return layer_norm_optional_weight_bias(x, weight, bias)
-        if weight is not None:
-            return layer_norm_optional_weight(x, weight)
-        return layer_norm_optional_plain(x)
+        if kernel is layer_norm_optional_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                x_view,
+                weight,
+                bias,
+                out,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                0 if weight is None else weight.stride(0),
+                0 if bias is None else bias.stride(0),
+                HAS_WEIGHT=weight is not None,
+                HAS_BIAS=bias is not None,
+                BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is layer_norm_optional_row_kernel:
+            kernel[(M,)](
+                x_view,
+                weight,
+                bias,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                0 if weight is None else weight.stride(0),
+                0 if bias is None else bias.stride(0),
+                HAS_WEIGHT=weight is not None,
+                HAS_BIAS=bias is not None,
+                BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is layer_norm_optional_split_kernel:
+            num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
+            mean_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            square_sum_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=x.device
+            )
+            kernel[(M, options["SPLITS"])](
+                x_view,
+                mean_parts,
+                square_sum_parts,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                **options,
+            )
+            layer_norm_optional_apply_kernel[(num_tiles,)](
+                x_view,
+                weight,
+                bias,
+                mean_parts,
+                square_sum_parts,
+                out,
+                M,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                0 if weight is None else weight.stride(0),
+                0 if bias is None else bias.stride(0),
+                HAS_WEIGHT=weight is not None,
+                HAS_BIAS=bias is not None,
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
+            )
+        elif kernel is layer_norm_optional_looped_kernel:
+            kernel[(M,)](
+                x_view,
+                weight,
+                bias,
+                out,
+                N,
+                x_view.stride(0),
+                x_view.stride(1),
+                0 if weight is None else weight.stride(0),
+                0 if bias is None else bias.stride(0),
+                HAS_WEIGHT=weight is not None,
+                HAS_BIAS=bias is not None,
+                **options,
+            )
+    return out

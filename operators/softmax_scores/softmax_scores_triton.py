@@ -2,7 +2,7 @@
 """softmax_scores: Softmax of attention scores, scaled; with causal, of the keys up
 to the query's own place.
 
-Which kernels run is decided by causal; all have the schedules that are tuned.
+What runs is decided by causal; all have the schedules that are tuned.
 Arithmetic in float32, rounded once where a result is stored or the reference casts;
 eager rounds every operation.
 A row is multiplied by the reciprocal of what divides it: at most one more rounding an
@@ -30,7 +30,7 @@ def _mul_rn(x, y):
 
 
 @triton.jit
-def softmax_scores_causal_kernel(
+def softmax_scores_kernel(
     scores_ptr,
     scale,
     out_ptr,
@@ -39,6 +39,7 @@ def softmax_scores_causal_kernel(
     S,
     stride_scores_m,
     stride_scores_n,
+    CAUSAL: tl.constexpr,
     BLOCK_SIZE_M: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
@@ -50,30 +51,38 @@ def softmax_scores_causal_kernel(
     row_mask = rows < M
     col_mask = cols < N
     mask = row_mask[:, None] & col_mask[None, :]
-    # in the dtype of M, int32 where that is enough: it divides faster
-    short_rows = rows.to((tl.program_id(0) + M).dtype)
-    s = (short_rows % S).to(tl.int64)
+    if CAUSAL:
+        # in the dtype of M, int32 where that is enough: it divides faster
+        short_rows = rows.to((tl.program_id(0) + M).dtype)
+        s = (short_rows % S).to(tl.int64)
     scores = tl.load(
         scores_ptr + rows[:, None] * stride_scores_m + cols[None, :] * stride_scores_n,
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
-    seen = tl.where(cols[None, :] <= s[:, None], 1.0, 0.0)
-    # scaled = scores.float() * scale
-    scaled = scores * scale
-    # scaled = scaled.masked_fill(seen == 0, float('-inf'))
-    scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
-    # return torch.softmax(scaled, dim=-1).to(scores.dtype)
-    row_max = tl.max(tl.where(mask, scaled_2, float("-inf")), axis=1)
-    numerator = _exp(scaled_2 - row_max[:, None])
+    if CAUSAL:
+        # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+        seen = tl.where(cols[None, :] <= s[:, None], 1.0, 0.0)
+        # scaled = scores.float() * scale
+        scaled = scores * scale
+        # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
+        # return torch.softmax(scaled, dim=-1).to(scores.dtype)
+        row_max = tl.max(tl.where(mask, scaled_2, float("-inf")), axis=1)
+        numerator = _exp(scaled_2 - row_max[:, None])
+    else:
+        # scaled = scores.float() * scale
+        scaled = _mul_rn(scores, scale)
+        # return torch.softmax(scaled, dim=-1).to(scores.dtype)
+        row_max = tl.max(tl.where(mask, scaled, float("-inf")), axis=1)
+        numerator = _exp(scaled - row_max[:, None])
     inverse_denominator = 1.0 / tl.sum(tl.where(mask, numerator, 0.0), axis=1)
     out = numerator * inverse_denominator[:, None]
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
 
 
 @triton.jit
-def softmax_scores_causal_row_kernel(
+def softmax_scores_row_kernel(
     scores_ptr,
     scale,
     out_ptr,
@@ -81,6 +90,7 @@ def softmax_scores_causal_row_kernel(
     S,
     stride_scores_m,
     stride_scores_n,
+    CAUSAL: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
@@ -88,30 +98,38 @@ def softmax_scores_causal_row_kernel(
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
     cols = tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
-    short_row = row.to(tl.int32)
-    s = (short_row % S).to(tl.int64)
+    if CAUSAL:
+        # int32 where that is enough: it divides faster
+        short_row = row.to(tl.int32)
+        s = (short_row % S).to(tl.int64)
     scores = tl.load(
         scores_ptr + row * stride_scores_m + cols * stride_scores_n,
         mask=mask,
         other=0.0,
     ).to(tl.float32)
-    # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
-    seen = tl.where(cols <= s, 1.0, 0.0)
-    # scaled = scores.float() * scale
-    scaled = scores * scale
-    # scaled = scaled.masked_fill(seen == 0, float('-inf'))
-    scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
-    # return torch.softmax(scaled, dim=-1).to(scores.dtype)
-    row_max = tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
-    numerator = _exp(scaled_2 - row_max)
+    if CAUSAL:
+        # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+        seen = tl.where(cols <= s, 1.0, 0.0)
+        # scaled = scores.float() * scale
+        scaled = scores * scale
+        # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
+        # return torch.softmax(scaled, dim=-1).to(scores.dtype)
+        row_max = tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
+        numerator = _exp(scaled_2 - row_max)
+    else:
+        # scaled = scores.float() * scale
+        scaled = _mul_rn(scores, scale)
+        # return torch.softmax(scaled, dim=-1).to(scores.dtype)
+        row_max = tl.max(tl.where(mask, scaled, float("-inf")), axis=0)
+        numerator = _exp(scaled - row_max)
     inverse_denominator = 1.0 / tl.sum(tl.where(mask, numerator, 0.0), axis=0)
     out = numerator * inverse_denominator
     tl.store(out_ptr + row * N + cols, out, mask=mask)
 
 
 @triton.jit
-def softmax_scores_causal_split_kernel(
+def softmax_scores_split_kernel(
     scores_ptr,
     scale,
     row_max_parts_ptr,
@@ -121,6 +139,7 @@ def softmax_scores_causal_split_kernel(
     S,
     stride_scores_m,
     stride_scores_n,
+    CAUSAL: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -132,9 +151,10 @@ def softmax_scores_causal_split_kernel(
     part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
     first = split * part
     end = tl.minimum(first + part, N)
-    # int32 where that is enough: it divides faster
-    short_row = row.to(tl.int32)
-    s = (short_row % S).to(tl.int64)
+    if CAUSAL:
+        # int32 where that is enough: it divides faster
+        short_row = row.to(tl.int32)
+        s = (short_row % S).to(tl.int64)
 
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
@@ -147,18 +167,28 @@ def softmax_scores_causal_split_kernel(
             mask=mask,
             other=0.0,
         ).to(tl.float32)
-        # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
-        seen = tl.where(cols <= s, 1.0, 0.0)
-        # scaled = scores.float() * scale
-        scaled = scores * scale
-        # scaled = scaled.masked_fill(seen == 0, float('-inf'))
-        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
-        new_max = tl.maximum(
-            row_max, tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
-        )
-        block_sum = tl.sum(
-            _exp(tl.where(mask, scaled_2, float("-inf")) - new_max), axis=0
-        )
+        if CAUSAL:
+            # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+            seen = tl.where(cols <= s, 1.0, 0.0)
+            # scaled = scores.float() * scale
+            scaled = scores * scale
+            # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+            scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
+            new_max = tl.maximum(
+                row_max, tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
+            )
+            block_sum = tl.sum(
+                _exp(tl.where(mask, scaled_2, float("-inf")) - new_max), axis=0
+            )
+        else:
+            # scaled = scores.float() * scale
+            scaled = _mul_rn(scores, scale)
+            new_max = tl.maximum(
+                row_max, tl.max(tl.where(mask, scaled, float("-inf")), axis=0)
+            )
+            block_sum = tl.sum(
+                _exp(tl.where(mask, scaled, float("-inf")) - new_max), axis=0
+            )
         denominator = denominator * _exp(row_max - new_max) + block_sum
         row_max = new_max
     slot = split.to(tl.int64) * M + row
@@ -167,7 +197,7 @@ def softmax_scores_causal_split_kernel(
 
 
 @triton.jit
-def softmax_scores_causal_apply_kernel(
+def softmax_scores_apply_kernel(
     scores_ptr,
     scale,
     row_max_parts_ptr,
@@ -178,6 +208,7 @@ def softmax_scores_causal_apply_kernel(
     S,
     stride_scores_m,
     stride_scores_n,
+    CAUSAL: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
@@ -189,9 +220,10 @@ def softmax_scores_causal_apply_kernel(
     tile = tl.program_id(0) % num_tiles_n
     cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
     mask = cols < N
-    # int32 where that is enough: it divides faster
-    short_row = row.to(tl.int32)
-    s = (short_row % S).to(tl.int64)
+    if CAUSAL:
+        # int32 where that is enough: it divides faster
+        short_row = row.to(tl.int32)
+        s = (short_row % S).to(tl.int64)
     parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
     row_max_parts = tl.load(row_max_parts_ptr + parts)
     row_max = tl.max(row_max_parts, axis=0)
@@ -205,251 +237,41 @@ def softmax_scores_causal_apply_kernel(
         mask=mask,
         eviction_policy="evict_last",
     ).to(tl.float32)
-    # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
-    seen = tl.where(cols <= s, 1.0, 0.0)
-    # scaled = scores.float() * scale
-    scaled = scores * scale
-    # scaled = scaled.masked_fill(seen == 0, float('-inf'))
-    scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
-    numerator = _exp(scaled_2 - row_max)
-    out = numerator * inverse_denominator
-    tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def softmax_scores_causal_looped_kernel(
-    scores_ptr,
-    scale,
-    out_ptr,
-    N,
-    S,
-    stride_scores_m,
-    stride_scores_n,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    # the row does not fit in registers: walk it in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    # int32 where that is enough: it divides faster
-    short_row = row.to(tl.int32)
-    s = (short_row % S).to(tl.int64)
-
-    # from the least finite float32 on: a row may begin with -inf
-    row_max = -3.4028234663852886e38
-    denominator = 0.0
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        scores = tl.load(
-            scores_ptr + row * stride_scores_m + cols * stride_scores_n,
-            mask=mask,
-            other=0.0,
-            eviction_policy="evict_last",
-        ).to(tl.float32)
+    if CAUSAL:
         # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
         seen = tl.where(cols <= s, 1.0, 0.0)
         # scaled = scores.float() * scale
         scaled = scores * scale
         # scaled = scaled.masked_fill(seen == 0, float('-inf'))
-        scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
-        new_max = tl.maximum(
-            row_max, tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
-        )
-        block_sum = tl.sum(
-            _exp(tl.where(mask, scaled_2, float("-inf")) - new_max), axis=0
-        )
-        denominator = denominator * _exp(row_max - new_max) + block_sum
-        row_max = new_max
-    # return torch.softmax(scaled, dim=-1).to(scores.dtype)
-    inverse_denominator = 1.0 / denominator
-
-    # the row again, now with what it was reduced to
-    # backwards: the end of the row was read last and may still be cached
-    for start in range(0, N, BLOCK_SIZE_N):
-        cols = (tl.cdiv(N, BLOCK_SIZE_N) - 1) * BLOCK_SIZE_N - start
-        cols += tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        scores = tl.load(
-            scores_ptr + row * stride_scores_m + cols * stride_scores_n,
-            mask=mask,
-            eviction_policy="evict_first",
-        ).to(tl.float32)
-        seen = tl.where(cols <= s, 1.0, 0.0)
-        scaled = scores * scale
         scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
         numerator = _exp(scaled_2 - row_max)
-        out = numerator * inverse_denominator
-        tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
-
-
-@triton.jit
-def softmax_scores_plain_kernel(
-    scores_ptr,
-    scale,
-    out_ptr,
-    M,
-    N,
-    stride_scores_m,
-    stride_scores_n,
-    BLOCK_SIZE_M: tl.constexpr,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    # one program holds BLOCK_SIZE_M short rows in registers
-    pid_m = tl.program_id(0).to(tl.int64)  # int64: rows * N may pass 2**31
-    rows = pid_m * BLOCK_SIZE_M + tl.arange(0, BLOCK_SIZE_M)
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    row_mask = rows < M
-    col_mask = cols < N
-    mask = row_mask[:, None] & col_mask[None, :]
-    scores = tl.load(
-        scores_ptr + rows[:, None] * stride_scores_m + cols[None, :] * stride_scores_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    # scaled = scores.float() * scale
-    scaled = _mul_rn(scores, scale)
-    # return torch.softmax(scaled, dim=-1).to(scores.dtype)
-    row_max = tl.max(tl.where(mask, scaled, float("-inf")), axis=1)
-    numerator = _exp(scaled - row_max[:, None])
-    inverse_denominator = 1.0 / tl.sum(tl.where(mask, numerator, 0.0), axis=1)
-    out = numerator * inverse_denominator[:, None]
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], out, mask=mask)
-
-
-@triton.jit
-def softmax_scores_plain_row_kernel(
-    scores_ptr,
-    scale,
-    out_ptr,
-    N,
-    stride_scores_m,
-    stride_scores_n,
-    BLOCK_SIZE_N: tl.constexpr,
-):
-    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    # one program holds one row in registers
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    cols = tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
-    scores = tl.load(
-        scores_ptr + row * stride_scores_m + cols * stride_scores_n,
-        mask=mask,
-        other=0.0,
-    ).to(tl.float32)
-    # scaled = scores.float() * scale
-    scaled = _mul_rn(scores, scale)
-    # return torch.softmax(scaled, dim=-1).to(scores.dtype)
-    row_max = tl.max(tl.where(mask, scaled, float("-inf")), axis=0)
-    numerator = _exp(scaled - row_max)
-    inverse_denominator = 1.0 / tl.sum(tl.where(mask, numerator, 0.0), axis=0)
-    out = numerator * inverse_denominator
-    tl.store(out_ptr + row * N + cols, out, mask=mask)
-
-
-@triton.jit
-def softmax_scores_plain_split_kernel(
-    scores_ptr,
-    scale,
-    row_max_parts_ptr,
-    denominator_parts_ptr,
-    M,
-    N,
-    stride_scores_m,
-    stride_scores_n,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
-):
-    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    # a row is divided among SPLITS programs, each of which walks a part in blocks
-    row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
-    split = tl.program_id(1)
-    part = tl.cdiv(N, SPLITS * BLOCK_SIZE_N) * BLOCK_SIZE_N  # in whole blocks
-    first = split * part
-    end = tl.minimum(first + part, N)
-
-    # from the least finite float32 on: a row may begin with -inf
-    row_max = -3.4028234663852886e38
-    denominator = 0.0
-    for start in tl.range(first, end, BLOCK_SIZE_N, num_stages=NUM_STAGES):
-        cols = start + tl.arange(0, BLOCK_SIZE_N)
-        mask = cols < N
-        scores = tl.load(
-            scores_ptr + row * stride_scores_m + cols * stride_scores_n,
-            mask=mask,
-            other=0.0,
-        ).to(tl.float32)
+    else:
         # scaled = scores.float() * scale
         scaled = _mul_rn(scores, scale)
-        new_max = tl.maximum(
-            row_max, tl.max(tl.where(mask, scaled, float("-inf")), axis=0)
-        )
-        block_sum = tl.sum(
-            _exp(tl.where(mask, scaled, float("-inf")) - new_max), axis=0
-        )
-        denominator = denominator * _exp(row_max - new_max) + block_sum
-        row_max = new_max
-    slot = split.to(tl.int64) * M + row
-    tl.store(row_max_parts_ptr + slot, row_max)
-    tl.store(denominator_parts_ptr + slot, denominator)
-
-
-@triton.jit
-def softmax_scores_plain_apply_kernel(
-    scores_ptr,
-    scale,
-    row_max_parts_ptr,
-    denominator_parts_ptr,
-    out_ptr,
-    M,
-    N,
-    stride_scores_m,
-    stride_scores_n,
-    BLOCK_SIZE_N: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
-    # a program has one tile of a row
-    num_tiles_n = tl.cdiv(N, BLOCK_SIZE_N)
-    # int64: row * N may pass 2**31
-    row = (tl.program_id(0) // num_tiles_n).to(tl.int64)
-    tile = tl.program_id(0) % num_tiles_n
-    cols = tile * BLOCK_SIZE_N + tl.arange(0, BLOCK_SIZE_N)
-    mask = cols < N
-    parts = tl.arange(0, SPLITS).to(tl.int64) * M + row
-    row_max_parts = tl.load(row_max_parts_ptr + parts)
-    row_max = tl.max(row_max_parts, axis=0)
-    denominator = tl.sum(
-        tl.load(denominator_parts_ptr + parts) * _exp(row_max_parts - row_max), axis=0
-    )
-    # return torch.softmax(scaled, dim=-1).to(scores.dtype)
-    inverse_denominator = 1.0 / denominator
-    scores = tl.load(
-        scores_ptr + row * stride_scores_m + cols * stride_scores_n,
-        mask=mask,
-        eviction_policy="evict_last",
-    ).to(tl.float32)
-    # scaled = scores.float() * scale
-    scaled = _mul_rn(scores, scale)
-    numerator = _exp(scaled - row_max)
+        numerator = _exp(scaled - row_max)
     out = numerator * inverse_denominator
     tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
 
 @triton.jit
-def softmax_scores_plain_looped_kernel(
+def softmax_scores_looped_kernel(
     scores_ptr,
     scale,
     out_ptr,
     N,
+    S,
     stride_scores_m,
     stride_scores_n,
+    CAUSAL: tl.constexpr,
     BLOCK_SIZE_N: tl.constexpr,
 ):
     stride_scores_n = tl.cast(stride_scores_n, tl.int64)  # cols * stride may pass 2**31
     # the row does not fit in registers: walk it in blocks
     row = tl.program_id(0).to(tl.int64)  # int64: row * N may pass 2**31
+    if CAUSAL:
+        # int32 where that is enough: it divides faster
+        short_row = row.to(tl.int32)
+        s = (short_row % S).to(tl.int64)
 
     # from the least finite float32 on: a row may begin with -inf
     row_max = -3.4028234663852886e38
@@ -463,14 +285,28 @@ def softmax_scores_plain_looped_kernel(
             other=0.0,
             eviction_policy="evict_last",
         ).to(tl.float32)
-        # scaled = scores.float() * scale
-        scaled = _mul_rn(scores, scale)
-        new_max = tl.maximum(
-            row_max, tl.max(tl.where(mask, scaled, float("-inf")), axis=0)
-        )
-        block_sum = tl.sum(
-            _exp(tl.where(mask, scaled, float("-inf")) - new_max), axis=0
-        )
+        if CAUSAL:
+            # seen = torch.ones(scores.shape[-2:], device=scores.device).tril()
+            seen = tl.where(cols <= s, 1.0, 0.0)
+            # scaled = scores.float() * scale
+            scaled = scores * scale
+            # scaled = scaled.masked_fill(seen == 0, float('-inf'))
+            scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
+            new_max = tl.maximum(
+                row_max, tl.max(tl.where(mask, scaled_2, float("-inf")), axis=0)
+            )
+            block_sum = tl.sum(
+                _exp(tl.where(mask, scaled_2, float("-inf")) - new_max), axis=0
+            )
+        else:
+            # scaled = scores.float() * scale
+            scaled = _mul_rn(scores, scale)
+            new_max = tl.maximum(
+                row_max, tl.max(tl.where(mask, scaled, float("-inf")), axis=0)
+            )
+            block_sum = tl.sum(
+                _exp(tl.where(mask, scaled, float("-inf")) - new_max), axis=0
+            )
         denominator = denominator * _exp(row_max - new_max) + block_sum
         row_max = new_max
     # return torch.softmax(scaled, dim=-1).to(scores.dtype)
@@ -487,8 +323,14 @@ def softmax_scores_plain_looped_kernel(
             mask=mask,
             eviction_policy="evict_first",
         ).to(tl.float32)
-        scaled = _mul_rn(scores, scale)
-        numerator = _exp(scaled - row_max)
+        if CAUSAL:
+            seen = tl.where(cols <= s, 1.0, 0.0)
+            scaled = scores * scale
+            scaled_2 = tl.where(seen == 0, float("-inf"), scaled)
+            numerator = _exp(scaled_2 - row_max)
+        else:
+            scaled = _mul_rn(scores, scale)
+            numerator = _exp(scaled - row_max)
         out = numerator * inverse_denominator
         tl.store(out_ptr + row * N + cols, out, mask=mask, cache_modifier=".cs")
 
@@ -505,60 +347,36 @@ def next_power_of_2(n: int) -> int:
 
 # The most bytes of a row and rows that a line serves (None: any), its kernel, and how
 # to launch it.
-CAUSAL_SCHEDULES = (
-    (512, None, softmax_scores_causal_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (8192, 128, softmax_scores_causal_row_kernel, {"num_warps": 8}),
-    (4096, None, softmax_scores_causal_row_kernel, {"num_warps": 2}),
-    (8192, None, softmax_scores_causal_row_kernel, {"num_warps": 4}),
-    (16384, None, softmax_scores_causal_row_kernel, {"num_warps": 8}),
-    (32768, None, softmax_scores_causal_row_kernel, {"num_warps": 16}),
+SCHEDULES = (
+    (512, None, softmax_scores_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
+    (8192, 128, softmax_scores_row_kernel, {"num_warps": 8}),
+    (4096, None, softmax_scores_row_kernel, {"num_warps": 2}),
+    (8192, None, softmax_scores_row_kernel, {"num_warps": 4}),
+    (16384, None, softmax_scores_row_kernel, {"num_warps": 8}),
+    (32768, None, softmax_scores_row_kernel, {"num_warps": 16}),
     (
         None,
         32,
-        softmax_scores_causal_split_kernel,
+        softmax_scores_split_kernel,
         {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
     ),
     (
         None,
         None,
-        softmax_scores_causal_looped_kernel,
+        softmax_scores_looped_kernel,
         {"BLOCK_SIZE_N": 16384, "num_warps": 8},
     ),
 )
 
 
-# The most bytes of a row and rows that a line serves (None: any), its kernel, and how
-# to launch it.
-PLAIN_SCHEDULES = (
-    (512, None, softmax_scores_plain_kernel, {"BLOCK_SIZE_M": 16, "num_warps": 4}),
-    (8192, 128, softmax_scores_plain_row_kernel, {"num_warps": 8}),
-    (4096, None, softmax_scores_plain_row_kernel, {"num_warps": 2}),
-    (8192, None, softmax_scores_plain_row_kernel, {"num_warps": 4}),
-    (16384, None, softmax_scores_plain_row_kernel, {"num_warps": 8}),
-    (32768, None, softmax_scores_plain_row_kernel, {"num_warps": 16}),
-    (
-        None,
-        32,
-        softmax_scores_plain_split_kernel,
-        {"BLOCK_SIZE_N": 1024, "NUM_STAGES": 3, "SPLITS": 64, "num_warps": 4},
-    ),
-    (
-        None,
-        None,
-        softmax_scores_plain_looped_kernel,
-        {"BLOCK_SIZE_N": 16384, "num_warps": 8},
-    ),
-)
-
-
-def pick_schedule(schedules, *sizes: int):
+def pick_schedule(row_bytes: int, rows: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for *limits, kernel, options in schedules:
-        for size, most in zip(sizes, limits, strict=True):
-            if most is not None and size > most:
-                break
-        else:
-            return kernel, options
+    for max_row_bytes, max_rows, kernel, options in SCHEDULES:
+        if max_row_bytes is not None and row_bytes > max_row_bytes:
+            continue
+        if max_rows is not None and rows > max_rows:
+            continue
+        return kernel, options
 
 
 def check_inputs(scores: torch.Tensor, scale: float, causal: bool) -> None:
@@ -581,8 +399,13 @@ def check_inputs(scores: torch.Tensor, scale: float, causal: bool) -> None:
         )
 
 
-def softmax_scores_causal(scores: torch.Tensor, scale: float = 0.125) -> torch.Tensor:
-    """scores[..., S, K], scale -> out[..., S, K]; float16, bfloat16, float32."""
+def softmax_scores(
+    scores: torch.Tensor,
+    scale: float = 0.125,
+    causal: bool = False,
+) -> torch.Tensor:
+    """scores[..., S, K], scale, causal -> out[..., S, K]; float16, bfloat16, float32."""
+    check_inputs(scores, scale, causal)
     out = torch.empty_like(scores, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
@@ -594,174 +417,84 @@ def softmax_scores_causal(scores: torch.Tensor, scale: float = 0.125) -> torch.T
             f"softmax_scores: at most 2**30 rows and columns, got {M} and {N}"
         )
     scores_view = scores if scores.ndim == 2 else scores.reshape(M, N)
-    kernel, options = pick_schedule(CAUSAL_SCHEDULES, N * out.element_size(), M)
-    if kernel is softmax_scores_causal_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            scores_view,
-            scale,
-            out,
-            M,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is softmax_scores_causal_row_kernel:
-        kernel[(M,)](
-            scores_view,
-            scale,
-            out,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is softmax_scores_causal_split_kernel:
-        num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
-        row_max_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=scores.device
-        )
-        denominator_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=scores.device
-        )
-        kernel[(M, options["SPLITS"])](
-            scores_view,
-            scale,
-            row_max_parts,
-            denominator_parts,
-            M,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            **options,
-        )
-        softmax_scores_causal_apply_kernel[(num_tiles,)](
-            scores_view,
-            scale,
-            row_max_parts,
-            denominator_parts,
-            out,
-            M,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-            num_warps=options["num_warps"],
-        )
-    elif kernel is softmax_scores_causal_looped_kernel:
-        kernel[(M,)](
-            scores_view,
-            scale,
-            out,
-            N,
-            S,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            **options,
-        )
-    return out
-
-
-def softmax_scores_plain(scores: torch.Tensor, scale: float = 0.125) -> torch.Tensor:
-    """scores[..., S, K], scale -> out[..., S, K]; float16, bfloat16, float32."""
-    out = torch.empty_like(scores, memory_format=torch.contiguous_format)
-    if out.numel() == 0:
-        return out
-    N = scores.shape[-1]
-    M = scores.numel() // N
-    if max(M, N) > 2**30:
-        raise ValueError(
-            f"softmax_scores: at most 2**30 rows and columns, got {M} and {N}"
-        )
-    scores_view = scores if scores.ndim == 2 else scores.reshape(M, N)
-    kernel, options = pick_schedule(PLAIN_SCHEDULES, N * out.element_size(), M)
-    if kernel is softmax_scores_plain_kernel:
-        grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
-        kernel[grid](
-            scores_view,
-            scale,
-            out,
-            M,
-            N,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is softmax_scores_plain_row_kernel:
-        kernel[(M,)](
-            scores_view,
-            scale,
-            out,
-            N,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            BLOCK_SIZE_N=next_power_of_2(N),
-            **options,
-        )
-    elif kernel is softmax_scores_plain_split_kernel:
-        num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
-        row_max_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=scores.device
-        )
-        denominator_parts = torch.empty(
-            (options["SPLITS"], M), dtype=torch.float32, device=scores.device
-        )
-        kernel[(M, options["SPLITS"])](
-            scores_view,
-            scale,
-            row_max_parts,
-            denominator_parts,
-            M,
-            N,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            **options,
-        )
-        softmax_scores_plain_apply_kernel[(num_tiles,)](
-            scores_view,
-            scale,
-            row_max_parts,
-            denominator_parts,
-            out,
-            M,
-            N,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
-            SPLITS=options["SPLITS"],
-            num_warps=options["num_warps"],
-        )
-    elif kernel is softmax_scores_plain_looped_kernel:
-        kernel[(M,)](
-            scores_view,
-            scale,
-            out,
-            N,
-            scores_view.stride(0),
-            scores_view.stride(1),
-            **options,
-        )
-    return out
-
-
-def softmax_scores(
-    scores: torch.Tensor,
-    scale: float = 0.125,
-    causal: bool = False,
-) -> torch.Tensor:
-    """scores[..., S, K], scale, causal -> out[..., S, K]; float16, bfloat16, float32."""
-    check_inputs(scores, scale, causal)
+    kernel, options = pick_schedule(N * out.element_size(), M)
     # Triton launches on the current device
     with torch.cuda.device(scores.get_device()):
-        if causal:
-            return softmax_scores_causal(scores, scale)
-        return softmax_scores_plain(scores, scale)
+        if kernel is softmax_scores_kernel:
+            grid = (cdiv(M, options["BLOCK_SIZE_M"]),)
+            kernel[grid](
+                scores_view,
+                scale,
+                out,
+                M,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                CAUSAL=causal,
+                BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is softmax_scores_row_kernel:
+            kernel[(M,)](
+                scores_view,
+                scale,
+                out,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                CAUSAL=causal,
+                BLOCK_SIZE_N=next_power_of_2(N),
+                **options,
+            )
+        elif kernel is softmax_scores_split_kernel:
+            num_tiles = M * cdiv(N, options["BLOCK_SIZE_N"])
+            row_max_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=scores.device
+            )
+            denominator_parts = torch.empty(
+                (options["SPLITS"], M), dtype=torch.float32, device=scores.device
+            )
+            kernel[(M, options["SPLITS"])](
+                scores_view,
+                scale,
+                row_max_parts,
+                denominator_parts,
+                M,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                CAUSAL=causal,
+                **options,
+            )
+            softmax_scores_apply_kernel[(num_tiles,)](
+                scores_view,
+                scale,
+                row_max_parts,
+                denominator_parts,
+                out,
+                M,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                CAUSAL=causal,
+                BLOCK_SIZE_N=options["BLOCK_SIZE_N"],
+                SPLITS=options["SPLITS"],
+                num_warps=options["num_warps"],
+            )
+        elif kernel is softmax_scores_looped_kernel:
+            kernel[(M,)](
+                scores_view,
+                scale,
+                out,
+                N,
+                S,
+                scores_view.stride(0),
+                scores_view.stride(1),
+                CAUSAL=causal,
+                **options,
+            )
+    return out
