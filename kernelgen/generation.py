@@ -30,10 +30,10 @@ from kernelgen.families.kernel import body_of
 from kernelgen.files import check_writable, read_text, write_atomic
 from kernelgen.language import Language, translate
 from kernelgen.manifest import Manifest, damaged, generated, hand_edited, read_manifest, text_hash, write_manifest
-from kernelgen.plan import Chip, LoweredPlan, Plan, TableRow
+from kernelgen.plan import Chip, LoweredPlan, OnePlan, Plan, TableRow
 from kernelgen.spec import find_spec
 from kernelgen.spec.branches import with_side
-from kernelgen.spec.choices import choices
+from kernelgen.spec.choices import Choice, choices, said_of
 from kernelgen.spec.model import CUSTOM, OperatorSpec
 
 if TYPE_CHECKING:
@@ -155,9 +155,20 @@ def lowered(spec: OperatorSpec, *, derived: bool = False) -> LoweredPlan:
 
 def _lowered(spec: OperatorSpec, *, derived: bool) -> LoweredPlan:
     if ways := choices(spec):
-        return families.joined(spec, [(way, families.lower(way.spec, *frontend.trace(way.spec))) for way in ways])
+        return families.joined(spec, [(way, _of_way(way)) for way in ways])
     graph, notes = frontend.trace(spec, derived=True) if derived else _traced(spec)
     return families.lower(spec, graph, notes)
+
+
+def _of_way(way: Choice) -> OnePlan:
+    """The plan of one way of calling; what is wrong with it is said of it."""
+    try:
+        return families.lower(way.spec, *frontend.trace(way.spec))
+    except GuardError:
+        raise
+    except SpecError as error:
+        called = f"called {said_of(way.given)}: " if way.given else ""
+        raise type(error)([replace(m, message=f"{called}{m.message}") for m in error.mistakes]) from None
 
 
 def _saved(folder: Path) -> tuple[TableRow, ...]:

@@ -13,6 +13,7 @@ import torch
 from test_spec import expect
 
 from kernelgen import generation, render
+from kernelgen.errors import SpecError
 from kernelgen.families import row_of
 from kernelgen.judge import Case, Operator, Tensor
 from kernelgen.plan import ChoicesPlan, KernelPlan
@@ -180,6 +181,14 @@ def test_kernels_that_have_most_in_common_are_one(tmp_path: Path) -> None:
     assert "    else:\n" in text
     assert "HAS_WEIGHT=weight is not None," in text
     assert "0 if weight is None else weight.stride(0)," in text
+
+
+def test_a_mistake_of_one_way_is_said_of_it(tmp_path: Path) -> None:
+    text = NORM.replace("if weight is not None:", "if bias is None:")
+    with pytest.raises(
+        SpecError, match="called without weight and without bias: the reference fails: unsupported operand"
+    ):
+        generation.plan_of(parse_spec(text), tmp_path)
 
 
 STEP = """\

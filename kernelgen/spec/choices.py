@@ -107,6 +107,11 @@ def _sides(spec: OperatorSpec, choice: Choice) -> list[Choice]:
     return found
 
 
+def said_of(given: Given) -> str:
+    """A way of calling in words: `with causal=True and without bias`."""
+    return " and ".join(f"without {name}" if value is None else f"with {name}={value}" for name, value in given)
+
+
 def _when(spec: OperatorSpec, way: Given, later: Sequence[Given]) -> str:
     """What tells a way of calling from those that a wrapper asks for later."""
     asked = list(deciding(spec))

@@ -31,7 +31,10 @@ def one_file(plan: ChoicesPlan) -> FileText | None:
         whole = _whole(plan.spec, plans)
         steps = [_steps(one) for one in plans]
         made = {key: _joined([own[key] for own in steps], flags, passed) for key in steps[0]}
-        return _of_all(file_text(whole, made), [file_text(one) for one in plans], _optional(plan.spec))
+        text = file_text(whole, made)
+        if {t.name for t in deciding(plan.spec)} & _variables(text):
+            return None
+        return _of_all(text, [file_text(one) for one in plans], _optional(plan.spec))
     except (Apart, KeyError):
         return None
 
@@ -92,6 +95,12 @@ def _passed(spec: OperatorSpec) -> dict[str, str]:
 
 def _constexpr(tensor: TensorSpec) -> str:
     return f"HAS_{tensor.name.upper()}" if tensor.optional else tensor.name.upper()
+
+
+def _variables(text: FileText) -> set[str]:
+    """What the wrapper calls its own variables."""
+    assigned = [*text.sizes, *text.views, *text.left, *(pair for b in text.branches for pair in (*b.sizes, *b.scratch))]
+    return {*text.own.values(), *(name for name, _ in assigned)}
 
 
 def _optional(spec: OperatorSpec) -> list[str]:

@@ -41,9 +41,18 @@ OPERATORS = {
     "words": ([BIAS, MODE], "bias=None, mode='sum'",
               "y = x - x.mean(-1, keepdim=True) if mode == 'sum' else x.tanh() - x.amax(-1, keepdim=True)\n"
               "return y if bias is None else y + bias"),
-    "scan": ([UPPER], "upper=False", "return (x * 2 if upper else x).cumsum(-1)"),
+    "scan": (["  - {name: keep, scalar: bool, default: true}"], "keep=True", "return (x if keep else x * 2).cumsum(-1)"),
     "apart": ([UPPER], "upper=False", "return x.cumsum(-1) if upper else x - x.mean(-1, keepdim=True)"),
 }  # fmt: skip
+# the wrapper has variables of these names
+OPERATORS |= {
+    f"called {name}": (
+        [f"  - {{name: {name}, scalar: bool, default: true}}"],
+        f"{name}=True",
+        f"return x * 2 if {name} else x",
+    )
+    for name in ("kernel", "n_elements")
+}
 ONE_FILE = {"norm", "softmax", "words", "scan"}
 
 
