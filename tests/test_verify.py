@@ -128,6 +128,7 @@ def test_a_schedule_that_the_device_has_no_room_for_is_not_written(
 ) -> None:
     monkeypatch.setenv("KERNELGEN_VERIFY", "yes")
     monkeypatch.setattr(schedules, "SHARED_BYTES", 1 << 20)  # the first table believes in more than there is
+    monkeypatch.setattr(schedules, "_many_rows", lambda body: schedules._fitting(body, schedules._PERSISTENT))
     monkeypatch.setattr(verify, "LIMIT_S", 120.0)
     monkeypatch.setattr(verify, "ENOUGH_S", 120.0)
     line = refused(tmp_path, monkeypatch, capsys, RESIDUAL)

@@ -380,11 +380,28 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
     return last if is_last else torch.contiguous_format
 
 
-# The most input channels and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most output channels, input channels and bytes of an element that a line serves
+# (None: any), its kernel, and how to launch it.
 SCHEDULES = (
-    (15, None, torch.nn.functional.conv2d, {}),
+    (None, 15, None, torch.nn.functional.conv2d, {}),
     (
+        64,
+        None,
+        2,
+        conv2d_bn_relu_boxes_kernel,
+        {
+            "BLOCK_H": 8,
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 8,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
         None,
         2,
         conv2d_bn_relu_boxes_kernel,
@@ -402,6 +419,7 @@ SCHEDULES = (
     (
         None,
         None,
+        None,
         conv2d_bn_relu_boxes_kernel,
         {
             "BLOCK_H": 8,
@@ -417,9 +435,11 @@ SCHEDULES = (
 )
 
 
-def pick_schedule(C: int, itemsize: int):
+def pick_schedule(N: int, C: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_C, max_itemsize, kernel, options in SCHEDULES:
+    for max_N, max_C, max_itemsize, kernel, options in SCHEDULES:
+        if max_N is not None and N > max_N:
+            continue
         if max_C is not None and C > max_C:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
@@ -559,7 +579,7 @@ def conv2d_bn_relu(
             "conv2d_bn_relu: at most 2**30 pixels, output channels or summed "
             f"elements, got {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(C, x.element_size())
+    kernel, options = pick_schedule(N, C, x.element_size())
     if kernel is conv2d_bn_relu_boxes_kernel and not fit_channels(x, weight):
         kernel = conv2d_bn_relu_pointers_kernel  # no boxes in memory
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device

@@ -505,11 +505,28 @@ Y_SCHEDULES = (
 )
 
 
-# The most input channels and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most output channels, input channels and bytes of an element that a line serves
+# (None: any), its kernel, and how to launch it.
 OUT_SCHEDULES = (
-    (15, None, torch.nn.functional.conv2d, {}),
+    (None, 15, None, torch.nn.functional.conv2d, {}),
     (
+        64,
+        None,
+        2,
+        depthwise_separable_out_boxes_kernel,
+        {
+            "BLOCK_H": 8,
+            "BLOCK_K": 64,
+            "BLOCK_M": 256,
+            "BLOCK_N": 64,
+            "BLOCK_W": 8,
+            "GROUP_M": 1,
+            "num_stages": 4,
+            "num_warps": 8,
+        },
+    ),
+    (
+        None,
         None,
         2,
         depthwise_separable_out_boxes_kernel,
@@ -525,6 +542,7 @@ OUT_SCHEDULES = (
         },
     ),
     (
+        None,
         None,
         None,
         depthwise_separable_out_boxes_kernel,
@@ -680,7 +698,7 @@ def compute_out(y: torch.Tensor, pointwise: torch.Tensor) -> torch.Tensor:
             "depthwise_separable_out: at most 2**30 pixels, output channels or "
             f"summed elements, got {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(OUT_SCHEDULES, C, y.element_size())
+    kernel, options = pick_schedule(OUT_SCHEDULES, N, C, y.element_size())
     fits = fit_channels(y, pointwise)
     if not fits and kernel is depthwise_separable_out_boxes_kernel:
         kernel = depthwise_separable_out_pointers_kernel  # no boxes in memory

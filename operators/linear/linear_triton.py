@@ -11,12 +11,9 @@ An input whose dimensions cannot be merged without a copy is copied first (torch
 reshape).
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -182,158 +179,9 @@ def linear_split_join_kernel(
     )
 
 
-@triton.jit
-def linear_boxes_kernel(
-    x_desc,
-    weight_desc,
-    bias_ptr,
-    out_desc,
-    M,
-    N,
-    K,
-    stride_bias_n,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return F.linear(x, weight, bias)
-    for start in range(0, K, BLOCK_K):
-        x = x_desc.load([first_row, start])
-        weight = weight_desc.load([first_col, start]).T
-        product = tl.dot(x, weight, product, input_precision=PRECISION)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_n,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    out = product + bias[None, :]
-    out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
-@triton.jit
-def linear_pointers_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    stride_xm,
-    stride_xk,
-    stride_weight_n,
-    stride_weight_k,
-    stride_bias_n,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return F.linear(x, weight, bias)
-    for start in range(0, K, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < K
-        x = tl.load(
-            x_ptr + rows[:, None] * stride_xm + ks[None, :] * stride_xk,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        weight = tl.load(
-            weight_ptr
-            + cols[None, :] * stride_weight_n
-            + ks[:, None] * stride_weight_k,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        )
-        product = tl.dot(x, weight, product, input_precision=PRECISION)
-    bias = tl.load(
-        bias_ptr + cols * stride_bias_n,
-        mask=col_mask,
-        other=0.0,
-    ).to(tl.float32)
-    out = product + bias[None, :]
-    tl.store(
-        out_ptr + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def linear_boxes_persistent_kernel(
-    x_desc,
-    weight_desc,
-    bias_ptr,
-    out_desc,
-    M,
-    N,
-    K,
-    stride_bias_n,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        first_col = tile_n * BLOCK_N
-        cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-        col_mask = cols < N
-        product = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # return F.linear(x, weight, bias)
-        for start in range(0, K, BLOCK_K):
-            x = x_desc.load([first_row, start])
-            weight = weight_desc.load([first_col, start]).T
-            product = tl.dot(x, weight, product, input_precision=PRECISION)
-        bias = tl.load(
-            bias_ptr + cols * stride_bias_n,
-            mask=col_mask,
-            other=0.0,
-        ).to(tl.float32)
-        out = product + bias[None, :]
-        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
-
-
-@functools.cache
-def num_programs(device: torch.device) -> int:
-    """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
-    if device.type == "cpu":
-        return 1
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
-    return properties["multiprocessor_count"]
 
 
 def precision() -> str:
@@ -341,35 +189,12 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-@functools.cache
-def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
-    if device.type == "cpu":
-        return True
-    return triton.runtime.driver.active.get_current_target().arch >= 90
-
-
-def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
-
-    Elements lie side by side, rows begin at multiples of 16 bytes.
-    """
-    return has_copy_engine(tensors[0].device) and all(
-        t.numel() > 0
-        and t.stride(-1) == 1
-        and t.data_ptr() % 16 == 0
-        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
-        for t in tensors
-    )
-
-
-# The most rows, columns and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most rows and bytes of an element that a line serves (None: any), its kernel, and
+# how to launch it.
 SCHEDULES = (
-    (2, None, None, linear_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
+    (2, None, linear_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         4,
-        None,
         2,
         linear_split_kernel,
         {
@@ -382,45 +207,14 @@ SCHEDULES = (
             "num_warps": 4,
         },
     ),
-    (1024, None, None, torch.addmm, {}),
-    (
-        2048,
-        2048,
-        2,
-        linear_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        2,
-        linear_boxes_persistent_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (None, None, None, torch.addmm, {}),
+    (None, None, torch.addmm, {}),
 )
 
 
-def pick_schedule(M: int, N: int, itemsize: int):
+def pick_schedule(M: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
-            continue
-        if max_N is not None and N > max_N:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
             continue
@@ -480,10 +274,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
             f"{M}, {N}, {K}"
         )
     x_view = x if x.ndim == 2 else x.reshape(M, K)
-    kernel, options = pick_schedule(M, N, x.element_size())
-    fits = fit_descriptors(x_view, weight, out.view(M, N))
-    if not fits and kernel in (linear_boxes_kernel, linear_boxes_persistent_kernel):
-        kernel = linear_pointers_kernel  # no boxes in memory
+    kernel, options = pick_schedule(M, x.element_size())
     with torch.cuda.device(x.get_device()):  # Triton launches on the current device
         if kernel is linear_kernel:
             grid = (cdiv(N, options["BLOCK_N"]) * M,)
@@ -536,76 +327,5 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
         elif kernel is torch.addmm:
             torch.addmm(
                 bias.detach(), x_view.detach(), weight.detach().mT, out=out.view(M, N)
-            )
-        elif kernel is linear_boxes_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            x_desc = TensorDescriptor.from_tensor(
-                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                x_desc,
-                weight_desc,
-                bias,
-                out_desc,
-                M,
-                N,
-                K,
-                bias.stride(0),
-                PRECISION=precision(),
-                **options,
-            )
-        elif kernel is linear_boxes_persistent_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            x_desc = TensorDescriptor.from_tensor(
-                x_view, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            weight_desc = TensorDescriptor.from_tensor(
-                weight, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out.view(M, N), [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (min(num_programs(x.device), tiles_m * tiles_n),)
-            kernel[grid](
-                x_desc,
-                weight_desc,
-                bias,
-                out_desc,
-                M,
-                N,
-                K,
-                bias.stride(0),
-                PRECISION=precision(),
-                NUM_PROGRAMS=num_programs(x.device),
-                **options,
-            )
-        elif kernel is linear_pointers_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                x_view,
-                weight,
-                bias,
-                out,
-                M,
-                N,
-                K,
-                x_view.stride(0),
-                x_view.stride(1),
-                weight.stride(0),
-                weight.stride(1),
-                bias.stride(0),
-                PRECISION=precision(),
-                **options,
             )
     return out

@@ -312,7 +312,7 @@ SCHEDULES = (
             "GROUP_M": 1,
             "SPLITS": 4,
             "num_stages": 4,
-            "num_warps": 4,
+            "num_warps": 2,
         },
     ),
     (

@@ -9,12 +9,9 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -160,128 +157,9 @@ def matmul_split_join_kernel(
     )
 
 
-@triton.jit
-def matmul_boxes_kernel(
-    a_desc,
-    b_desc,
-    out_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    first_col = tile_n * BLOCK_N
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return a @ b
-    for start in range(0, K, BLOCK_K):
-        a = a_desc.load([first_row, start])
-        b = b_desc.load([start, first_col])
-        out = tl.dot(a, b, out, input_precision=PRECISION)
-    out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
-@triton.jit
-def matmul_pointers_kernel(
-    a_ptr,
-    b_ptr,
-    out_ptr,
-    M,
-    N,
-    K,
-    stride_am,
-    stride_ak,
-    stride_bk,
-    stride_bn,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # return a @ b
-    for start in range(0, K, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < K
-        a = tl.load(
-            a_ptr + rows[:, None] * stride_am + ks[None, :] * stride_ak,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            b_ptr + ks[:, None] * stride_bk + cols[None, :] * stride_bn,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        )
-        out = tl.dot(a, b, out, input_precision=PRECISION)
-    tl.store(
-        out_ptr + rows[:, None] * N + cols[None, :],
-        out,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def matmul_boxes_persistent_kernel(
-    a_desc,
-    b_desc,
-    out_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        first_col = tile_n * BLOCK_N
-        out = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # return a @ b
-        for start in range(0, K, BLOCK_K):
-            a = a_desc.load([first_row, start])
-            b = b_desc.load([start, first_col])
-            out = tl.dot(a, b, out, input_precision=PRECISION)
-        out_desc.store([first_row, first_col], out.to(out_desc.dtype))
-
-
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
-
-
-@functools.cache
-def num_programs(device: torch.device) -> int:
-    """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
-    if device.type == "cpu":
-        return 1
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
-    return properties["multiprocessor_count"]
 
 
 def precision() -> str:
@@ -289,35 +167,12 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-@functools.cache
-def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
-    if device.type == "cpu":
-        return True
-    return triton.runtime.driver.active.get_current_target().arch >= 90
-
-
-def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
-
-    Elements lie side by side, rows begin at multiples of 16 bytes.
-    """
-    return has_copy_engine(tensors[0].device) and all(
-        t.numel() > 0
-        and t.stride(-1) == 1
-        and t.data_ptr() % 16 == 0
-        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
-        for t in tensors
-    )
-
-
-# The most rows, columns and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most rows and bytes of an element that a line serves (None: any), its kernel, and
+# how to launch it.
 SCHEDULES = (
-    (2, None, None, matmul_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
+    (2, None, matmul_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
-        4,
-        None,
+        16,
         2,
         matmul_split_kernel,
         {
@@ -330,45 +185,14 @@ SCHEDULES = (
             "num_warps": 4,
         },
     ),
-    (1024, None, None, torch.matmul, {}),
-    (
-        2048,
-        2048,
-        2,
-        matmul_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        2,
-        matmul_boxes_persistent_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (None, None, None, torch.matmul, {}),
+    (None, None, torch.matmul, {}),
 )
 
 
-def pick_schedule(M: int, N: int, itemsize: int):
+def pick_schedule(M: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
-            continue
-        if max_N is not None and N > max_N:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
             continue
@@ -416,10 +240,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             "matmul: at most 2**30 rows, columns, products or summed elements, got "
             f"{M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(M, N, a.element_size())
-    fits = fit_descriptors(a, b, out)
-    if not fits and kernel in (matmul_boxes_kernel, matmul_boxes_persistent_kernel):
-        kernel = matmul_pointers_kernel  # no boxes in memory
+    kernel, options = pick_schedule(M, a.element_size())
     with torch.cuda.device(a.get_device()):  # Triton launches on the current device
         if kernel is matmul_kernel:
             grid = (cdiv(N, options["BLOCK_N"]) * M,)
@@ -467,69 +288,4 @@ def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is torch.matmul:
             torch.matmul(a.detach(), b.detach(), out=out)
-        elif kernel is matmul_boxes_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            a_desc = TensorDescriptor.from_tensor(
-                a, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            b_desc = TensorDescriptor.from_tensor(
-                b, [options["BLOCK_K"], options["BLOCK_N"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out, [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                a_desc,
-                b_desc,
-                out_desc,
-                M,
-                N,
-                K,
-                PRECISION=precision(),
-                **options,
-            )
-        elif kernel is matmul_boxes_persistent_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            a_desc = TensorDescriptor.from_tensor(
-                a, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            b_desc = TensorDescriptor.from_tensor(
-                b, [options["BLOCK_K"], options["BLOCK_N"]]
-            )
-            out_desc = TensorDescriptor.from_tensor(
-                out, [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (min(num_programs(a.device), tiles_m * tiles_n),)
-            kernel[grid](
-                a_desc,
-                b_desc,
-                out_desc,
-                M,
-                N,
-                K,
-                PRECISION=precision(),
-                NUM_PROGRAMS=num_programs(a.device),
-                **options,
-            )
-        elif kernel is matmul_pointers_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                a,
-                b,
-                out,
-                M,
-                N,
-                K,
-                a.stride(0),
-                a.stride(1),
-                b.stride(0),
-                b.stride(1),
-                PRECISION=precision(),
-                **options,
-            )
     return out

@@ -45,6 +45,7 @@ def texts(name="softmax", exact=False, cases=None):
         "as_tf32": False,
         "multiplied": "",
         "any_order": None,
+        "fixed": (),
     }
     cases = cases or [
         Case((("...", (7,)), ("D", 33)), (("T", "float16"),)),

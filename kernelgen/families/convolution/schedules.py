@@ -96,9 +96,9 @@ def legal(schedule: Schedule, columns: int, itemsize: int) -> str | None:
 
 def first_table(body: ConvolutionBody) -> Table:
     """From H200 figures beside cuDNN: boxes 1.08 of its speed for 3x3 with bias and relu in float16, 1.05 to 1.7 for
-    float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, 0.66 in float32 in three dimensions
-    (a search takes torch's call), and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product
-    took 0.65 to 0.72 of the time.
+    float32 in TF32 of an NCHW input; but 0.85 in float16 where nothing follows, 0.66 in float32 in three dimensions,
+    and pointers 0.65 with strides, 0.5 of three channels. Of images the swapped product took 0.65 to 0.72 of the time;
+    of 64 output channels half of its tile was empty.
     """
     if reduces(body):
         width = max(16, 1 << (columns(body) - 1).bit_length())
@@ -109,8 +109,10 @@ def first_table(body: ConvolutionBody) -> Table:
     if not boxable(body) or few:
         return (table_row(_LIBRARY),)
     half = _LIBRARY if body.is_library else _BOXES if body.rank == 1 else _SWAPPED
-    rows = [table_row(half, itemsize=2), table_row(_wide(body))]
-    return tuple(rows if few is False else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
+    narrow = [table_row(half.replace(BLOCK_N=64), N=64, itemsize=2)] if half == _SWAPPED else []
+    wide = _LIBRARY if body.is_library and body.rank == 3 else _wide(body)
+    rows = [*narrow, table_row(half, itemsize=2), table_row(wide)] if wide != half else [table_row(half)]
+    return tuple(rows if few is False or rows[0].schedule == _LIBRARY else [table_row(_LIBRARY, C=FEW_CHANNELS), *rows])
 
 
 def _wide(body: ConvolutionBody) -> Schedule:
@@ -135,7 +137,7 @@ def starts(body: ConvolutionBody) -> tuple[Schedule, ...]:
     if reduces(body):
         return (*(row.schedule for row in first_table(body)), _LIBRARY)
     last = (_LIBRARY, *([_LIBRARY.replace(channels_last=True)] if may_turn(body) else []))
-    found = {BOXES: (_BOXES, _SWAPPED, _wide(body)), LIBRARY: last}
+    found = {BOXES: (_BOXES, _SWAPPED, _SWAPPED.replace(BLOCK_N=64), _wide(body)), LIBRARY: last}
     return tuple(s for v in variants(body) for s in found.get(v, (_DEFAULTS[v],)))
 
 

@@ -9,12 +9,9 @@ Arithmetic in float32, rounded once where a result is stored or the reference ca
 eager rounds every operation.
 """
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -162,130 +159,9 @@ def matmul_backward_split_join_kernel(
     )
 
 
-@triton.jit
-def matmul_backward_boxes_kernel(
-    grad_out_desc,
-    b_desc,
-    grad_a_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    first_col = tile_n * BLOCK_N
-    grad_a = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # grad_a = (grad_out @ b.mT).float()
-    for start in range(0, K, BLOCK_K):
-        grad_out = grad_out_desc.load([first_row, start])
-        b = b_desc.load([first_col, start]).T
-        grad_a = tl.dot(grad_out, b, grad_a, input_precision=PRECISION)
-    grad_a_desc.store([first_row, first_col], grad_a.to(grad_a_desc.dtype))
-
-
-@triton.jit
-def matmul_backward_pointers_kernel(
-    grad_out_ptr,
-    b_ptr,
-    grad_a_ptr,
-    M,
-    N,
-    K,
-    stride_grad_out_m,
-    stride_grad_out_k,
-    stride_bn,
-    stride_bk,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    tile_m, tile_n = _tile_of(tl.program_id(0), tiles_m, tiles_n, GROUP_M)
-    first_row = tile_m * BLOCK_M
-    rows = (first_row + tl.arange(0, BLOCK_M)).to(tl.int64)
-    row_mask = rows < M
-    first_col = tile_n * BLOCK_N
-    cols = (first_col + tl.arange(0, BLOCK_N)).to(tl.int64)
-    col_mask = cols < N
-    grad_a = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    # grad_a = (grad_out @ b.mT).float()
-    for start in range(0, K, BLOCK_K):
-        ks = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
-        k_mask = ks < K
-        grad_out = tl.load(
-            grad_out_ptr
-            + rows[:, None] * stride_grad_out_m
-            + ks[None, :] * stride_grad_out_k,
-            mask=row_mask[:, None] & k_mask[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            b_ptr + cols[None, :] * stride_bn + ks[:, None] * stride_bk,
-            mask=k_mask[:, None] & col_mask[None, :],
-            other=0.0,
-        )
-        grad_a = tl.dot(grad_out, b, grad_a, input_precision=PRECISION)
-    tl.store(
-        grad_a_ptr + rows[:, None] * N + cols[None, :],
-        grad_a,
-        mask=row_mask[:, None] & col_mask[None, :],
-    )
-
-
-@triton.jit
-def matmul_backward_boxes_persistent_kernel(
-    grad_out_desc,
-    b_desc,
-    grad_a_desc,
-    M,
-    N,
-    K,
-    BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP_M: tl.constexpr,
-    PRECISION: tl.constexpr,
-    NUM_PROGRAMS: tl.constexpr,
-):
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    tiles_n = tl.cdiv(N, BLOCK_N)
-    num_tiles = tiles_m * tiles_n
-    # as many programs as run at once, each with one tile after the other
-    for tile in tl.range(tl.program_id(0), num_tiles, NUM_PROGRAMS, flatten=True):
-        tile_m, tile_n = _tile_of(tile, tiles_m, tiles_n, GROUP_M)
-        first_row = tile_m * BLOCK_M
-        first_col = tile_n * BLOCK_N
-        grad_a = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        # grad_a = (grad_out @ b.mT).float()
-        for start in range(0, K, BLOCK_K):
-            grad_out = grad_out_desc.load([first_row, start])
-            b = b_desc.load([first_col, start]).T
-            grad_a = tl.dot(grad_out, b, grad_a, input_precision=PRECISION)
-        grad_a_desc.store([first_row, first_col], grad_a.to(grad_a_desc.dtype))
-
-
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up. triton.cdiv takes the host 2 us, since kernels may call it too."""
     return -(-a // b)
-
-
-@functools.cache
-def num_programs(device: torch.device) -> int:
-    """How many programs run at once: one a multiprocessor. Triton's interpreter runs one."""
-    if device.type == "cpu":
-        return 1
-    properties = triton.runtime.driver.active.utils.get_device_properties(device.index)
-    return properties["multiprocessor_count"]
 
 
 def precision() -> str:
@@ -293,41 +169,12 @@ def precision() -> str:
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "ieee"
 
 
-@functools.cache
-def has_copy_engine(device: torch.device) -> bool:
-    """Whether the GPU copies tiles by descriptors, as sm_90 and newer do, and Triton's interpreter."""
-    if device.type == "cpu":
-        return True
-    return triton.runtime.driver.active.get_current_target().arch >= 90
-
-
-def fit_descriptors(*tensors: torch.Tensor) -> bool:
-    """Whether tiles of these tensors can be copied by descriptors.
-
-    Elements lie side by side, rows begin at multiples of 16 bytes.
-    """
-    return has_copy_engine(tensors[0].device) and all(
-        t.numel() > 0
-        and t.stride(-1) == 1
-        and t.data_ptr() % 16 == 0
-        and all(s * t.element_size() % 16 == 0 for s in t.stride()[:-1])
-        for t in tensors
-    )
-
-
-# The most rows, columns and bytes of an element that a line serves (None: any), its
-# kernel, and how to launch it.
+# The most rows and bytes of an element that a line serves (None: any), its kernel, and
+# how to launch it.
 SCHEDULES = (
-    (
-        2,
-        None,
-        None,
-        matmul_backward_kernel,
-        {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2},
-    ),
+    (2, None, matmul_backward_kernel, {"BLOCK_K": 2048, "BLOCK_N": 2, "num_warps": 2}),
     (
         4,
-        None,
         2,
         matmul_backward_split_kernel,
         {
@@ -340,45 +187,14 @@ SCHEDULES = (
             "num_warps": 4,
         },
     ),
-    (1024, None, None, torch.matmul, {}),
-    (
-        2048,
-        2048,
-        2,
-        matmul_backward_boxes_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (
-        None,
-        None,
-        2,
-        matmul_backward_boxes_persistent_kernel,
-        {
-            "BLOCK_K": 64,
-            "BLOCK_M": 128,
-            "BLOCK_N": 256,
-            "GROUP_M": 8,
-            "num_stages": 3,
-            "num_warps": 8,
-        },
-    ),
-    (None, None, None, torch.matmul, {}),
+    (None, None, torch.matmul, {}),
 )
 
 
-def pick_schedule(M: int, N: int, itemsize: int):
+def pick_schedule(M: int, itemsize: int):
     """The kernel and the launch options of the first line that serves these sizes."""
-    for max_M, max_N, max_itemsize, kernel, options in SCHEDULES:
+    for max_M, max_itemsize, kernel, options in SCHEDULES:
         if max_M is not None and M > max_M:
-            continue
-        if max_N is not None and N > max_N:
             continue
         if max_itemsize is not None and itemsize > max_itemsize:
             continue
@@ -433,13 +249,7 @@ def matmul_backward(grad_out: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             "matmul_backward: at most 2**30 rows, columns, products or summed "
             f"elements, got {M}, {N}, {K}"
         )
-    kernel, options = pick_schedule(M, N, grad_out.element_size())
-    fits = fit_descriptors(grad_out, b, grad_a)
-    if not fits and kernel in (
-        matmul_backward_boxes_kernel,
-        matmul_backward_boxes_persistent_kernel,
-    ):
-        kernel = matmul_backward_pointers_kernel  # no boxes in memory
+    kernel, options = pick_schedule(M, grad_out.element_size())
     # Triton launches on the current device
     with torch.cuda.device(grad_out.get_device()):
         if kernel is matmul_backward_kernel:
@@ -488,69 +298,4 @@ def matmul_backward(grad_out: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
             )
         elif kernel is torch.matmul:
             torch.matmul(grad_out.detach(), b.detach().mT, out=grad_a)
-        elif kernel is matmul_backward_boxes_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grad_out_desc = TensorDescriptor.from_tensor(
-                grad_out, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            b_desc = TensorDescriptor.from_tensor(
-                b, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            grad_a_desc = TensorDescriptor.from_tensor(
-                grad_a, [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                grad_out_desc,
-                b_desc,
-                grad_a_desc,
-                M,
-                N,
-                K,
-                PRECISION=precision(),
-                **options,
-            )
-        elif kernel is matmul_backward_boxes_persistent_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grad_out_desc = TensorDescriptor.from_tensor(
-                grad_out, [options["BLOCK_M"], options["BLOCK_K"]]
-            )
-            b_desc = TensorDescriptor.from_tensor(
-                b, [options["BLOCK_N"], options["BLOCK_K"]]
-            )
-            grad_a_desc = TensorDescriptor.from_tensor(
-                grad_a, [options["BLOCK_M"], options["BLOCK_N"]]
-            )
-            grid = (min(num_programs(grad_out.device), tiles_m * tiles_n),)
-            kernel[grid](
-                grad_out_desc,
-                b_desc,
-                grad_a_desc,
-                M,
-                N,
-                K,
-                PRECISION=precision(),
-                NUM_PROGRAMS=num_programs(grad_out.device),
-                **options,
-            )
-        elif kernel is matmul_backward_pointers_kernel:
-            tiles_m = cdiv(M, options["BLOCK_M"])
-            tiles_n = cdiv(N, options["BLOCK_N"])
-            grid = (tiles_m * tiles_n,)
-            kernel[grid](
-                grad_out,
-                b,
-                grad_a,
-                M,
-                N,
-                K,
-                grad_out.stride(0),
-                grad_out.stride(1),
-                b.stride(0),
-                b.stride(1),
-                PRECISION=precision(),
-                **options,
-            )
     return grad_a
