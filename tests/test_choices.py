@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -267,3 +268,15 @@ def test_the_judge_calls_an_operator_as_a_case_says() -> None:
     assert operator.at(Case({"D": 4})) is operator
     fixed = replace(operator, fixed=(("wide", True),)).at(Case({"D": 4}))
     assert fixed.kernel(x, x, torch.tensor(2.0)) == (x, x, 2.0, True)
+
+
+@pytest.mark.parametrize(
+    "norm",
+    ["layer_norm(x, x.shape[-1:], None, None, eps)", "rms_norm(x, x.shape[-1:], eps=eps)", "group_norm(x, 1, eps=eps)"],
+)
+def test_the_eps_of_a_norm_may_be_a_number_that_a_call_gives(norm: str) -> None:
+    inputs = "inputs:\n  - {name: x, shape: [M, N], dtype: float32}\n  - {name: eps, scalar: float, default: 0.1}\n"
+    text = f"name: op\n{inputs}outputs: [{{name: out, shape: [M, N], dtype: float32}}]\n"
+    spec = parse_spec(f"{text}reference: |\n  def op(x, eps=0.1):\n      return F.{norm}\n")
+    printed = render.triton_source(generation.lowered(spec))
+    assert re.search(r"tl\.rsqrt\([^)]* \+ eps\)", printed)

@@ -265,9 +265,9 @@ def test_a_function_keeps_its_signature(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("norm", "kept", "said"),
     [
-        ("F.rms_norm(y, y.shape[-1:], eps=eps)", {"upcast": "default: true}", "weight": "optional: true}"},
+        ("F.celu(y, alpha=eps)", {"upcast": "default: true}", "weight": "optional: true}"},
          "eps is 1e-6 alone, since"),
-        ("F.rms_norm(y, y.shape[-1:], eps=eps if upcast else x.sum().item())",
+        ("F.celu(y, alpha=eps if upcast else x.sum().item())",
          {"upcast": "values: [true]}", "weight": "optional: true}"}, "upcast is True alone and eps is 1e-6 alone, since"),
         ("y * torch.rsqrt(y.pow(2).mean(dim, keepdim=True) + (eps if weight is not None else x.sum().item()))",
          {"upcast": "values: [true]}", "weight": "dtype: T}"}, "weight must be given, and numbers and flags are what"),

@@ -128,7 +128,8 @@ def called(spec: OperatorSpec, reference: Reference, inputs: Sequence[Any]) -> A
     from kernelgen.frontend.rewrites import Rewrites
 
     joined = [x.item() if t.role == SCALAR else joined_parts(t, x) for t, x in zip(spec.inputs, inputs, strict=True)]
-    with Rewrites(writes=reference.writes), _roots_of_sizes():
+    numbers = [(number, x) for t, x, number in zip(spec.inputs, inputs, joined, strict=True) if t.role == SCALAR]
+    with Rewrites(writes=reference.writes, numbers=numbers), _roots_of_sizes():
         return reference.function(*joined)
 
 

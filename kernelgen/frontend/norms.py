@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelgen.frontend.build import Builder
-from kernelgen.frontend.graph import Dim, Ref
+from kernelgen.frontend.graph import Arg, Dim, Ref
 from kernelgen.frontend.reductions import as_float, mean_of, moments
 from kernelgen.frontend.rule import Call, Refused, Rule
 
@@ -22,10 +22,15 @@ def layer_norm(b: Builder, c: Call) -> Ref:
     return _affine(b, normalized, c.get(2, "weight"), c.get(3, "bias"))
 
 
-def _normalized(b: Builder, x: Ref, dims: tuple[int, ...], eps: float) -> Ref:
+def _normalized(b: Builder, x: Ref, dims: tuple[int, ...], eps: Arg) -> Ref:
     _, centered, variance = moments(b, x, dims, 0)
-    rstd = b.map("rsqrt", b.map("add", variance, float(eps)), name="rstd")
+    rstd = b.map("rsqrt", b.map("add", variance, _number(eps)), name="rstd")
     return b.map("mul", centered, rstd)
+
+
+def _number(eps: Arg) -> Arg:
+    """A number as a float, or an input that is one."""
+    return float(eps) if isinstance(eps, int | float) else eps
 
 
 DEFAULT_EPS = 2.0**-23
@@ -39,7 +44,7 @@ def rms_norm(b: Builder, c: Call) -> Ref:
     if eps is None:
         eps = DEFAULT_EPS
     mean_square = mean_of(b, b.map("mul", x, x), dims, "mean_square", "square_sum")
-    rstd = b.map("rsqrt", b.map("add", mean_square, float(eps)), name="rstd")
+    rstd = b.map("rsqrt", b.map("add", mean_square, _number(eps)), name="rstd")
     return _affine(b, b.map("mul", x, rstd), c.get(2, "weight"), None)
 
 
@@ -91,13 +96,16 @@ def group_norm(b: Builder, c: Call) -> Ref:
         raise Refused(f"{groups} groups of channels that are not declared as a multiple of it, such as {wanted}")
     each: Dim = (*([count // groups] if count > groups else []), *(a for a in channels if isinstance(a, str)))
     grouped = b.view("reshape", x, (batch, (groups,) if groups > 1 else (), each, *image))
-    normalized = _normalized(b, grouped, tuple(range(2 - b.rank(grouped), 0)), float(c.get(4, "eps", 1e-5)))
+    normalized = _normalized(b, grouped, tuple(range(2 - b.rank(grouped), 0)), c.get(4, "eps", 1e-5))
     return _channel_affine(b, b.view("reshape", normalized, b.node(x).shape), c.get(2, "weight"), c.get(3, "bias"))
 
 
 TABLE: dict[str, Rule] = {
     "aten.batch_norm.default": batch_norm,
     "aten.group_norm.default": group_norm,
+    "kernelgen_reference.layer_norm.default": layer_norm,
+    "kernelgen_reference.rms_norm.default": rms_norm,
+    "kernelgen_reference.group_norm.default": group_norm,
     "aten.instance_norm.default": instance_norm,
     "aten.layer_norm.default": layer_norm,
     "aten.rms_norm.default": rms_norm,

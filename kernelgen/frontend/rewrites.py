@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,16 +18,19 @@ class Rewrites(TorchFunctionMode):
     """While a reference is traced.
 
     `writes`: it has operations that write to their operands. What contiguous() returns is then another tensor in the
-    trace too, in the same memory: a call with other strides would have it copied.
+    trace too, in the same memory: a call with other strides would have it copied. `numbers`: those that a call gives,
+    each with the tensor that stands for it in the trace.
     """
 
-    def __init__(self, *, writes: bool = False) -> None:
+    def __init__(self, *, writes: bool = False, numbers: Sequence[tuple[Any, Any]] = ()) -> None:
         super().__init__()
-        self.writes = writes
+        self.writes, self.numbers = writes, numbers
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in _WITH_EPS and (made := self._with_eps(func, args, kwargs or {})) is not None:
+            return made
         if func in (torch.take_along_dim, torch.Tensor.take_along_dim):
             return _take_along_dim(*args, **(kwargs or {}))
         if func in (torch.bincount, torch.Tensor.bincount):
@@ -50,6 +54,52 @@ class Rewrites(TorchFunctionMode):
         if recurrent.whole(func, args):
             return recurrent.called(func, args)
         return func(*args, **(kwargs or {}))
+
+    def _with_eps(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A norm whose eps is a number that the call gives, which torch would fix; None where it is not."""
+        names = ("input", *_WITH_EPS[func])
+        given = dict(zip(names, args, strict=False)) | kwargs
+        eps = next((tensor for number, tensor in self.numbers if number is given.get("eps")), None)
+        if eps is None:
+            return None
+        operation = getattr(torch.ops.kernelgen_reference, func.__name__)
+        return operation(*(eps if name == "eps" else given.get(name) for name in names))
+
+
+_WITH_EPS: dict[Any, tuple[str, ...]] = {
+    functional.layer_norm: ("normalized_shape", "weight", "bias", "eps"),
+    functional.rms_norm: ("normalized_shape", "weight", "eps"),
+    functional.group_norm: ("num_groups", "weight", "bias", "eps"),
+}
+"""Norms by what they take after the input."""
+
+
+@torch.library.custom_op(
+    "kernelgen_reference::layer_norm", mutates_args=(),
+    schema="(Tensor x, SymInt[] shape, Tensor? weight, Tensor? bias, Tensor eps) -> Tensor",
+)  # fmt: skip
+def layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: Any) -> Any:
+    return functional.layer_norm(x, shape, weight, bias, eps.item())
+
+
+@torch.library.custom_op(
+    "kernelgen_reference::rms_norm", mutates_args=(),
+    schema="(Tensor x, SymInt[] shape, Tensor? weight, Tensor eps) -> Tensor",
+)  # fmt: skip
+def rms_norm(x: Any, shape: Any, weight: Any, eps: Any) -> Any:
+    return functional.rms_norm(x, shape, weight, eps.item())
+
+
+@torch.library.custom_op(
+    "kernelgen_reference::group_norm", mutates_args=(),
+    schema="(Tensor x, int groups, Tensor? weight, Tensor? bias, Tensor eps) -> Tensor",
+)  # fmt: skip
+def group_norm(x: Any, groups: int, weight: Any, bias: Any, eps: Any) -> Any:
+    return functional.group_norm(x, groups, weight, bias, eps.item())
+
+
+for _norm in (layer_norm, rms_norm, group_norm):
+    _norm.register_fake(lambda x, *_: torch.empty_like(x))
 
 
 def _tensor(func: Any, data: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ OPERATOR = judge.Operator(
         judge.Tensor("x", ("...", "D"), "T", rows=0),
         judge.Tensor("weight", ("D",), "T"),
         judge.Tensor("bias", ("D",), "T"),
+        judge.Tensor("eps", (), "float32", number=1e-05),
     ),
     outputs=(judge.Tensor("out", ("...", "D"), "T", rows=0),),
 )

@@ -11,8 +11,9 @@ def reference(x, weight=None, bias=None, eps=1e-5):
 
 def check_inputs(
     x: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
 ) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -53,6 +54,8 @@ def check_inputs(
             "layer_norm_optional: bias.shape must be (x.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
+    if not isinstance(eps, (int, float)):
+        raise ValueError(f"layer_norm_optional: eps must be a number, got {eps!r}")
     if not (bias is None or weight is not None):
         raise ValueError(
             "layer_norm_optional: needs bias is None or weight is not None, got bias "
@@ -65,9 +68,10 @@ def layer_norm_optional(
     x: torch.Tensor,
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
+    eps: float = 1e-05,
 ) -> torch.Tensor:
-    """x[..., D], weight[D] or None, bias[D] or None -> out[..., D]; float16, bfloat16,
-    float32.
+    """x[..., D], weight[D] or None, bias[D] or None, eps -> out[..., D]; float16,
+    bfloat16, float32.
     """
-    check_inputs(x, weight, bias)
-    return reference(x, weight, bias)
+    check_inputs(x, weight, bias, eps)
+    return reference(x, weight, bias, eps)

@@ -19,6 +19,7 @@ def layer_norm_optional_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    eps,
     out_ptr,
     M,
     N,
@@ -59,7 +60,7 @@ def layer_norm_optional_kernel(
     mean = tl.sum(x, axis=1) / N
     centered = x - mean[:, None]
     variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=1) / N
-    rstd = tl.rsqrt(variance + 1e-5)
+    rstd = tl.rsqrt(variance + eps)
     if HAS_BIAS:
         out = centered * rstd[:, None] * weight[None, :] + bias[None, :]
     elif HAS_WEIGHT:
@@ -74,6 +75,7 @@ def layer_norm_optional_row_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    eps,
     out_ptr,
     N,
     stride_xm,
@@ -106,7 +108,7 @@ def layer_norm_optional_row_kernel(
     mean = tl.sum(x, axis=0) / N
     centered = x - mean
     variance = tl.sum(tl.where(mask, centered * centered, 0.0), axis=0) / N
-    rstd = tl.rsqrt(variance + 1e-5)
+    rstd = tl.rsqrt(variance + eps)
     if HAS_BIAS:
         out = centered * rstd * weight + bias
     elif HAS_WEIGHT:
@@ -166,6 +168,7 @@ def layer_norm_optional_apply_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    eps,
     mean_parts_ptr,
     square_sum_parts_ptr,
     out_ptr,
@@ -208,7 +211,7 @@ def layer_norm_optional_apply_kernel(
         tl.load(square_sum_parts_ptr + parts) + square_sum_shifts, axis=0
     )
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    rstd = tl.rsqrt(square_sum / N + 1e-5)
+    rstd = tl.rsqrt(square_sum / N + eps)
     x = tl.load(
         x_ptr + row * stride_xm + cols * stride_xn,
         mask=mask,
@@ -233,6 +236,7 @@ def layer_norm_optional_looped_kernel(
     x_ptr,
     weight_ptr,
     bias_ptr,
+    eps,
     out_ptr,
     N,
     stride_xm,
@@ -271,7 +275,7 @@ def layer_norm_optional_looped_kernel(
         mean += block_shift * block_share
         square_sum += block_squares + block_shift * block_shift * start * block_share
     # return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
-    rstd = tl.rsqrt(square_sum / N + 1e-5)
+    rstd = tl.rsqrt(square_sum / N + eps)
 
     # the row again, now with what it was reduced to
     # backwards: the end of the row was read last and may still be cached
@@ -352,8 +356,9 @@ def pick_schedule(row_bytes: int, rows: int):
 
 def check_inputs(
     x: torch.Tensor,
-    weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
 ) -> None:
     """Raise ValueError, naming what came, where the inputs break the operator's contract."""
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32):
@@ -394,6 +399,8 @@ def check_inputs(
             "layer_norm_optional: bias.shape must be (x.shape[-1],), got shapes "
             f"{tuple(bias.shape)} and {tuple(x.shape)}"
         )
+    if not isinstance(eps, (int, float)):
+        raise ValueError(f"layer_norm_optional: eps must be a number, got {eps!r}")
     if not (bias is None or weight is not None):
         raise ValueError(
             "layer_norm_optional: needs bias is None or weight is not None, got bias "
@@ -406,11 +413,12 @@ def layer_norm_optional(
     x: torch.Tensor,
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
+    eps: float = 1e-05,
 ) -> torch.Tensor:
-    """x[..., D], weight[D] or None, bias[D] or None -> out[..., D]; float16, bfloat16,
-    float32.
+    """x[..., D], weight[D] or None, bias[D] or None, eps -> out[..., D]; float16,
+    bfloat16, float32.
     """
-    check_inputs(x, weight, bias)
+    check_inputs(x, weight, bias, eps)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     if out.numel() == 0:
         return out
@@ -429,6 +437,7 @@ def layer_norm_optional(
                 x_view,
                 weight,
                 bias,
+                eps,
                 out,
                 M,
                 N,
@@ -446,6 +455,7 @@ def layer_norm_optional(
                 x_view,
                 weight,
                 bias,
+                eps,
                 out,
                 N,
                 x_view.stride(0),
@@ -479,6 +489,7 @@ def layer_norm_optional(
                 x_view,
                 weight,
                 bias,
+                eps,
                 mean_parts,
                 square_sum_parts,
                 out,
@@ -499,6 +510,7 @@ def layer_norm_optional(
                 x_view,
                 weight,
                 bias,
+                eps,
                 out,
                 N,
                 x_view.stride(0),
